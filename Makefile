@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools chaos-slots soak docs lock drift clean install collected unit browser web web-test gallery
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools chaos-agents chaos-slots soak docs lock drift clean install collected unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -121,13 +121,16 @@ soak: $(DEV_STAMP) ## Serve chats of mixed sizes for an hour and print the memor
 chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work in workspaces (ARGS="--seed 7 --kills 20")
 	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)
 
+chaos-agents: $(DEV_STAMP) ## Kill processes two hundred times while chats and their subagents work (ARGS="--seed 7 --kills 40")
+	$(BIN)/python -m tests.chaos.family_kills $(ARGS)
+
 chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, the first one and then any, and ask the server meanwhile
 	$(BIN)/python -m tests.chaos.slot_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
-	$(BIN)/python -c 'from rookery.settings import reference; print(reference.reference_markdown(), end="")' > docs/reference/settings.md
+	$(BIN)/python -c 'from rookery.settings import keys; print(keys.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.domain.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
-	$(BIN)/python -c 'from rookery.api import openapi_document; print(openapi_document.text(), end="")' > docs/api/openapi.json
+	$(BIN)/python -c 'from rookery.api.application import openapi_json; print(openapi_json(), end="")' > docs/api/openapi.json
 	mkdir -p build
 	$(BIN)/python -m tools.generate_client_models > build/client.py && mv build/client.py src/rookery/client/models.py
 	$(BIN)/python -m tools.generate_client_sync > build/client.py && mv build/client.py src/rookery/client/sync_namespaces.py

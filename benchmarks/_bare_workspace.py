@@ -1,7 +1,7 @@
-"""The baseline of `tools.py`: the same operations by a bare program in the same sandbox, with nothing around them.
+"""The baseline of `tools.py`: a bare program that does the same operations in the same sandbox.
 
-Copied into the workspace and run there: it imports the standard library only and knows nothing of Rookery. A line of
-JSON in, the operation, a line of JSON out, one client.
+It is copied into the workspace and imports only the standard library. It reads a line of JSON, does the operation, and
+writes a line of JSON, for one client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOM = 32 * 1024
 
 
 def read(path: str) -> dict[str, Any]:
-    """The first lines of a file with their numbers, as many as fit, and how many there are."""
+    """Return the first lines of a file with their numbers, as many as fit, and the number of all lines."""
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         lines = file.read().split("\n")
     shown: list[str] = []
@@ -33,7 +33,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def edit(path: str, old: str, new: str) -> dict[str, Any]:
-    """Replace a text that occurs once, by a flushed temporary file and a rename."""
+    """Replace a text that occurs once, with a synced temporary file and a rename."""
     with open(path, encoding="utf-8", newline="") as file:
         text = file.read()
     if text.count(old) != 1:

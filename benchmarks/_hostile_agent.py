@@ -1,4 +1,4 @@
-"""An agent that answers every request with a body in chunks of one byte, as fast as it can. For `tools.py`.
+"""A hostile agent for `tools.py`: answers every request with a body in chunks of one byte, as fast as it can.
 
 python benchmarks/_hostile_agent.py SOCKET
 """

@@ -11,7 +11,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def serve(answer: Answer) -> None:
-    """Serve until the process is ended. Prints the address first."""
+    """Print the address and serve until the process is ended."""
     server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 24)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
@@ -19,7 +19,7 @@ async def serve(answer: Answer) -> None:
 
 @asynccontextmanager
 async def serving(*command: str) -> AsyncIterator[str]:
-    """Yield the address of a provider that runs meanwhile: Python with this command, which calls `serve`."""
+    """Run Python with this command, which calls `serve`, and yield the address of the provider."""
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

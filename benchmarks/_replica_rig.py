@@ -1,4 +1,4 @@
-"""A replica on a real port, with its clients and its provider in other processes; for `streaming.py`."""
+"""A replica on a real port, with clients and provider in separate processes. Used by `streaming.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
 from rookery.models.secrets import KeyRing
-from rookery.runtime import garbage
+from rookery.runtime import heap
 from rookery.runtime.secret_str import SecretStr
 from rookery.server.listener import serving
 from rookery.settings.settings import Settings, load
@@ -46,10 +46,9 @@ from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
 from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
-from rookery.store.settings import chats as settings_chats
-from rookery.store.settings import settings
+from rookery.store.settings import limits, settings
 
-MERGE_SECONDS = 0.027  # in the middle of the window that live parts are merged in
+MERGE_SECONDS = 0.027  # inside the merge window of live parts
 RING = KeyRing([("bench", bytes(32))])
 PEOPLE = 100
 SHARE = "INSERT INTO chat_shares (chat_id, user_id, granted_by) VALUES ($1, NULL, $2)"
@@ -62,7 +61,7 @@ FILL = """
 
 
 class Clients:
-    """The other end of the pipe to `_stream_clients.py`."""
+    """The pipe to `_stream_clients.py`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -82,7 +81,7 @@ class Clients:
 
 @dataclass(kw_only=True)
 class ReplicaRig:
-    """One replica at work, which may leave the chats to another (`owner` is its process id then)."""
+    """One replica, which may leave the chats to another one (`owner` is the process id of that one)."""
 
     replica: Replica
     url: str
@@ -90,7 +89,7 @@ class ReplicaRig:
     base: str
     clients: Clients
     session: aiohttp.ClientSession
-    people: list[tuple[UUID, str]]  # with their tokens; nobody has so many streams that there is a limit
+    people: list[tuple[UUID, str]]  # with their tokens; no user has so many streams that a limit applies
     providers: dict[str, UUID]
     owner: int | None = None
     models: dict[tuple[str, str], UUID] = field(default_factory=dict)
@@ -101,11 +100,11 @@ class ReplicaRig:
         return self.url.replace("http", "ws", 1)
 
     def cpu(self) -> float:
-        """CPU seconds of this process, and of the replica that owns the chats if that is another."""
+        """Return the CPU seconds of this process, and of the replica that owns the chats if that is another process."""
         return time.process_time() + (0.0 if self.owner is None else cpu_of(self.owner))
 
-    async def model(self, wire: str, tokens: int, *, pace: float) -> UUID:
-        name = f"{tokens}@{pace:g}@0"
+    async def model(self, wire: str, tokens: int, *, pace: float, words: int = 1) -> UUID:
+        name = f"{tokens}@{pace:g}@0@{words}"
         if (wire, name) not in self.models:
             draft = ModelConfigDraft(provider_id=self.providers[wire], model=name, context_limit=50_000_000)
             async with self.replica.database.api.acquire() as conn:
@@ -114,7 +113,7 @@ class ReplicaRig:
         return self.models[wire, name]
 
     async def start(self, model: UUID, count: int) -> list[UUID]:
-        """New chats that all want an answer."""
+        """Create chats that wait for an answer."""
 
         async def make() -> UUID:
             made = await self.replica.machine.bundle(lambda bundle: self._create(bundle, model))
@@ -123,7 +122,10 @@ class ReplicaRig:
         return list(await asyncio.gather(*(make() for _ in range(count))))
 
     async def rested(self, messages: int) -> UUID:
-        """A chat at rest with a history of so many rows. In one transaction: the worker must not see it run."""
+        """Create a chat at rest with a history of this many rows.
+
+        One transaction, so that the worker does not see it run.
+        """
         model = await self.model("completions", 1, pace=0)
 
         async def make(bundle: machine.Bundle) -> UUID:
@@ -136,7 +138,7 @@ class ReplicaRig:
         return await self.replica.machine.bundle(make)
 
     async def _create(self, bundle: machine.Bundle, model: UUID) -> machine.Created:
-        """A chat of the next one in line, which everybody may read."""
+        """Create a chat of the next user, which all users may read."""
         number = len(self.owners) % len(self.people)
         user = self.people[number][0]
         message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=user)
@@ -150,7 +152,7 @@ class ReplicaRig:
         return self.people[self.owners[chat]][1]
 
     async def watch(self, chats: Sequence[UUID], *, viewers: int = 1, tail: int = 0) -> list[float]:
-        """Open streams, each viewer being somebody else. Returns how long each took, in ms."""
+        """Open streams, each of a different user. Return how long each took, in ms."""
         streams = [
             (
                 f"{self.ws}/api/v1/chats/{chat}/stream?tail={tail}",
@@ -161,8 +163,8 @@ class ReplicaRig:
         ]
         return list((await self.clients.ask(do="open", streams=streams, wait=True))["ms"])
 
-    async def rest(self, chats: Sequence[UUID]) -> None:
-        """Wait until all of them are through with their turns."""
+    async def rest(self, chats: Sequence[UUID], *, seconds: float = 90) -> None:
+        """Wait until the turns of all chats have ended."""
         waiting, done = set(chats), asyncio.Event()
 
         def heard(hint: ChatHint) -> None:
@@ -178,12 +180,12 @@ class ReplicaRig:
                     if state.status == Status.WAITING:
                         waiting.discard(state.chat_id)
             if waiting:
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(seconds):
                     await done.wait()
 
     async def stop(self, chats: Sequence[UUID]) -> None:
         async def stop_one(chat: UUID) -> None:
-            with suppress(TransitionNotAllowed):  # it is through already
+            with suppress(TransitionNotAllowed):  # it has already ended
                 await self.replica.machine.chat(chat).update(machine.interrupt)
 
         await asyncio.gather(*map(stop_one, chats))
@@ -191,7 +193,7 @@ class ReplicaRig:
 
 
 class FloorApplication:
-    """The least that brings tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server."""
+    """The minimum that sends tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server."""
 
     def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
         self._base = base
@@ -231,7 +233,10 @@ class FloorApplication:
 
 @asynccontextmanager
 async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[ReplicaRig]:
-    """`with_owner`: chats are driven by a replica in another process, and this one only serves clients."""
+    """Open the rig.
+
+    With `with_owner`, a replica in another process runs the chats, and this one only serves clients.
+    """
     config = settings_for(folder, url)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(installation.database_config(config, url)))
@@ -243,7 +248,7 @@ async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = Fals
         clients = await stack.enter_async_context(_clients())
         owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
         people, made = await _prepare(database, base)
-        garbage.leave_start_alone()  # as `rookery serve` does
+        heap.freeze_startup_objects()  # `rookery serve` does the same
         yield ReplicaRig(
             replica=replica,
             url=f"http://127.0.0.1:{public}",
@@ -263,14 +268,14 @@ async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]
     people = []
     async with database.api.acquire() as conn:
         for number in range(PEOPLE):
-            # The first is an administrator: without one the server waits to be set up.
+            # The first user is an administrator, because a server without one waits for its setup.
             role = UserRole.MEMBER if number else UserRole.ADMIN
             draft = UserDraft(email=f"{name}-{number}@example.test", username=f"{name}-{number}", role=role)
             user = await users.create_user(conn, draft)
             token = await tokens.create_token(conn, user.id, name=name, scopes={Scope.ALL}, now=user.created_at)
             people.append((user.id, token.secret))
-        await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": 0})
-        # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
+        await settings.write_setting(conn, limits.CHATS, value={"running_roots": 0})
+        # Disabled, because labels and summaries after a turn would be counted as steps by the provider.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})
         for wire in WIRES:
@@ -335,7 +340,7 @@ def resident_kib() -> int:
 
 
 async def _own(folder: Path, url: str) -> None:
-    """The replica that drives the chats, until its stdin ends."""
+    """Run the replica that owns the chats, until stdin ends."""
     config = settings_for(folder, url)
     async with (
         await Database.connect(installation.database_config(config, url)) as database,

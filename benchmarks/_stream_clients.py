@@ -1,7 +1,7 @@
-"""Stream clients in a separate process, so that their CPU time is not counted; for `streaming.py`.
+"""Stream clients in a separate process, so that their CPU time is not counted. Used by `streaming.py`.
 
-Commands are lines of JSON on stdin, answers go to stdout. Times are of the monotonic clock, which all processes of a
-machine share.
+Commands are lines of JSON on stdin, and responses are on stdout. Times are from the monotonic clock, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPEN_AT_ONCE = 50
 
 
 class Viewer:
-    """One stream. Counts the characters of live parts, and notes when the first one came since it was asked."""
+    """One stream. It counts the characters of live parts, and records the time of the first one after a reset."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -35,7 +35,7 @@ class Viewer:
     async def _read(self) -> None:
         async for frame in self._socket:
             for event in json.loads(frame):
-                # An answer that is committed before its parts were shown comes as a message, and as nothing else.
+                # An answer that is committed before its parts were shown arrives only as a message.
                 is_answer = event["type"] == "message" and event["message"]["role"] == "assistant"
                 is_part = event["type"] == "message_part"
                 if (is_part or is_answer) and self.first is not None and not self.first.done():
@@ -71,7 +71,7 @@ class Clients:
                 raise ValueError(asked["do"])
 
     async def _open(self, streams: list[tuple[str, str]], *, wait: bool) -> dict[str, Any]:
-        """Open (url, token) each. Returns how long each took until it was synced, in ms."""
+        """Open streams for (url, token) pairs. Return how long each took until it was synced, in ms."""
         gate = asyncio.Semaphore(OPEN_AT_ONCE)
 
         async def open_one(url: str, token: str) -> float:
@@ -97,9 +97,10 @@ class Clients:
     async def _first(
         self, sends: list[tuple[str, str, str]], url: str, provider: str, name: str
     ) -> dict[str, list[float]]:
-        """Send to one (chat, model, token) after the other, and wait for the first live part of each answer.
+        """Send to each (chat, model, token) in turn, and wait for the first live part of the answer. Return times in
+        ms.
 
-        Before each, the provider itself is asked for the same: what anybody would wait for who asks it. In ms.
+        Before each message, the provider itself is called with the same request, to measure its own time.
         """
         seen, own = [], []
         async with aiohttp.ClientSession() as session:
@@ -118,11 +119,11 @@ class Clients:
                         assert response.status == 200, await response.text()
                         async with asyncio.timeout(30):
                             seen.append((await viewer.first - sent) * 1000)
-                    await asyncio.sleep(0.1)  # nobody sends into the end of the last turn
+                    await asyncio.sleep(0.1)  # so that no message is sent during the end of the last turn
         return {"seen": seen, "own": own}
 
     async def _ask(self, session: aiohttp.ClientSession, provider: str, name: str) -> float:
-        """How long the provider takes until its first token is here."""
+        """Return the time until the provider's first token arrives."""
         asked = time.monotonic()
         first = None
         async with session.post(provider, data=json.dumps({"model": name})) as response:

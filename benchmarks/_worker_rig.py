@@ -1,4 +1,4 @@
-"""A complete worker on embedded PostgreSQL, and a provider in a separate process; for `agent_loop.py`.
+"""A complete worker on embedded PostgreSQL, and a provider in a separate process. Used by `agent_loop.py`.
 
 The provider records when requests arrive and when it sends the first token. `Floor` does the minimum of any reader.
 """
@@ -38,7 +38,7 @@ from rookery.loop.tool import ToolCall, ToolContext, ToolOutput, ToolSpec
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing
-from rookery.runtime import garbage
+from rookery.runtime import heap
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store import machine
@@ -49,12 +49,11 @@ from rookery.store.machine import ChatSpec, Machine
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
-from rookery.store.settings import chats as settings_chats
-from rookery.store.settings import settings
+from rookery.store.settings import limits, settings
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.worker import Worker, WorkerServices
 
-# Multiples of it, taken modulo one, lie evenly spread however many there are.
+# Multiples of it modulo one are evenly distributed, however many there are.
 GOLDEN = 0.618034
 TYPES = {
     "anthropic": ProviderType.ANTHROPIC,
@@ -66,8 +65,11 @@ TYPES = {
 
 
 class Provider:
-    """A minimal HTTP server. The model's name defines the answer: `<tokens>@<tokens a second>@<tool calls before
-    that>`."""
+    """A minimal HTTP server.
+
+    The model's name defines the answer: `<tokens>@<tokens a second>@<tool calls before that>`, and `@<words>` if a
+    token is more than one word.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, float, float]] = []
@@ -75,7 +77,7 @@ class Provider:
         self._answers = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # An interrupted client hangs up, and the transport then accepts nothing more.
+        # An interrupted client closes the connection, and the transport then accepts no more data.
         with suppress(asyncio.IncompleteReadError, ConnectionError, RuntimeError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
@@ -100,12 +102,12 @@ class Provider:
         wire = next(name for name, known in PATHS.items() if path.endswith(known.removeprefix("/v1")))
         named = re.search(rb'"model": *"([^"]+)"', body)
         assert named is not None
-        tokens, pace, calls = (float(number) for number in named[1].decode().split("@"))
+        tokens, pace, calls, words, *_ = (*(float(number) for number in named[1].decode().split("@")), 1.0)
         chat = re.search(r"x-rookery-chat-id: *(\S+)", head)
         name = chat[1] if chat else ""
         self._asked[name] += 1
         is_call = self._asked[name] % (int(calls) + 1) != 0
-        packets = call_events(self._asked[name]) if is_call else answer(wire, int(tokens))
+        packets = call_events(self._asked[name]) if is_call else answer(wire, int(tokens), int(words))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         self.requests.append((name, arrived, time.monotonic()))
         self._answers += 1
@@ -113,13 +115,13 @@ class Provider:
 
 
 @cache
-def answer(wire: str, tokens: int) -> list[bytes]:
-    """Made once: long answers of many chats that begin at the same time would hold the provider up."""
-    return list(events(wire, tokens, WORD))
+def answer(wire: str, tokens: int, words: int) -> list[bytes]:
+    """Return an answer, which is cached, because encoding the long answers of many chats would delay the provider."""
+    return list(events(wire, tokens, WORD * words))
 
 
 def call_events(number: int) -> list[bytes]:
-    """An answer of the completions wire that calls the tool."""
+    """Return an answer of the completions wire that calls the tool."""
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     delta = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -133,10 +135,11 @@ def call_events(number: int) -> list[bytes]:
 
 
 async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: float, *, phase: float) -> None:
-    """Send the first packet at once and the others at the pace; the second comes `phase` of an interval early.
+    """Send the first packet immediately and the others at the given pace. The second is early by `phase` of an
+    interval.
 
-    Answers that begin together must not keep step: a reader that finds ten of them at one wake-up works less for each,
-    and real providers do not send like that.
+    Answers that begin together must not stay synchronous, because a reader that finds ten of them at one wake-up works
+    less for each, and real providers do not send like that.
     """
     loop = asyncio.get_running_loop()
     due = loop.time() - (phase / pace if pace else 0.0)
@@ -159,7 +162,7 @@ def serving() -> AbstractAsyncContextManager[str]:
 
 
 class Look:
-    """A tool that has its answer at hand."""
+    """A tool that returns immediately."""
 
     spec = ToolSpec(name="look", description="Look.", input_schema={"type": "object", "properties": {}})
 
@@ -168,7 +171,7 @@ class Look:
 
 
 class Announced:
-    """Passes hints on, and notes when each history version of a chat was committed."""
+    """Passes hints on, and records when each history version of a chat was committed."""
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
@@ -184,7 +187,7 @@ class Announced:
 
 @dataclass(kw_only=True)
 class WorkerRig:
-    """One replica at work."""
+    """One replica."""
 
     database: Database
     machine: Machine
@@ -212,18 +215,18 @@ class WorkerRig:
         return self.models[wire, name]
 
     async def limit(self, running_roots: int) -> None:
-        """How many chats may work at once; 0 is no limit."""
+        """Set the number of chats that may run at once; 0 for no limit."""
         async with self.database.api.acquire() as conn:
-            await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": running_roots})
+            await settings.write_setting(conn, limits.CHATS, value={"running_roots": running_roots})
         self.bus.resync()
 
     async def requests(self) -> list[tuple[str, float, float]]:
-        """What the provider was asked since the last time: chat, when the request came, when the first token went."""
+        """Return (chat, time of the request, time of the first token) of the requests since the last call."""
         async with self.session.get(f"{self.base}/requests") as response:
             return [tuple(each) for each in await response.json()]
 
     async def start(self, owner: UUID, model: UUID) -> EpisodeKey:
-        """Start a new chat that wants an answer."""
+        """Create a chat that waits for an answer."""
         message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
         spec = ChatSpec(owner_id=owner, title="bench", model_config_id=model, messages=(message,))
         chat = (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat
@@ -243,7 +246,7 @@ class WorkerRig:
         await self.rest(chats)
 
     async def rest(self, chats: Sequence[EpisodeKey]) -> None:
-        """Wait until all of them have finished their turns."""
+        """Wait until the turns of all chats have ended."""
         waiting = {key.chat_id for key in chats}
         done = asyncio.Event()
 
@@ -265,14 +268,14 @@ class WorkerRig:
                     await done.wait()
 
     async def first_part(self, key: EpisodeKey) -> float:
-        """When the first part of the answer is there for a client."""
+        """Return when the first part of the answer is available for a client."""
         with self.worker.buffer.subscribe(key) as subscription:
             async for _ in subscription:
                 return time.monotonic()
         raise AssertionError("The answer ended before it began.")
 
     def words(self, keys: Sequence[EpisodeKey]) -> int:
-        """How many tokens these chats have said by now."""
+        """Return the number of tokens that these chats have streamed so far."""
         total = 0
         for key in keys:
             total += sum(len(live.part.text) for live in self.worker.buffer.get_parts(key) if type(live.part) is Text)
@@ -297,8 +300,8 @@ async def open_rig(base: str, database: Database, session: aiohttp.ClientSession
             " VALUES ($1, 'bench', 'bench', 1, 'bench', 1)",
             worker_id,
         )
-        await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": 0})
-        # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
+        await settings.write_setting(conn, limits.CHATS, value={"running_roots": 0})
+        # Disabled, because labels and summaries after a turn would be counted as steps by the provider.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})
         for wire in WIRES:
@@ -335,7 +338,7 @@ async def open_rig(base: str, database: Database, session: aiohttp.ClientSession
     assert main is not None
 
     def watch(done: asyncio.Task[Any]) -> None:
-        # A loop that dies would leave the benchmark waiting for answers that nobody gives.
+        # If a loop ended, the benchmark would wait forever.
         if not done.cancelled() and done.exception() is not None:
             main.cancel(str(done))
 
@@ -344,7 +347,7 @@ async def open_rig(base: str, database: Database, session: aiohttp.ClientSession
         each.add_done_callback(watch)
     try:
         await listener.wait_connected()
-        garbage.leave_start_alone()  # as `rookery serve` does
+        heap.freeze_startup_objects()  # `rookery serve` does the same
         yield rig
     finally:
         await worker.close()

@@ -1,8 +1,9 @@
 """The cost of the agent loop: a complete worker, from the provider's socket to the part buffer, against a bare reader.
 
-Everything is real: embedded PostgreSQL, machine, hints, leases, runners, wires, part buffer. The provider runs in a
-process of its own and notes when requests reach it and when it sends the first token, so that only our CPU counts and
-its own time can be taken off. The floor reads the same answers with aiohttp and one typed msgspec decoder per event.
+Embedded PostgreSQL, machine, hints, leases, runners, wires and part buffer are real. The provider runs in a separate
+process and records when requests arrive and when it sends the first token, so that only our CPU counts and the
+provider's time can be subtracted. The floor reads the same answers with aiohttp and one typed msgspec decoder per
+event.
 
     python benchmarks/agent_loop.py [--quick] [--only memory|tokens|steps|crowds|owners]
 
@@ -35,21 +36,21 @@ from benchmarks.token_decode import WIRES, WORD
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import EpisodeKey
+from rookery.runtime.heap import share_heap, trim_heap
 from rookery.store import machine
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Limits
-from rookery.worker.memory import trim_heap
 
 # A token that is streamed to a client may cost 1.6 times the floor paced and 3 times burst. Here both end before the
-# client, so that the floor is lower, too; `streaming.py` measures the whole path.
+# client, so the floor is lower. `streaming.py` measures the whole path.
 PACED_BUDGET, BURST_BUDGET = 1.6, 2.8
 STEP_BUDGET_MS, FIRST_P50_MS, FIRST_P99_MS = 10.0, 15.0, 50.0
 LAG_BUDGET_MS, CROWD_BUDGET_MS, BLOCK_BUDGET_MS = 100.0, 100.0, 50.0
-LENGTH_BUDGET = 3.0  # chosen: what is left is sending a thousand times as much
-MEMORY_BUDGET_KIB = 256.0  # chosen: 200 running chats take no more than 50 MiB
-KEPT_BUDGET_KIB = 10.0  # 2,000 turns leave at most 20 MiB
+LENGTH_BUDGET = 3.0  # an estimate: the rest is sending a thousand times as much
+MEMORY_BUDGET_KIB = 256.0  # an estimate: 200 running chats take at most 50 MiB
+KEPT_BUDGET_KIB, KEPT_BUDGET_MIB = 10.0, 20.0  # 2,000 turns leave at most 20 MiB
 KEPT_TOKENS = 800  # answers of about 5 kB
 SHORT, LONG = 10, 10_000
 ROOTS = Limits().running_roots
@@ -62,11 +63,11 @@ FILL = """
 """
 
 
-# Measuring
+# Measurements
 
 
 class Lag:
-    """How late the event loop is, by a timer that looks every few milliseconds; and what its thread did meanwhile."""
+    """Measures the delay of the event loop with a timer of a few milliseconds, and the CPU time of its thread."""
 
     def __init__(self) -> None:
         self.late_ms: list[float] = []
@@ -91,7 +92,7 @@ async def lag_watched() -> AsyncIterator[Lag]:
 
 
 async def bare_ms(rig: WorkerRig) -> float:
-    """What BEGIN, one UPDATE of one row and COMMIT take now: how fast this machine is at the moment."""
+    """Return the time of BEGIN, one UPDATE of one row and COMMIT, which shows the current speed of the machine."""
     took = []
     for _ in range(20):
         started = time.monotonic()
@@ -107,7 +108,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 async def window(count: Callable[[], int], seconds: float) -> float:
-    """CPU us per token between two looks, while everything streams."""
+    """Return the CPU us per token between two readings while everything streams."""
     words, cpu = count(), time.process_time()
     await asyncio.sleep(seconds)
     cpu = time.process_time() - cpu
@@ -115,7 +116,7 @@ async def window(count: Callable[[], int], seconds: float) -> float:
 
 
 async def paced(rig: WorkerRig, wire: str, *, answers: int, seconds: float) -> tuple[float, float]:
-    """(floor, ours): CPU us per token in the middle of the answers."""
+    """Return (floor, ours): CPU us per token in the middle of the answers."""
     tokens = int((seconds + 0.8) * PACE)
     floor = Floor(wire, rig)
     reads = [asyncio.create_task(floor.read(f"{tokens}@{PACE:g}@0")) for _ in range(answers)]
@@ -132,7 +133,7 @@ async def paced(rig: WorkerRig, wire: str, *, answers: int, seconds: float) -> t
 
 
 async def burst(rig: WorkerRig, wire: str, *, answers: int, tokens: int) -> tuple[float, float]:
-    """(floor, ours): what a long answer costs more than one of a single token, by the token."""
+    """Return (floor, ours): the additional CPU us per token of a long answer over an answer with one token."""
     owner = await rig.user()
     floor = Floor(wire, rig)
 
@@ -155,8 +156,11 @@ async def burst(rig: WorkerRig, wire: str, *, answers: int, tokens: int) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Of tool steps: from commit to the next request, our CPU for a model call and its tool call, and the longest that
-    the event loop was kept: by the clock, and in CPU of its thread, which other processes cannot add to."""
+    """The cost of tool steps.
+
+    The fields are the time from a commit to the next request, our CPU of a model call with its tool call, and the
+    longest block of the event loop: by the clock, and in CPU time of its thread, to which other processes cannot add.
+    """
 
     gap_ms: float
     cpu_ms: float
@@ -165,9 +169,9 @@ class Steps:
 
 
 async def tool_steps(rig: WorkerRig, chat_id: UUID, *, owner: UUID, calls: int) -> Steps:
-    """One turn of so many model calls that each call the tool."""
+    """Run one turn with this many model calls that each call the tool."""
     model = await rig.model("completions", 5, pace=0, calls=calls)
-    # Once to load and cache the history; what a first step costs is measured as a first token.
+    # One warm-up to load and cache the history. The first token benchmark measures a first step.
     await rig.rest([await rig.say(chat_id, owner, model)])
     await rig.requests()
     async with lag_watched() as lag:
@@ -182,7 +186,7 @@ async def tool_steps(rig: WorkerRig, chat_id: UUID, *, owner: UUID, calls: int) 
 
 
 async def first_tokens(rig: WorkerRig, chats: Sequence[UUID], *, owner: UUID, rounds: int) -> list[float]:
-    """Milliseconds from sending a message to the first part of the answer, without the provider's own time."""
+    """Return the milliseconds from sending a message to the first part of the answer, without the provider's time."""
     model = await rig.model("completions", 3, pace=0)
     await rig.requests()
     seen: list[tuple[str, float, float]] = []
@@ -192,13 +196,13 @@ async def first_tokens(rig: WorkerRig, chats: Sequence[UUID], *, owner: UUID, ro
             key = await rig.say(chat_id, owner, model)
             seen.append((str(chat_id), sent, await rig.first_part(key)))
             await rig.rest([key])
-            # Nobody answers at once: sent into the end of the last turn, a message would wait for its row locks.
+            # A pause like that of a user. A message during the end of the last turn would wait for its row locks.
             await asyncio.sleep(0.05)
     return added(seen, await rig.requests())
 
 
 def added(seen: Sequence[tuple[str, float, float]], requests: Sequence[tuple[str, float, float]]) -> list[float]:
-    """What is left of (chat, sent, first part) without what the provider took."""
+    """Return the times of (chat, sent, first part) without the provider's time."""
     found = []
     for chat, sent, first in seen:
         own = next(out - arrived for name, arrived, out in requests if name == chat and sent < arrived < first)
@@ -207,7 +211,10 @@ def added(seen: Sequence[tuple[str, float, float]], requests: Sequence[tuple[str
 
 
 async def make_chat(rig: WorkerRig, owner: UUID, messages: int) -> UUID:
-    """A chat at rest with a history of so many rows. In one transaction: the worker must not see it run."""
+    """Create a chat at rest with a history of this many rows.
+
+    One transaction, so that the worker does not see it run.
+    """
     message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
     model = await rig.model("completions", 1, pace=0)
     spec = ChatSpec(owner_id=owner, title="bench", model_config_id=model, messages=(message,))
@@ -223,7 +230,7 @@ async def make_chat(rig: WorkerRig, owner: UUID, messages: int) -> UUID:
 
 
 async def crowd(rig: WorkerRig, *, chats: int, seconds: float) -> tuple[list[float], float]:
-    """How late the loop is while so many chats stream, and what each of them takes in memory, in KiB."""
+    """Return the delay of the event loop while this many chats stream, and the memory of each chat in KiB."""
     owner = await rig.user()
     model = await rig.model("completions", int((seconds + 3) * STREAM_PACE), pace=STREAM_PACE)
     before = resident_kib()
@@ -236,8 +243,11 @@ async def crowd(rig: WorkerRig, *, chats: int, seconds: float) -> tuple[list[flo
     return lag.late_ms, taken
 
 
-async def kept_by_turns(rig: WorkerRig, turns: int) -> float:
-    """What stays of a finished turn, in KiB, once its chat is so long at rest that no cache keeps it."""
+async def kept_by_turns(rig: WorkerRig, turns: int) -> tuple[float, float]:
+    """Return the memory that remains of a finished turn in KiB after all cache entries have expired.
+
+    Also return the memory that remains of all turns, compared with the start of the process, in MiB.
+    """
     owner = await rig.user()
     model = await rig.model("completions", KEPT_TOKENS, pace=0)
 
@@ -246,7 +256,7 @@ async def kept_by_turns(rig: WorkerRig, turns: int) -> float:
             await rig.rest(await asyncio.gather(*(rig.start(owner, model) for _ in range(min(20, count - first)))))
         await rig.worker.wait_idle()
         rig.announced.at.clear()
-        # As if its age had come for everything that is kept.
+        # All cache entries expire.
         for cache in rig.worker.caches:
             cache.max_age_seconds = 0
         rig.worker.memory.sweep()
@@ -255,9 +265,11 @@ async def kept_by_turns(rig: WorkerRig, turns: int) -> float:
         trim_heap()
         return resident_kib()
 
-    # What is made once, statements and connections for example, is there after the first of them.
+    start = resident_kib()
+    # One-time allocations, such as statements and connections, exist after the first of them.
     before = await run_turns(max(60, turns // 5))
-    return (await run_turns(turns) - before) / turns
+    after = await run_turns(turns)
+    return (after - before) / turns, (after - start) / 1024
 
 
 def resident_kib() -> int:
@@ -268,15 +280,17 @@ def resident_kib() -> int:
 async def crowded_first_tokens(
     rig: WorkerRig, *, rounds: int, chats: int, tries: int
 ) -> tuple[list[float], list[float]]:
-    """An owner's first tokens, in ms: alone, and while another owner starts many chats and then has them all at work,
-    or as many as there are slots for one owner, with the rest of them waiting."""
+    """Return an owner's first tokens in ms: alone, and while another owner starts and then runs many chats.
+
+    The other owner runs all its chats, or as many as there are slots for one owner while the rest wait.
+    """
     quiet, busy = await rig.user(), await rig.user()
-    # Slowly: what streams cost each other is measured with crowds, and this is about slots.
+    # Slow answers, because the cost of streams is measured with crowds, and this measures slots.
     long = await rig.model("completions", int(SLOW_PACE * 300), pace=SLOW_PACE)
     short = await rig.model("completions", 3, pace=0)
     most = min(chats, ROOTS - ROOTS // 4)
 
-    connections = asyncio.Semaphore(4)  # of a client that is in a hurry; more would measure the pool of connections
+    connections = asyncio.Semaphore(4)  # of a fast client; more would measure the connection pool
 
     async def start() -> EpisodeKey:
         async with connections:
@@ -334,12 +348,13 @@ async def run(url: str, *, quick: bool, only: str | None) -> int:
 async def measure_memory(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
     ages = [cache.max_age_seconds for cache in rig.worker.caches]
     limits = rig.worker.buffer._limits
-    kept = await kept_by_turns(rig, 300 if quick else 2000)
+    kept, total = await kept_by_turns(rig, 300 if quick else 2000)
     for cache, age in zip(rig.worker.caches, ages, strict=True):
         cache.max_age_seconds = age
     rig.worker.buffer._limits = limits
-    print(f"\nmemory that stays of a finished turn: {kept:.1f} KiB")
+    print(f"\nmemory that stays of a finished turn: {kept:.1f} KiB; of all of them over the start: {total:.1f} MiB")
     claims["memory kept for each finished turn, KiB"] = claim(kept, KEPT_BUDGET_KIB)
+    claims["memory kept of all finished turns over the start, MiB"] = claim(total, KEPT_BUDGET_MIB)
 
 
 async def measure_tokens(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
@@ -379,7 +394,7 @@ async def measure_steps(rig: WorkerRig, claims: dict[str, dict[str, object]], *,
             f"  committed tool step to next request, p50 {gap:.1f} ms; a model call with its tool call {cpu:.1f} ms CPU"
         )
         print(f"  loop kept for {block:.1f} ms of its CPU at most, {late:.1f} ms by the clock")
-        print(f"  added to the first token, nobody else running: {spread(firsts)}")
+        print(f"  added to the first token, no other chat running: {spread(firsts)}")
         if length == SHORT:
             short_cpu = cpu
             claims["committed tool step to next request, p50 ms"] = claim(gap, STEP_BUDGET_MS)
@@ -411,7 +426,7 @@ async def measure_crowds(rig: WorkerRig, claims: dict[str, dict[str, object]], *
 
 
 async def measure_owners(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
-    """With limited slots, as they are by default."""
+    """Measure with limited slots, as in the default configuration."""
     await rig.limit(ROOTS)
     for chats in (40, 400):
         rounds, tries = (1, 4) if quick else (2, 10)
@@ -447,6 +462,7 @@ def main() -> int:
     parser.add_argument("--only", choices=MEASURES, help="measure only this; memory is what finished turns leave")
     parser.add_argument("--database-url", help="a migrated database to use instead of one of its own")
     arguments = parser.parse_args()
+    share_heap()  # `rookery serve` does the same
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_all(arguments))
 

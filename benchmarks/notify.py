@@ -1,8 +1,8 @@
-"""The cost of hints for commits: sent inside each transaction, after each commit, or by one publisher.
+"""The cost of hints: sent inside each transaction, after each commit, or by one publisher.
 
-A transaction with a NOTIFY in it holds a lock of the whole cluster across its commit, so such commits run one after
-another. Sixteen writers commit one UPDATE each, as often as they can, while four connections listen; the same is done
-without telling anybody, in turns, and each way is compared with that.
+A transaction with a NOTIFY holds a lock of the whole cluster during its commit, so such commits run one after the
+other. Sixteen writers commit one UPDATE each as often as they can, while four connections listen. The same is done
+without hints, in alternation, and each way is compared with that.
 
     python benchmarks/notify.py [--quick]
 
@@ -34,7 +34,7 @@ from rookery.store.db.pubsub import Bus, Notifier
 
 WRITERS, LISTENERS = 16, 4
 CHANNEL = "rookery_update"
-# Chosen, with room for noise: telling may cost less than the commits themselves, and less than telling inside of them.
+# Estimates with room for noise: hints may cost less than the commits, and less than hints inside transactions.
 PUBLISHER_BUDGET, INSIDE_BUDGET = 2.0, 1.0
 
 CHANGE = "UPDATE bench_rows SET n = n + 1 WHERE id = $1 RETURNING n"
@@ -63,7 +63,7 @@ def payload(chat_id: UUID, version: int) -> str:
 
 
 class Ways:
-    """The ways to tell of a commit."""
+    """The ways to publish a commit."""
 
     def __init__(self, pool: asyncpg.Pool, notifier: Notifier) -> None:
         self._pool = pool
@@ -71,7 +71,7 @@ class Ways:
 
     def all(self) -> dict[str, Commit]:
         return {
-            "told to nobody": self.silent,
+            "without hints": self.silent,
             "inside the transaction": self.inside,
             "after each commit": self.after,
             "by one publisher": self.published,
@@ -114,7 +114,7 @@ async def per_second(commit: Commit, rows: list[UUID], seconds: float) -> float:
 
 
 async def measure(ways: Ways, rows: list[UUID], *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Commits per second of each way, round by round: whatever slows the machine down slows all of a round."""
+    """Return the commits per second of each way, by round, because a slow machine affects all ways of a round."""
     found: dict[str, list[float]] = {name: [] for name in ways.all()}
     for _ in range(rounds):
         for name, commit in ways.all().items():
@@ -135,7 +135,7 @@ async def run(*, quick: bool) -> int:
         finally:
             await server.stop()
     slower = {
-        name: statistics.median(silent / told for silent, told in zip(found["told to nobody"], each, strict=True))
+        name: statistics.median(silent / told for silent, told in zip(found["without hints"], each, strict=True))
         for name, each in found.items()
     }
     print(f"{WRITERS} writers, {LISTENERS} listeners\n  {'':24} {'per s':>8} {'x silent':>9}")

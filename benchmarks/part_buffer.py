@@ -1,9 +1,10 @@
-"""CPU per delta in the part buffer: merged, numbered, encoded and handed to 0, 1 and 10 readers.
+"""CPU per delta in the part buffer: merged, numbered, encoded and delivered to 0, 1 and 10 readers.
 
-The floor encodes each delta by itself and appends it to a list, for nobody. Paced: 100 answers at once, 100 deltas a
-second each, with real timers; the cost of an empty tick is taken off both. This is the claim. Burst: as fast as it
-goes. Readers are tasks that iterate, as streams do. Paced, a window holds three or four deltas, and its timer and the
-wake-up of each reader cost more than encoding does; "unmerged" is the same buffer without a window: what it saves.
+The floor encodes each delta and appends it to a list, without readers. Paced: 100 concurrent answers with 100 deltas a
+second each and real timers; the cost of an empty tick is subtracted from both. This is the claim. Burst: as fast as
+possible. Readers are tasks that iterate, like streams. Paced, a window contains three or four deltas, and its timer and
+the wake-up of each reader cost more than the encoding. "unmerged" is the same buffer without a window, which shows its
+saving.
 
     python benchmarks/part_buffer.py [--quick]
 
@@ -28,24 +29,23 @@ from rookery.domain.chat.parts import Text
 from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import Subscription
-from rookery.live.limits import PartLimits
-from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.runtime.clock import SystemClock
 
 ANSWERS, PACE = 100, 100
 READERS = (0, 1, 10)
 WORD = " token"
-CHUNK = 50  # deltas between two turns of the loop in a burst: about one read from a socket
-# Chosen, with room for noise: a few encodings for each delta, where a whole token may cost a hundred (streaming).
+CHUNK = 50  # deltas between two passes of the loop in a burst: about one read from a socket
+# An estimate with room for noise: a few encodings per delta, while a whole token may cost a hundred (streaming).
 PACED_BUDGET, BURST_BUDGET = {0: 5.0, 1: 8.0, 10: 24.0}, {0: 2.0, 1: 2.0, 10: 3.0}
-MERGED_BUDGET = 0.8  # of what ten readers cost unmerged
-REPLAY_BUDGET_MS = 20.0  # chosen: what one batch for a late joiner may hold up the loop
+MERGED_BUDGET = 0.8  # of the cost of ten readers without merging
+REPLAY_BUDGET_MS = 20.0  # an estimate: the time for which one batch of a late reader may block the loop
 
 Add = Callable[[int], None]
 
 
 async def paced(add: Add, *, seconds: float) -> float:
-    """Seconds of CPU while every answer gets its deltas on time."""
+    """Return the CPU seconds while every answer gets its deltas on time."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     started = time.process_time()
@@ -117,7 +117,7 @@ def characters(events: list[PartEvent]) -> int:
 
 
 def replay_ms() -> float:
-    """The longest pull of somebody who joins at the end of a long answer of small parts."""
+    """Return the longest pull of a reader that joins at the end of a long answer with small parts."""
     never: list[Callable[[], None]] = []
     buffer = PartBuffer(SystemClock(), call_later=lambda _, callback: Never(never, callback))
     key = EpisodeKey(ChatId(UUID(int=1)), 1, 1)
@@ -146,7 +146,7 @@ class Never:
 
 
 async def least(measures: dict[str, Callable[[], Awaitable[float]]], rounds: int) -> dict[str, float]:
-    """The least of some rounds, because noise only adds; taken in turns, so that a noisy moment hits all alike."""
+    """Return the minimum of some rounds, because noise only adds. The rounds alternate, so that noise affects all."""
     found: dict[str, float] = {}
     for _ in range(rounds):
         for name, measure in measures.items():

@@ -1,7 +1,7 @@
 """The cost of streaming tokens to clients: a complete replica, from the provider's socket to WebSockets.
 
-The provider and the clients run in processes of their own; only the CPU of the replica counts. The floor is the least
-that any server does, on the same web server in the same run: aiohttp, one typed decode per event, a merge, a send.
+The provider and the clients run in separate processes, so that only the CPU of the replica counts. The floor is the
+minimum of any server, on the same web server in the same run: aiohttp, one typed decode per event, a merge, a send.
 
     python benchmarks/streaming.py [--quick]
 
@@ -28,6 +28,7 @@ from benchmarks._replica_rig import ReplicaRig, open_rig, resident_kib
 from benchmarks._worker_rig import serving
 from benchmarks.token_decode import PATHS
 
+from rookery.runtime.heap import share_heap
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import DatabaseConfig
@@ -37,7 +38,7 @@ PACED_BUDGET, BURST_BUDGET = 1.6, 3.0
 FIRST_P50_MS, FIRST_P99_MS = 15.0, 50.0
 BURST_FIRST_MS = 500.0
 IDLE_BUDGET_KIB = 50.0
-# Chosen: through the relay two processes handle each part; a long history must not be felt when a chat is opened.
+# Estimates: with the relay, two processes handle each part; a long history must not slow down opening a chat.
 RELAY_BUDGET, OPEN_BUDGET = 3.2, 1.5
 PACE, STREAM_PACE = 100.0, 50.0
 SHORT, LONG = 10, 10_000
@@ -60,7 +61,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 async def window(rig: ReplicaRig, seconds: float) -> float:
-    """CPU us per token that reached a client between two looks, while everything streams."""
+    """Return the CPU us per token that reached a client between two readings while everything streams."""
     words, cpu = await rig.clients.words(), rig.cpu()
     await asyncio.sleep(seconds)
     cpu = rig.cpu() - cpu
@@ -78,7 +79,7 @@ async def floor_paced(rig: ReplicaRig, *, answers: int, seconds: float) -> float
 
 
 async def ours_paced(rig: ReplicaRig, *, answers: int, seconds: float, viewers: int = 1) -> float:
-    """Per token and viewer."""
+    """Return the cost per token and viewer."""
     model = await rig.model(WIRE, int((seconds + 4 + answers / 50) * PACE), pace=PACE)
     chats = await rig.start(model, answers)
     await rig.watch(chats, viewers=viewers)
@@ -90,7 +91,7 @@ async def ours_paced(rig: ReplicaRig, *, answers: int, seconds: float, viewers: 
 
 
 async def floor_burst(rig: ReplicaRig, *, answers: int, tokens: int) -> float:
-    """CPU us per token of answers that come as fast as they can: what a long one costs more than a single token."""
+    """Return the CPU us per token of answers in a burst: the additional cost of a long answer over a single token."""
 
     async def read(length: int) -> float:
         cpu = rig.cpu()
@@ -105,7 +106,7 @@ async def floor_burst(rig: ReplicaRig, *, answers: int, tokens: int) -> float:
 
 
 async def ours_burst(rig: ReplicaRig, *, answers: int, tokens: int, is_first: bool) -> float:
-    """The streams are open before the answers begin, as a client's are that sends a message."""
+    """Measure with streams that are open before the answers begin, like that of a client that sends a message."""
     chats = await rig.start(await rig.model(WIRE, 1, pace=0), answers)
     await rig.rest(chats)
 
@@ -136,7 +137,7 @@ async def send_all(rig: ReplicaRig, chats: Sequence[UUID], model: UUID) -> None:
 
 
 async def until(rig: ReplicaRig, words: int) -> None:
-    """Wait until the clients have as many words. Parts that were merged away by a commit never come as parts."""
+    """Wait until the clients have this many words. Parts that a commit merged away never arrive as parts."""
     before = -1
     while (seen := await rig.clients.words()) < words and seen != before:
         before = seen
@@ -144,13 +145,16 @@ async def until(rig: ReplicaRig, words: int) -> None:
 
 
 async def first_tokens(rig: ReplicaRig, *, running: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Milliseconds from sending a message to its first live part at the client; and, in the same process at the same
-    time, from asking the provider itself to its first token."""
+    """Return the milliseconds from sending a message to its first live part at the client.
+
+    Also return the milliseconds from a request to the provider to its first token, in the same process at the same
+    time.
+    """
     chats = [await rig.rested(SHORT) for _ in range(4)]
     long = await rig.model(WIRE, int(STREAM_PACE * 120), pace=STREAM_PACE)
     others = await rig.start(long, running)
     await rig.watch(others)
-    await asyncio.sleep(1.0 if rounds < 10 else 2.0)  # the start of so many at once is over
+    await asyncio.sleep(1.0 if rounds < 10 else 2.0)  # after the start of many chats
     short = str(await rig.model(WIRE, 3, pace=0))
     sends = [(str(chat), short, rig.token(chat)) for _ in range(rounds) for chat in chats]
     asked = {"url": rig.url, "provider": rig.base + PATHS[WIRE].removeprefix("/v1"), "model": "3@0@0"}
@@ -162,9 +166,9 @@ async def first_tokens(rig: ReplicaRig, *, running: int, rounds: int) -> tuple[l
 
 
 async def idle(rig: ReplicaRig, *, streams: int, seconds: float) -> tuple[float, float]:
-    """(KiB, CPU us a second) that a stream takes on which nothing happens."""
+    """Return the (KiB, CPU us per second) of an idle stream."""
     chats = [await rig.rested(SHORT) for _ in range(50)]
-    await rig.watch(chats[:1])  # what is made once is not counted
+    await rig.watch(chats[:1])  # one-time allocations are not counted
     before = resident_kib()
     await rig.watch(chats, viewers=streams // len(chats))
     taken = (resident_kib() - before) / streams
@@ -176,7 +180,7 @@ async def idle(rig: ReplicaRig, *, streams: int, seconds: float) -> tuple[float,
 
 
 async def openings(rig: ReplicaRig, *, rounds: int) -> tuple[float, float, float]:
-    """Milliseconds to open a chat until it is synced: short, long with as many messages shown, long with a window."""
+    """Return the milliseconds until an opened chat is synced: short, long with all messages, long with a window."""
     short, long = await rig.rested(SHORT), await rig.rested(LONG)
     found: dict[str, list[float]] = {"short": [], "long": [], "window": []}
     for _ in range(rounds):
@@ -199,8 +203,8 @@ async def measure(rig: ReplicaRig, claims: Claims, *, quick: bool) -> None:
         print(f"paced, {answers:3} answers: {ratio:.2f}x  (CPU us per token, floor -> ours: {shown})")
         claims[f"paced, {answers} answers: over floor"] = claim(ratio, PACED_BUDGET)
     pairs = []
-    # Short ones say nothing: what a turn costs besides its tokens then outweighs them, and varies. Each side is taken
-    # by itself, because neighbouring rounds of a burst have no more in common than others.
+    # Short answers are not used, because the cost of a turn besides its tokens outweighs them and varies. Each side is
+    # measured alone, because neighboring rounds of a burst have no more in common than others.
     for number in range(3 if quick else rounds):
         tokens = 1000 if quick else 2000
         least = await floor_burst(rig, answers=20, tokens=tokens)
@@ -266,6 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What it costs to bring tokens to clients, against a bare server.")
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds, under 40 seconds")
     arguments = parser.parse_args()
+    share_heap()  # `rookery serve` does the same
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run(quick=arguments.quick))
 

@@ -1,8 +1,8 @@
-"""CPU per streamed token, from the provider's socket to a part in hand: ours, the floor, and the alternatives.
+"""CPU per streamed token, from the provider's socket to a part: ours, the floor, and alternatives.
 
-The server runs in a process of its own, so that only the reader's CPU counts. Paced: one packet per token, as real
-providers send, 100 tokens a second, several answers at once; this is the claim. Burst: as fast as it goes. The floor
-reads with aiohttp and decodes each event with one typed msgspec decoder, and does nothing else.
+The server runs in a separate process, so that only the reader's CPU counts. Paced: one packet per token, as real
+providers send, with 100 tokens a second and several concurrent answers. This is the claim. Burst: as fast as possible.
+The floor reads with aiohttp and decodes each event with one typed msgspec decoder.
 
     python benchmarks/token_decode.py [--quick]
 
@@ -48,7 +48,7 @@ WIRES = ("anthropic", "responses", "completions")
 PATHS = {"anthropic": "/v1/messages", "responses": "/v1/responses", "completions": "/v1/chat/completions"}
 PACE = 100.0
 PACED_BUDGET, BURST_BUDGET = 1.4, 2.0
-MEMORY_BUDGET_MIB, IMPORT_BUDGET_MS = 8.0, 1000.0  # chosen: a small part of the answer, and of a start
+MEMORY_BUDGET_MIB, IMPORT_BUDGET_MS = 8.0, 1000.0  # an estimate: a small part of the answer, and of a start
 WORD = " token"
 
 Reader = Callable[[str], Awaitable[int]]
@@ -58,7 +58,7 @@ Reader = Callable[[str], Awaitable[int]]
 
 
 def events(wire: str, tokens: int, word: str) -> Iterator[bytes]:
-    """The packets of one answer."""
+    """Return the packets of one answer."""
     match wire:
         case "anthropic":
             usage = {"input_tokens": 10, "output_tokens": 1}
@@ -125,7 +125,10 @@ def sse(body: dict[str, Any], *, named: bool = True) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """HTTP/1.1 by hand: nothing between an event and its packet. The query says how many tokens, and how fast."""
+    """Answer with HTTP/1.1 written by hand, so that each event is one packet.
+
+    The query has the number and pace of tokens.
+    """
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -159,7 +162,7 @@ def serving() -> AbstractAsyncContextManager[str]:
     return _process.serving(__file__, "--serve")
 
 
-# The readers. Each takes a model id, `<tokens>@<pace>`, and returns how many characters it got.
+# The readers. Each gets a model id, `<tokens>@<pace>`, and returns the number of characters that it read.
 
 
 class _AnthropicDelta(msgspec.Struct):
@@ -188,7 +191,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice]
 
 
-# By wire: the type of its events, and the text that one of them brings.
+# By wire: the type of its events, and the text of an event.
 _KINDS: dict[str, tuple[type[Any], Callable[[Any], str]]] = {
     "anthropic": (_AnthropicEvent, lambda event: event.delta.text if event.type == "content_block_delta" else ""),
     "responses": (_ResponsesEvent, lambda event: event.delta if event.type == "response.output_text.delta" else ""),
@@ -204,7 +207,7 @@ class FloorReader:
         self._decode = msgspec.json.Decoder(kind).decode
 
     def feed(self, buffered: bytes) -> tuple[int, bytes]:
-        """How many characters the whole events in there bring, and what is left."""
+        """Return the number of characters in the complete events, and the remaining bytes."""
         decode, text_of, chars = self._decode, self._text_of, 0
         *blocks, rest = buffered.split(b"\n\n")
         for block in blocks:
@@ -215,7 +218,7 @@ class FloorReader:
 
 
 def floor(wire: str, base: str, session: aiohttp.ClientSession) -> Reader:
-    """aiohttp, a split at blank lines, and one typed decode per event."""
+    """Read with aiohttp, a split at blank lines, and one typed decode per event."""
     feed = FloorReader(wire).feed
 
     async def read(model: str) -> int:
@@ -327,11 +330,11 @@ def pydantic_ai(wire: str, base: str) -> Reader:
     return read
 
 
-# Measuring
+# Measurements
 
 
 async def cpu_per_token(read: Reader, *, tokens: int, pace: float, answers: int) -> float:
-    """Microseconds of this process per token."""
+    """Return the microseconds of this process per token."""
     cpu = time.process_time()
     got = await asyncio.gather(*(read(f"{tokens}@{pace}") for _ in range(answers)))
     cpu = time.process_time() - cpu
@@ -349,8 +352,11 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 async def compare(readers: dict[str, Reader], setting: Setting) -> dict[str, list[float]]:
-    """The rounds of each reader. Those that are compared take turns: a machine that is busy for a while must not make
-    one of the two look slow. The alternatives are only shown, so one round is enough."""
+    """Return the rounds of each reader.
+
+    Readers that are compared alternate, so that a busy machine affects both. The alternatives are only shown, so one
+    round is enough.
+    """
     found: dict[str, list[float]] = {name: [] for name in readers}
     for read in readers.values():
         await cpu_per_token(read, tokens=20, pace=0, answers=2)
@@ -388,7 +394,7 @@ async def run(*, quick: bool) -> int:
             for name in costs[WIRES[0]]:
                 print(f"  {name:14}" + "".join(f"{median(costs[wire][name]):14.1f}" for wire in WIRES))
             for wire in WIRES:
-                # Round by round, because neighbours in time share their noise; the median, because some do not.
+                # Compared by round, because neighbors in time have the same noise; the median, because some do not.
                 pairs = zip(costs[wire]["ours"], costs[wire]["floor"], strict=True)
                 ratio = median(own / least for own, least in pairs)
                 claims[f"{wire}, {setting.name}: ours over floor"] = claim(ratio, setting.budget)
@@ -399,7 +405,7 @@ async def run(*, quick: bool) -> int:
 
 
 async def memory(base: str, clients: HttpClients) -> float:
-    """Growth of this process while an answer of 10 MB passes and nobody keeps it."""
+    """Return the growth of this process while an answer of 10 MB passes and is not kept."""
     read = ours("anthropic", base, clients)
     await read("1000@0")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -408,7 +414,7 @@ async def memory(base: str, clients: HttpClients) -> float:
 
 
 def import_ms() -> float:
-    """CPU that a fresh Python takes to import the wires, as everywhere here; the best of three."""
+    """Return the CPU time of a new Python process that imports the wires; the best of three."""
     code = "import time; t = time.process_time(); import {}; print((time.process_time() - t) * 1000)"
     wires = "rookery.llm.model, rookery.llm.anthropic.wire, rookery.llm.responses.wire, rookery.llm.completions.wire"
     command = [sys.executable, "-c", code.format(wires)]

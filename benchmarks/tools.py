@@ -1,20 +1,22 @@
 """The overhead of the workspace agent on tools, and the cost of an idle workspace.
 
-Each operation (read_file, edit_files, execute "true") is done through the agent with the server's own client, and by a
-bare program in the same sandbox, asked over a socket too (`_bare_workspace.py`); calls take turns, so that a noisy
-moment hits both. The claim is the median of one over the median of the other, and the milliseconds between them.
-The same operations through a replica of another machine (the relay), against the agent asked directly. Then: the
-memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages of the
-interpreter that all have in common count once), and the time from a stopped workspace to the end of its first command,
-over a bare sandbox that imports what the agent imports. Then requests beside a hostile agent that floods the server
-(`_hostile_agent.py`), against the same requests without it. Last, what approval rules take: 200 of them against a
-command of 1 MB and against one of 16 KiB, a hostile set (patterns that come as far as they can before they fail, in all
-arguments), and a rule that asks, with what "always" would permit; each with the longest time for which the event loop
-got nowhere else.
+The benchmark measures:
+
+- read_file, edit_files and execute "true" through the agent, compared with a bare program in the same sandbox that is
+  also called over a socket (`_bare_workspace.py`). The two alternate, so that noise affects both. The claims are the
+  quotient of the medians, and their difference in milliseconds.
+- the same operations through a replica on another machine (the relay), compared with direct calls of the agent.
+- the memory of the agent while a command prints 200 MB.
+- the memory of idle workspaces. Shared pages of the interpreter count once.
+- the time from a stopped workspace to the end of its first command, compared with a bare sandbox that imports the same
+  modules as the agent.
+- requests while another agent floods the server (`_hostile_agent.py`), compared with requests without it.
+- the time of approval rules, and the longest time that they block the event loop: 200 rules for a command of 1 MB and
+  for one of 16 KiB, a hostile set of patterns that fail as late as possible, and a rule that asks the owner.
 
     python benchmarks/tools.py [--quick]
 
-The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}. All budgets were chosen.
+The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}. All budgets are estimates.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from rookery.runtime.time_slices import in_pieces
 from rookery.server.listener import serving
 from rookery.stream.relay import dial_tokens
 from rookery.stream.relay.dial_tokens import TokenCheck
-from rookery.stream.relay.workspace_agents import AgentGate
+from rookery.stream.relay.workspace_agents import AgentEndpoint
 from rookery.workspaces import agent_bundle
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
@@ -64,21 +66,21 @@ HOME, RUN = "/home/agent", "/run/rookery"
 FILE = f"{HOME}/source.py"
 LOG_BYTES = 200_000_000
 LOG_LINE = "[ 42%] Building CXX object src/CMakeFiles/core.dir/very/long/path/to/a/source/file/number/one.cpp.o"
-# All chosen. A tool call stands between two calls of a model, which take seconds: what the agent adds must not show.
+# A tool call is between two model calls, which take seconds. The time of the agent must be negligible.
 ADDED_MS = {"read_file": 5.0, "edit_files": 8.0, "execute": 10.0}
-# A replica of the other machine passes each request on; a command is two.
+# A replica on the other machine relays each request. A command needs two requests.
 RELAY_MS, OVER_AGENT = 5.0, 3.0
-# The bare edit makes no diff, knows no key and looks for one text only.
+# The bare edit makes no diff, has no idempotency key, and searches one text only.
 OVER_BARE = {"read_file": 8.0, "edit_files": 3.0, "execute": 4.0}
 LOG_MEMORY_MIB = 8.0
 IDLE_MIB = 20.0
 START_SECONDS, START_OVER_BARE = 2.0, 4.0
-# 200 rules stand between the model's answer and the call; the loop serves everybody else meanwhile.
+# The rules are judged between the model's answer and the call. The event loop also serves other chats.
 RULES_MS, RULES_LAG_MS = 20.0, 5.0
 PLAIN_RULES = ("200 rules, 1 MB", "200 rules, 16 KiB")
-# Judging stops there and counts what is left as too long; the clock of a busy machine runs on.
+# Judging has a time limit. Above it, the remaining patterns count as too long. A busy machine needs a margin.
 HOSTILE_MS = 60.0
-# One hostile workspace, with as many requests under way as this.
+# One hostile workspace, with this many open requests.
 FLOOD_MS, FLOOD_REQUESTS = 5.0, 8
 
 Call = Callable[[], Awaitable[object]]
@@ -110,8 +112,8 @@ class Workspace:
         await self.driver.stop(self.spec, 0)
 
 
-class Workshop:
-    """Where workspaces of the benchmark are made."""
+class WorkspaceFactory:
+    """Starts the workspaces of the benchmark."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -167,9 +169,9 @@ async def bare_program(workspace: Workspace) -> AsyncIterator[Bare]:
         bare.close()
 
 
-def calls_of(agent: AgentConn, path: str) -> dict[str, Call]:
-    """The operations through an agent, on a file of its own."""
-    texts = turning()
+def agent_calls(agent: AgentConn, path: str) -> dict[str, Call]:
+    """Return the operations through an agent, on a separate file."""
+    texts = alternating_texts()
 
     async def read() -> None:
         lines = await agent.read_lines(path)
@@ -189,7 +191,7 @@ def calls_of(agent: AgentConn, path: str) -> dict[str, Call]:
 
 
 def bare_calls(bare: Bare, path: str) -> dict[str, Call]:
-    texts = turning()
+    texts = alternating_texts()
 
     async def read() -> None:
         assert (await bare.ask("read", path))["total"] == 6000
@@ -203,8 +205,8 @@ def bare_calls(bare: Bare, path: str) -> dict[str, Call]:
     return {"read_file": read, "edit_files": edit, "execute": execute}
 
 
-def turning() -> Iterator[tuple[str, str]]:
-    """What is replaced by what: there and back."""
+def alternating_texts() -> Iterator[tuple[str, str]]:
+    """Yield the old and the new text of each edit. Every second edit reverts the first."""
     pair = ("argument + 1000\n", "argument - 1000\n")
     return itertools.cycle([pair, pair[::-1]])
 
@@ -215,8 +217,8 @@ async def write_source(agent: AgentConn, *paths: str) -> None:
         await agent.write_file(path, source.encode())
 
 
-async def in_turns(ours: dict[str, Call], theirs: dict[str, Call], count: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds of each operation on both ways, the medians; calls take turns."""
+async def compare(ours: dict[str, Call], theirs: dict[str, Call], count: int) -> dict[str, tuple[float, float]]:
+    """Return the median milliseconds of each operation for both variants. Their calls alternate."""
     found: dict[str, tuple[float, float]] = {}
     for name in ours:
         times: tuple[list[float], list[float]] = ([], [])
@@ -230,8 +232,8 @@ async def in_turns(ours: dict[str, Call], theirs: dict[str, Call], count: int) -
     return found
 
 
-class Neighbour:
-    """The replica of the other machine, as `Peers` of this one."""
+class RemotePeers:
+    """The `Peers` of this machine: one replica on the other machine."""
 
     tls = None
 
@@ -253,8 +255,10 @@ class Neighbour:
 
 @contextlib.asynccontextmanager
 async def relayed(workspace: Workspace) -> AsyncIterator[AgentConn]:
-    """A client that reaches the agent through a replica of its machine: its listener, its check of who asks, its way to
-    the socket. Only the look at the row is left out, which is a query of the database."""
+    """Return a client that reaches the agent through a replica on its machine, with its listener and authentication.
+
+    Only the query for the row of the workspace is left out.
+    """
     key = os.urandom(32)
 
     async def find(workspace_id: UUID) -> Connector:
@@ -264,8 +268,8 @@ async def relayed(workspace: Workspace) -> AsyncIterator[AgentConn]:
         return True
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        there = Neighbour(f"http://127.0.0.1:{listening.getsockname()[1]}", key)
-        gate = AgentGate(find, TokenCheck(key, me=there.id, clock=SystemClock(), is_live=is_live))
+        there = RemotePeers(f"http://127.0.0.1:{listening.getsockname()[1]}", key)
+        gate = AgentEndpoint(find, TokenCheck(key, me=there.id, clock=SystemClock(), is_live=is_live))
         async with serving(gate, listening):
             connector = RelayedConnector(there, "there", uuid4(), SystemClock())
             generation = workspace.spec.generation
@@ -277,7 +281,7 @@ async def relayed(workspace: Workspace) -> AsyncIterator[AgentConn]:
 
 
 async def log_memory(workspace: Workspace) -> tuple[float, float]:
-    """MiB that the agent grows by while a command prints a build log, and the seconds that takes."""
+    """Return by how many MiB the agent grows while a command prints a build log, and the seconds of the command."""
     pid = workspace.pids()[0]
     before = peak = memory_mib(pid, "VmRSS")
 
@@ -297,9 +301,9 @@ async def log_memory(workspace: Workspace) -> tuple[float, float]:
     return peak - before, seconds
 
 
-async def idle_memory(workshop: Workshop, count: int) -> tuple[float, float]:
-    """MiB that each of some idle workspaces takes, as a share, and all of the resident pages of one agent."""
-    workspaces = [await workshop.start(f"idle-{n}") for n in range(count)]
+async def idle_memory(factory: WorkspaceFactory, count: int) -> tuple[float, float]:
+    """Return the MiB of one idle workspace, with shared pages divided, and the resident MiB of one agent."""
+    workspaces = [await factory.start(f"idle-{n}") for n in range(count)]
     try:
         for workspace in workspaces:
             await workspace.agent.health()
@@ -310,14 +314,14 @@ async def idle_memory(workshop: Workshop, count: int) -> tuple[float, float]:
             await workspace.stop()
 
 
-async def warm_start(workshop: Workshop, rounds: int) -> tuple[float, float]:
-    """Seconds from a stopped workspace to the end of its first command, and of a bare sandbox; the medians."""
+async def warm_start(factory: WorkspaceFactory, rounds: int) -> tuple[float, float]:
+    """Return the median seconds from a stopped workspace to the end of its first command, and for a bare sandbox."""
     warm: list[float] = []
     bare: list[float] = []
-    await (await workshop.start("warm")).stop()
+    await (await factory.start("warm")).stop()
     for generation in range(2, rounds + 2):
         began = time.perf_counter()
-        workspace = await workshop.start("warm", generation=generation)
+        workspace = await factory.start("warm", generation=generation)
         await workspace.execute("true")
         warm.append(time.perf_counter() - began)
         await workspace.stop()
@@ -327,8 +331,8 @@ async def warm_start(workshop: Workshop, rounds: int) -> tuple[float, float]:
     return statistics.median(warm), statistics.median(bare)
 
 
-async def beside_a_hostile_agent(read: Call, data_dir: Path, count: int) -> tuple[float, float]:
-    """The median of a request beside an agent that floods the server, and without it; milliseconds."""
+async def flood_latency(read: Call, data_dir: Path, count: int) -> tuple[float, float]:
+    """Return the median milliseconds of a request while another agent floods the server, and without it."""
     quiet = await median_ms(read, count)
     path = str(data_dir / "hostile.sock")
     program = await asyncio.create_subprocess_exec(
@@ -364,7 +368,7 @@ async def median_ms(call: Call, count: int) -> float:
 
 
 class UnixSocket:
-    """The way to an agent that no driver started."""
+    """The connector to an agent that no driver has started."""
 
     def __init__(self, path: str) -> None:
         self.unix_path: str | None = path
@@ -388,8 +392,9 @@ def bare_sandbox() -> None:
 
 
 def rule_sets() -> dict[str, tuple[tuple[Rule, ...], dict[str, str]]]:
-    """Rules and the arguments they are tried with. None of the 200 rules matches what it can read, so all are tried;
-    the one that asks matches in all arguments, with as much work as its bounds leave."""
+    """Return sets of rules, and the arguments that they are judged with.
+
+    None of the 200 rules matches, so all are tried. The rule that asks matches in all arguments."""
     plain = tuple(
         Rule(tool="execute", action=RuleAction.DENY, match={"command": f"*git push origin release-{place}*"})
         for place in range(200)
@@ -411,15 +416,15 @@ def rule_sets() -> dict[str, tuple[tuple[Rule, ...], dict[str, str]]]:
 
 
 def gate_steps(policy: Policy, args: dict[str, str]) -> Generator[None, None, None]:
-    found = yield from approvals.judging(policy, ("execute",), args)
+    found = yield from approvals.judge_sliced(policy, ("execute",), args)
     if found.verdict is Verdict.ASK:
-        yield from approvals.offering(found.rule, ("execute",), args)
+        yield from approvals.offers_sliced(found.rule, ("execute",), args)
 
 
-async def judged(rules: tuple[Rule, ...], args: dict[str, str], rounds: int) -> tuple[float, float]:
-    """The median time of judging one call as the worker does, and the longest time without a turn of the loop; ms.
+async def time_judgement(rules: tuple[Rule, ...], args: dict[str, str], rounds: int) -> tuple[float, float]:
+    """Return the median milliseconds of judging one call, and the longest time that the event loop is blocked.
 
-    The latter is time of the processor: what other processes take meanwhile is not held by the loop.
+    The latter is processor time, so that other processes do not count.
     """
     times, lags = [], []
     for _ in range(rounds):
@@ -461,57 +466,57 @@ def _kib(path: str, field: str) -> int:
 async def run(*, quick: bool) -> int:
     count, idle, rounds = (60, 8, 3) if quick else (500, 50, 10)
     claims: dict[str, dict[str, object]] = {}
-    # Below /tmp, for the user of the sandboxes must reach it, and the address of a socket is short.
+    # Below /tmp: the user of the sandboxes must be able to enter it, and socket paths must be short.
     data_dir = Path(tempfile.mkdtemp(prefix="rkb-"))
     os.chmod(data_dir, 0o755)
     try:
-        workshop = Workshop(data_dir)
-        workspace = await workshop.start("tools")
+        factory = WorkspaceFactory(data_dir)
+        workspace = await factory.start("tools")
         await write_source(workspace.agent, FILE, f"{FILE}.bare", f"{FILE}.relayed")
-        through_agent = calls_of(workspace.agent, FILE)
+        through_agent = agent_calls(workspace.agent, FILE)
         async with bare_program(workspace) as bare:
-            times = await in_turns(through_agent, bare_calls(bare, f"{FILE}.bare"), count)
+            times = await compare(through_agent, bare_calls(bare, f"{FILE}.bare"), count)
         print(f"{'ms, median of ' + str(count):24}{'agent':>9}{'bare':>9}{'added':>9}{'ratio':>9}")
         for name, (ours, floor) in times.items():
             print(f"  {name:22}{ours:9.2f}{floor:9.2f}{ours - floor:9.2f}{ours / floor:9.2f}")
             claims[f"{name}: added, ms"] = claim(ours - floor, ADDED_MS[name])
             claims[f"{name}: over bare"] = claim(ours / floor, OVER_BARE[name])
         async with relayed(workspace) as far:
-            times = await in_turns(calls_of(far, f"{FILE}.relayed"), through_agent, count // 2)
+            times = await compare(agent_calls(far, f"{FILE}.relayed"), through_agent, count // 2)
         print(f"\n{'ms, median of ' + str(count // 2):24}{'relayed':>9}{'agent':>9}{'added':>9}{'ratio':>9}")
         for name, (ours, near) in times.items():
             print(f"  {name:22}{ours:9.2f}{near:9.2f}{ours - near:9.2f}{ours / near:9.2f}")
             claims[f"{name} on another machine: added, ms"] = claim(ours - near, RELAY_MS)
             claims[f"{name} on another machine: over the agent"] = claim(ours / near, OVER_AGENT)
-        beside, alone = await beside_a_hostile_agent(through_agent["read_file"], data_dir, 2 * count)
+        beside, alone = await flood_latency(through_agent["read_file"], data_dir, 2 * count)
         print(f"\nread_file beside a hostile workspace: {beside:.2f} ms, without it {alone:.2f} ms")
         claims["beside a hostile workspace: added, ms"] = claim(beside - alone, FLOOD_MS)
         grown, seconds = await log_memory(workspace)
         print(f"\n{LOG_BYTES / 1e6:.0f} MB of output: the agent grows by {grown:.1f} MiB, {seconds:.1f} s")
         claims["200 MB of output: agent grows by, MiB"] = claim(grown, LOG_MEMORY_MIB)
         await workspace.stop()
-        warm, sandbox = await warm_start(workshop, rounds)
+        warm, sandbox = await warm_start(factory, rounds)
         print(f"\nwarm start to the end of the first command: {warm:.2f} s; a bare sandbox: {sandbox:.2f} s")
         claims["warm start, s"] = claim(warm, START_SECONDS)
         claims["warm start: over bare"] = claim(warm / sandbox, START_OVER_BARE)
-        share, resident = await idle_memory(workshop, idle)
+        share, resident = await idle_memory(factory, idle)
         print(f"\n{idle} idle workspaces: {share:.1f} MiB each (resident pages of one agent: {resident:.1f} MiB)")
         claims["idle workspace, MiB"] = claim(share, IDLE_MIB)
         print(f"\n{'approval rules, ms':24}{'judged':>9}{'lag':>9}")
         for name, (rules, args) in rule_sets().items():
-            taken, lag = await judged(rules, args, rounds)
+            taken, lag = await time_judgement(rules, args, rounds)
             print(f"  {name:22}{taken:9.2f}{lag:9.2f}")
             claims[f"{name}: judged, ms"] = claim(taken, RULES_MS if name in PLAIN_RULES else HOSTILE_MS)
             claims[f"{name}: loop held, ms"] = claim(lag, RULES_LAG_MS)
     finally:
-        await end_all(data_dir)
+        await kill_all(data_dir)
         await asyncio.to_thread(shutil.rmtree, data_dir, ignore_errors=True)
     print(f"\n{json.dumps(claims)}")
     return 0 if all(each["ok"] for each in claims.values()) else 1
 
 
-async def end_all(data_dir: Path) -> None:
-    """Nothing of the benchmark outlives it, also when it failed half-way."""
+async def kill_all(data_dir: Path) -> None:
+    """Kill all processes of the benchmark. It is called after a failure too."""
     for one in await sandboxes.find_all(data_dir / "workspaces"):
         await sandboxes.kill(one)
 

@@ -1,7 +1,7 @@
 """The cost of a transition, against a bare transaction in the same run.
 
-A bare transaction is BEGIN, one UPDATE of one row of a plain table, COMMIT, on the same pool: the least any committed
-change can cost. Client CPU is this process's CPU time; the embedded server with its durable settings does the rest.
+A bare transaction is BEGIN, one UPDATE of one row of a plain table, and COMMIT, on the same pool: the minimum of any
+committed change. Client CPU is the CPU time of this process. The server is the embedded one with durable settings.
 
     python benchmarks/transitions.py [--quick]
 
@@ -54,7 +54,7 @@ IDLE = """
 
 
 class Silent:
-    """Publishing is another benchmark's claim."""
+    """Publishes nothing, because another benchmark measures hints."""
 
     def publish(self, hints: Sequence[Hint]) -> None:
         return
@@ -62,7 +62,10 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one operation: client CPU, and how many of them per second. `ratio`: to the bare transaction just before."""
+    """The cost of one operation: client CPU, and operations per second.
+
+    `ratio` is to the bare transaction before it.
+    """
 
     cpu_us: float
     per_second: float
@@ -117,7 +120,7 @@ TURN: dict[str, Operation] = {
 
 
 async def run_once(world: World, operation: Operation, chats: Sequence[UUID]) -> Cost:
-    """Every chat's operation once, all at the same time."""
+    """Run the operation of every chat once, all at the same time."""
     started, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(operation(world, chat_id) for chat_id in chats))
     cpu, elapsed = time.process_time() - cpu, time.perf_counter() - started
@@ -125,7 +128,7 @@ async def run_once(world: World, operation: Operation, chats: Sequence[UUID]) ->
 
 
 async def measure(world: World, chats: Sequence[UUID], rounds: int) -> dict[str, Cost]:
-    """The turn over and over, a bare transaction before each transition, so that both see the same machine."""
+    """Repeat the turn, with a bare transaction before each transition, so that both have the same conditions."""
     names = ["bare", *TURN]
     samples: dict[str, list[Cost]] = {name: [] for name in names}
     for index in range(rounds + 2):
@@ -139,7 +142,7 @@ async def measure(world: World, chats: Sequence[UUID], rounds: int) -> dict[str,
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """Of the ratios too, each taken from two neighbours: whatever slows the machine down for a while slows both."""
+    """Return the medians, also of the ratios of two neighbors, because a slow machine affects both."""
     return Cost(
         *(statistics.median(getattr(cost, name) for cost in costs) for name in ("cpu_us", "per_second", "ratio"))
     )
@@ -158,7 +161,7 @@ async def make_world(database: Database) -> World:
 
 
 async def make_chats(world: World, count: int, messages: int) -> list[UUID]:
-    """Chats at rest with a history of `messages` rows."""
+    """Create chats at rest with a history of `messages` rows."""
     spec = ChatSpec(
         owner_id=world.user,
         title="bench",
@@ -182,10 +185,10 @@ async def make_chats(world: World, count: int, messages: int) -> list[UUID]:
 
 
 async def acquisition_plan(world: World) -> tuple[list[str], float]:
-    """The indexes of `chats` that the acquisition scan uses with many idle chats, and how long it takes."""
+    """Return the indexes of `chats` that the acquisition scan uses with many idle chats, and its duration."""
     async with world.pool.acquire() as conn:
         await conn.execute("SET statement_timeout = 0")
-        # Every new chat is noted in a transaction-local setting, which is not made for so many at once.
+        # Every new chat is recorded in a transaction-local setting, which is not made for so many.
         await conn.execute("ALTER TABLE chats DISABLE TRIGGER USER")
         await conn.execute(IDLE, world.user, world.model, IDLE_CHATS, timeout=300)
         await conn.execute("ALTER TABLE chats ENABLE TRIGGER USER")
@@ -250,7 +253,7 @@ async def measure_all(world: World, claims: dict[str, dict[str, object]], *, rou
 
     indexes, milliseconds = await acquisition_plan(world)
     print(f"\nacquisition over {IDLE_CHATS} idle chats: {milliseconds:.2f} ms, by {', '.join(indexes)}")
-    # Chats at work are counted by owner, from the side of their heartbeats and by primary key: there are few.
+    # Running chats are counted by owner, from their heartbeats and by primary key, because there are few.
     others = [name for name in indexes if name not in ("chats_acquire", "chats_pkey")]
     claims["acquisition scans of chats by other indexes, or none"] = claim(len(others), 0)
 

@@ -1,12 +1,12 @@
 """CPU of a wait: `runtime/waits.py` against `asyncio.timeout` and `asyncio.shield`, in the same run.
 
-Two shapes occur in every transition and every frame of a stream: a wait with a limit for something that is nearly
-always ready, and a commit that a cancellation must not break.
+Two kinds of waits occur in every transition and every frame of a stream: a wait with a limit for something that is
+nearly always ready, and a commit that a cancellation must not interrupt.
 
     python benchmarks/waits.py [--quick]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}. The budgets are ratios. If the
-first or the last is missed, the standard library is good enough, and `runtime/waits.py` should be removed.
+first or the last is missed, the standard library is fast enough, and `runtime/waits.py` should be removed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rookery.runtime.waits import Unbroken, Within
+from rookery.runtime.waits import Uninterrupted, WithTimeout
 
 # A limit that is never reached.
 SECONDS = 60.0
-# The second may cost more than the standard one: it is rare, and pays for the first.
+# The second may cost more than the standard one, because it is rare and saves the cost of the first.
 READY_BUDGET, TURN_BUDGET, COMMIT_BUDGET = 0.5, 1.5, 0.7
 
 Wait = Callable[[], Awaitable[int]]
 
 
 async def ready() -> int:
-    """A connection that is free, a socket that takes the frame."""
+    """Wait like for a free connection, or for a socket that accepts the frame."""
     return 1
 
 
 async def hop() -> int:
-    """An answer that arrives in the next turn of the event loop."""
+    """Wait for a result in the next pass of the event loop."""
     future = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(future.set_result, 1)
     return int(await future)
@@ -56,7 +56,7 @@ async def standard_shield() -> int:
 
 
 async def cpu_us(wait: Wait, *, rounds: int) -> float:
-    """CPU of one wait, in microseconds."""
+    """Return the CPU time of one wait in microseconds."""
     began = time.process_time()
     for _ in range(rounds):
         await wait()
@@ -75,13 +75,13 @@ async def run(*, quick: bool) -> int:
     rounds, repeats = (20_000, 5) if quick else (100_000, 9)
 
     async def within_ready() -> int:
-        return await Within(SECONDS, ready().__await__())
+        return await WithTimeout(SECONDS, ready().__await__())
 
     async def within_hop() -> int:
-        return await Within(SECONDS, hop().__await__())
+        return await WithTimeout(SECONDS, hop().__await__())
 
     async def unbroken() -> int:
-        return await Unbroken(hop().__await__())
+        return await Uninterrupted(hop().__await__())
 
     claims = {
         "limited wait for what is ready: over asyncio.timeout": (

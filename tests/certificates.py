@@ -1,4 +1,4 @@
-"""Certificates for servers of tests."""
+"""Self-signed certificates for test servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(directory: Path, name: str | None = None) -> str:
-    """A certificate for a name, or else for 127.0.0.1, that vouches for itself, and its key, in one file."""
+    """Create a self-signed certificate for a name, or for 127.0.0.1, and its key, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rookery test")])
     place = x509.IPAddress(ip_address("127.0.0.1")) if name is None else x509.DNSName(name)

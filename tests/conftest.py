@@ -1,4 +1,4 @@
-"""Fixtures every test may use: a database of its own, migrated or empty."""
+"""Fixtures for all tests: a separate database for each test, migrated or empty."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.database import Server, fresh_database, lease_server, wait_until_stopped
+from tests.machine_load import slowdown
 
-# Far longer than the longest test takes on a busy machine.
+# Much longer than the longest test on a busy machine.
 HANGS_SECONDS = 300
 
-# A busy machine is slow, not wrong: no example fails for the time it took.
+# No deadline, because a busy machine is slow.
 settings.register_profile("rookery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rookery")
 
@@ -33,14 +34,14 @@ def database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
 @pytest.fixture
 async def database_url(database_server: Server) -> AsyncIterator[str]:
-    """A fresh database with the current schema."""
+    """A new database with the current schema."""
     async with fresh_database(database_server) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def shared_database_url(database_server: Server) -> Iterator[str]:
-    """A database for tests that look at nothing but the rows they made: making one takes longer than most of them."""
+    """A shared database, for tests that read only the rows they created: creating a database takes longer than most."""
     made = fresh_database(database_server)
     with asyncio.Runner() as runner:
         yield runner.run(made.__aenter__())
@@ -49,14 +50,14 @@ def shared_database_url(database_server: Server) -> Iterator[str]:
 
 @pytest.fixture
 async def empty_database_url(database_server: Server) -> AsyncIterator[str]:
-    """A fresh database with nothing in it."""
+    """A new, empty database."""
     async with fresh_database(database_server, template=None) as url:
         yield url
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collecting makes objects that live as long as the run: looking through them for garbage took a quarter of it."""
+    """Exclude the collected tests from garbage collection: scanning them took a quarter of the run."""
     gc.disable()
     try:
         return (yield)
@@ -67,8 +68,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """A test that hangs ends its process with a traceback of every thread, and so fails by name."""
-    faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+    """End the process of a test that hangs, with a traceback of every thread, so that the test fails by name."""
+    faulthandler.dump_traceback_later(HANGS_SECONDS * slowdown(), exit=True)
     try:
         return (yield)
     finally:

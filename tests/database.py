@@ -1,8 +1,8 @@
 """One throw-away PostgreSQL server per test run, and one database per test.
 
-The server lives as long as somebody holds a shared lock on a file in pytest's temporary root: a small guard
-process waits for the exclusive lock, then stops the server and removes its files. The kernel drops the locks of
-processes that die, so nothing is left behind however the run ends.
+The server runs as long as a process holds a shared lock on a file in pytest's temporary root. A guard process waits for
+the exclusive lock, then stops the server and removes its files. The kernel releases the locks of processes that die, so
+nothing is left behind.
 
 ROOKERY_TEST_POSTGRES_BIN names the directory of other PostgreSQL binaries to run the suite against.
 """
@@ -32,13 +32,13 @@ import asyncpg
 
 from rookery.store.db.embedded import account as accounts
 
-PASSWORD = "correct horse"  # of role rookery, for logins over TCP; the socket asks for none
+PASSWORD = "correct horse"  # of the role rookery, for logins over TCP; the socket needs none
 TEMPLATE = "rookery_template"
 STRATEGY = "FILE_COPY"  # create and drop on a busy machine, medians of 60: 188 ms, against 212 ms with WAL_LOG
 
 MEMORY_BYTES = 4 * 1024**3  # chosen: the log of the database, and the databases of all tests that run at once
 
-# Nothing here has to survive a power cut, and no test waits for a disk.
+# Durability is off: nothing has to survive a power failure.
 SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -55,7 +55,7 @@ HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the server of this run listens. Role `rookery` owns the databases and is not a superuser."""
+    """The address of the test server. The role `rookery` owns the databases and is not a superuser."""
 
     socket_dir: str
     port: int
@@ -73,7 +73,7 @@ class Server:
 
 
 class Lease:
-    """A running server, for as long as this process lives or until `release`."""
+    """A running server, until `release` or the end of this process."""
 
     def __init__(self, server: Server, users: IO[str]) -> None:
         self.server = server
@@ -84,21 +84,26 @@ class Lease:
 
 
 def lease_server(root: Path) -> Lease:
-    """Share the run's server; the first process that asks starts it and migrates the template."""
+    """Return a lease of the run's server. The first process starts it and migrates the template database."""
     with (root / "database-start.lock").open("w") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
         users = (root / "database-users.lock").open("w")
         fcntl.flock(users, fcntl.LOCK_SH)
-        address = root / "database.json"
-        if not address.exists():
-            server = Server(**json.loads(_launch(root)))
-            asyncio.run(_prepare(server))
-            address.write_text(json.dumps(asdict(server)))
-        return Lease(Server(**json.loads(address.read_text())), users)
+        try:
+            address = root / "database.json"
+            if not address.exists():
+                server = Server(**json.loads(_launch(root)))
+                asyncio.run(_prepare(server))
+                address.write_text(json.dumps(asdict(server)))
+            return Lease(Server(**json.loads(address.read_text())), users)
+        except BaseException:
+            # The lock would otherwise live as long as the traceback, and the end of the run would wait for it.
+            users.close()
+            raise
 
 
 def wait_until_stopped(root: Path) -> None:
-    """Return when the guard has removed the server, so that a finished run has left nothing."""
+    """Wait until the guard has removed the server."""
     deadline = time.monotonic() + 10
     while (root / "database.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -111,7 +116,7 @@ def wait_until_stopped(root: Path) -> None:
 async def fresh_database(
     server: Server, *, template: str | None = TEMPLATE, locale: str | None = None
 ) -> AsyncIterator[str]:
-    """A database of its own, dropped afterwards together with whoever is still connected to it.
+    """Create a database, and drop it at the end of the block, with all connections to it.
 
     Only `template0` can be given another locale.
     """
@@ -149,7 +154,7 @@ async def _prepare(server: Server) -> None:
         await connection.close()
 
 
-# Starting and stopping: runs as a script, so that the guard shares nothing with pytest.
+# Start and stop. Runs as a script, so that the guard shares nothing with pytest.
 
 
 def _launch(root: Path) -> str:
@@ -175,10 +180,10 @@ def _serve(root: Path) -> None:
 
 
 def _memory() -> Path | None:
-    """Where files are in memory, if there is room for them; else wherever temporary files go.
+    """Return a directory in memory if it has enough space, else the directory for temporary files.
 
-    Every test has a database of its own, which is five hundred files: on a disk most of a run is spent copying them
-    (0.38 s of the kernel's time for one, against 0.02 s in memory).
+    Every test has its own database, which consists of five hundred files. On a disk, most of a run would be spent
+    copying them (0.38 s of kernel time for each, against 0.02 s in memory).
     """
     memory = Path("/dev/shm")
     if not (memory.is_dir() and os.access(memory, os.W_OK | os.X_OK)):
@@ -188,7 +193,7 @@ def _memory() -> Path | None:
 
 
 def _guard(root: Path, home: Path) -> None:
-    """Wait until the last user is gone, then leave nothing. Detached: Ctrl-C in the terminal does not reach it."""
+    """Wait until the last process has released the server, then stop and remove it. Not affected by Ctrl-C."""
     os.setsid()
     for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
@@ -197,7 +202,7 @@ def _guard(root: Path, home: Path) -> None:
         os.dup2(nowhere, stream)
     with (root / "database-users.lock").open("w") as users:
         fcntl.flock(users, fcntl.LOCK_EX)
-        # A process that asks now waits for the lock, finds no address and starts another server.
+        # A process that starts now waits for the lock, finds no address and starts another server.
         (root / "database.json").unlink(missing_ok=True)
         _run("pg_ctl", "stop", "-D", str(home / "data"), "-m", "immediate", "-w")
         shutil.rmtree(home, ignore_errors=True)
@@ -207,7 +212,7 @@ def _start(home: Path) -> Server:
     data = home / "data"
     data.mkdir(mode=0o700)
     if os.geteuid() == 0:
-        # PostgreSQL refuses to run as root; `nobody` has to reach its directory.
+        # PostgreSQL refuses to run as root, so it runs as `nobody`, who must be able to enter its directory.
         home.chmod(0o755)
         shutil.chown(home, "nobody")
         shutil.chown(data, "nobody")

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline, for what gives no event to wait on."""
+"""Polling for a condition with a deadline, where there is no event to wait for."""
 
 from __future__ import annotations
 

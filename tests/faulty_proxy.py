@@ -1,4 +1,4 @@
-"""A proxy between clients and a server: cut at once or in the middle of something, silent, or led elsewhere."""
+"""Proxies between clients and a server, which tests can cut, stall or redirect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 class Line(ABC):
-    """Leads every connection to `url` on to `target`. While `is_down`, new connections break at once."""
+    """Forwards every connection from `url` to `target`. While `is_down`, new connections are closed immediately."""
 
     def __init__(self, target: str) -> None:
         self.url = ""
@@ -27,7 +27,7 @@ class Line(ABC):
         server: asyncio.StreamReader,
         to_server: asyncio.StreamWriter,
     ) -> Sequence[Coroutine[Any, Any, None]]:
-        """What carries one connection; it is over with the first of them."""
+        """Return the tasks that forward one connection. It ends with the first of them."""
 
     async def _start(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -55,7 +55,7 @@ class Line(ABC):
         pumps = [asyncio.ensure_future(pump) for pump in self._pumps(client, to_client, server, to_server)]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            to_client.close()  # what was let through still arrives
+            to_client.close()  # data that was forwarded still arrives
         except asyncio.CancelledError:
             to_client.transport.abort()
             raise
@@ -67,11 +67,11 @@ class Line(ABC):
 
 
 class FaultyProxy(Line):
-    """`url` is the clients' end; every new connection goes to `target`.
+    """Clients connect to `url`; every new connection is forwarded to `target`.
 
-    `cut` breaks every connection; `cut_after` lets so many more bytes of the server pass first, so that the cut falls
-    inside a frame, between two, or into a handshake. While `is_down`, new connections break at once. Between `hang` and
-    `flow` no byte gets through.
+    `cut` closes every connection. `cut_after` forwards this many more bytes of the server first, so that the cut is
+    inside a frame, between two frames, or in a handshake. While `is_down`, new connections are closed immediately.
+    Between `hang` and `flow` no data is forwarded.
     """
 
     def __init__(self, target: str) -> None:
@@ -107,7 +107,7 @@ class FaultyProxy(Line):
         self._flows.clear()
 
     def flow(self) -> None:
-        """Nothing is held back, and nothing is about to be cut."""
+        """Forward data again, and cancel a pending cut."""
         self._allowance = None
         self._flows.set()
 

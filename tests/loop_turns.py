@@ -1,4 +1,4 @@
-"""How much is done in one turn of the event loop, counted and not timed."""
+"""Counting of the work in one turn of the event loop, independent of time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from rookery.domain.chat.approval_patterns import Texts
 from rookery.runtime import time_slices
 
-# Shorter texts are names of tools, whose matches are kept.
+# Shorter texts are names of tools, whose matches are cached.
 LONG_TEXT = 1000
 
 
 @contextlib.asynccontextmanager
 async def matches_by_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]:
-    """Counts how many patterns are matched against long texts, by the turn of the loop in which that happens.
+    """Count how many patterns are matched against long texts in each turn of the event loop.
 
-    Every place where a computation may be interrupted is a turn, however quick the machine is.
+    Every point at which a computation may be interrupted starts a turn, independent of the speed of the machine.
     """
     monkeypatch.setattr(time_slices, "PIECE_SECONDS", -1.0)
     found: Counter[int] = Counter()

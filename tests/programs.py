@@ -1,4 +1,4 @@
-"""Marks for tests that need a program of the machine."""
+"""Marks for tests that need a program on the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def requires(*programs: str) -> pytest.MarkDecorator:
-    """Skip where one of the programs is missing. In CI nothing is skipped: there the test fails."""
+    """Skip a test if one of the programs is missing. In CI the test fails instead."""
     missing = [name for name in programs if shutil.which(name) is None]
     is_skipped = bool(missing) and not os.environ.get("CI")
     return pytest.mark.skipif(is_skipped, reason=f"{', '.join(missing)} is not installed")

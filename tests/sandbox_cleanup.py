@@ -1,4 +1,4 @@
-"""What outlives a server by design, and must not outlive a test of it."""
+"""Cleanup of sandboxes, which keep running when a server stops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rookery.workspaces.drivers import sandboxes
 
 
 async def end_sandboxes(data: Path) -> None:
-    """End the workspaces below a data directory that still run."""
+    """Kill the sandboxes of a data directory that still run."""
     own = data / "workspaces"
     for directory in own.iterdir() if own.is_dir() else ():
         for running in await sandboxes.find(directory):

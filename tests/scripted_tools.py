@@ -1,6 +1,6 @@
-"""Tools that do what they are told, for tests, simulations and benchmarks: good ones, and every kind of bad one.
+"""Scripted tools for tests, simulations and benchmarks: working ones, and every kind of failing one.
 
-They stand here and not in `rookery.testing` because they are built of the loop's own types.
+They are not in `rookery.testing`, because they depend on types of the loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class ScriptedTool:
-    """A tool made of a function. `runs` holds the replay token of every run, `started` is set by the first."""
+    """A tool made of a function. `runs` has the replay token of each run; the first run sets `started`."""
 
     def __init__(self, name: str, behaviour: Behaviour, **fields: Any) -> None:
         schema = fields.pop("input_schema", ANYTHING)
@@ -38,7 +38,7 @@ class ScriptedTool:
 
 
 def echo(name: str = "echo", **fields: Any) -> ScriptedTool:
-    """Gives back its arguments."""
+    """Return a tool that returns its arguments."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         return ToolOutput(parts.json_value(call.input))
@@ -47,7 +47,7 @@ def echo(name: str = "echo", **fields: Any) -> ScriptedTool:
 
 
 def giving(output: ToolOutput, name: str = "give", **fields: Any) -> ScriptedTool:
-    """Gives this output."""
+    """Return a tool with this output."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         return output
@@ -56,7 +56,7 @@ def giving(output: ToolOutput, name: str = "give", **fields: Any) -> ScriptedToo
 
 
 def slow(seconds: float, name: str = "slow", **fields: Any) -> ScriptedTool:
-    """Takes its time, by the clock of its context."""
+    """Return a tool that sleeps, by the clock of its context."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         await ctx.clock.sleep(seconds, f"tool-{name}")
@@ -66,17 +66,17 @@ def slow(seconds: float, name: str = "slow", **fields: Any) -> ScriptedTool:
 
 
 def hanging(name: str = "hang", **fields: Any) -> ScriptedTool:
-    """Never ends by itself."""
+    """Return a tool that never ends by itself."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets the event")
+        raise AssertionError("the event is never set")
 
     return ScriptedTool(name, behave, **fields)
 
 
 def failing(error: BaseException, name: str = "fail", **fields: Any) -> ScriptedTool:
-    """Raises; with a `CancelledError` it is a tool whose library was cancelled by somebody else."""
+    """Return a tool that raises. A `CancelledError` imitates a library that was canceled from elsewhere."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         raise error
@@ -85,17 +85,17 @@ def failing(error: BaseException, name: str = "fail", **fields: Any) -> Scripted
 
 
 def huge(size: int, name: str = "huge", **fields: Any) -> ScriptedTool:
-    """Gives so many characters of text."""
+    """Return a tool with this many characters of output."""
     return giving(ToolOutput("x" * size), name, **fields)
 
 
 def garbled(name: str = "garbled", **fields: Any) -> ScriptedTool:
-    """Gives bytes that are no UTF-8, and a zero byte."""
+    """Return a tool whose output is not UTF-8 and contains a zero byte."""
     return giving(ToolOutput(b"good \xff\xfe\x00 bad \xc3"), name, **fields)
 
 
 def deaf(let_go: asyncio.Event, name: str = "deaf", **fields: Any) -> ScriptedTool:
-    """Ignores every cancellation until the event is set."""
+    """Return a tool that ignores cancellation until the event is set."""
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
         while not let_go.is_set():
@@ -109,7 +109,7 @@ def deaf(let_go: asyncio.Event, name: str = "deaf", **fields: Any) -> ScriptedTo
 
 
 def counting(name: str = "count", replay: Replay = Replay.LEDGER, **fields: Any) -> ScriptedTool:
-    """Gives how often it really ran: what a replay must not change."""
+    """Return a tool that returns how often it ran; a replay must not change this."""
     tool: ScriptedTool
 
     async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
@@ -121,7 +121,7 @@ def counting(name: str = "count", replay: Replay = Replay.LEDGER, **fields: Any)
 
 
 class MemoryLedger:
-    """A ledger that outlives batches, not the process."""
+    """A tool ledger in memory."""
 
     def __init__(self) -> None:
         self.finished: dict[UUID, str] = {}

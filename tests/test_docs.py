@@ -1,4 +1,4 @@
-"""What the docs say about the code is made from the code, and links lead somewhere."""
+"""Checks of the docs: generated pages are current, named files and functions exist, links work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_links_into_a_page_lead_to_one_of_its_headings() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as links name them."""
+    """Return the anchors of a page's headings."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
 
 
@@ -68,7 +68,7 @@ def test_paths_in_the_architecture_page_name_files_and_functions_that_exist() ->
 
 
 def defines(path: Path, name: str) -> bool:
-    """Whether a module defines a function at its top level, in a class ("Class.method") or inside another function."""
+    """Return whether a module defines a function: at its top level, in a class ("Class.method") or in a function."""
     owner, _, function = name.rpartition(".")
     tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
     owners = [node for node in ast.walk(tree) if not owner or (isinstance(node, ast.ClassDef) and node.name == owner)]

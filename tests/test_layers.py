@@ -1,7 +1,6 @@
-"""The shape of the tree: imports point downward only, SQL lives in `store/`, `domain/` is pure.
+"""The rules of the source tree: imports point downward, SQL is only in `store/`, `domain/` is pure.
 
-Each rule is checked against the source, and against a small example that breaks it, so that the check itself is
-known to work.
+Each rule is also checked against a small sample that breaks it, to test the check itself.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import rookery
 SOURCE = Path(rookery.__file__).parent
 MODULES = sorted(path for path in SOURCE.rglob("*.py"))
 
-# From the top down (architecture.md, "Layout"); a layer may import itself and what stands below it. Names that share
-# a line may not import each other.
+# From top to bottom (docs/architecture.md, "The packages"). A layer may import itself and lower layers. Names in one
+# line may not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
@@ -58,7 +57,7 @@ PURE = frozenset(sys.stdlib_module_names) - {"asyncio", "socket", "subprocess", 
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The dotted names a module imports, wherever in it."""
+    """Yield the dotted names that a module imports, including imports inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -87,7 +86,7 @@ def impure_imports(source: str) -> list[str]:
     return [
         name
         for name, root in roots.items()
-        if not (root in PURE or root in ("msgspec", "__future__") or name.startswith("rookery.domain"))
+        if not (root in PURE or root in ("msgspec", "yaml", "__future__") or name.startswith("rookery.domain"))
     ]
 
 
@@ -105,7 +104,7 @@ def relative(path: Path) -> str:
 
 
 def offenders(found: Callable[[Path], object], layers: Callable[[str], bool] = lambda layer: True) -> dict[str, object]:
-    """What a check finds, by module. One test for all of them: thousands of tests would take longer than the checks."""
+    """Return the findings of a check by module. One test per rule is faster than one per module."""
     return {relative(path): bad for path in MODULES if layers(layer_of(path)) and (bad := found(path))}
 
 
@@ -119,20 +118,20 @@ def test_modules_outside_the_store_have_no_sql() -> None:
     assert offenders(lambda path: sql_strings(path.read_text()), lambda layer: layer != "store") == {}
 
 
-def test_domain_modules_import_only_pure_standard_library_and_msgspec() -> None:
+def test_domain_modules_import_only_pure_standard_library_msgspec_and_yaml() -> None:
     assert offenders(lambda path: impure_imports(path.read_text()), lambda layer: layer == "domain") == {}
 
 
-# Where nobody is somebody yet: who asks, the first account, one-time links, and signed addresses.
+# Modules that handle requests before a user is known: authentication, setup, one-time links, signed addresses.
 WITHOUT_AN_ACTOR = {"api/middleware.py", "api/routers/setup.py", "api/routers/auth.py", "api/routers/files.py"}
 
 
 def touches_the_pool(source: str) -> bool:
-    """Whether it goes to the database by itself, past the store that checks rights."""
+    """Return whether a module uses the connection pool directly, without the store that checks rights."""
     return any(isinstance(node, ast.Attribute) and node.attr == "pool" for node in ast.walk(ast.parse(source)))
 
 
-def test_routers_read_only_as_somebody() -> None:
+def test_routers_read_only_as_a_user() -> None:
     found = offenders(lambda path: touches_the_pool(path.read_text()), lambda layer: layer == "api")
 
     assert set(found) == WITHOUT_AN_ACTOR

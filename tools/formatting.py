@@ -1,4 +1,4 @@
-"""The formatter for generated code: formatted, imports sorted, unused ones removed."""
+"""The formatter for generated code: it formats, sorts imports and removes unused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of tests that were skipped because this machine lacks a program, and the command that installs them all."""
+"""Prints which tests were skipped because a program is missing, and the command that installs the programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 
-# The use of a program in the tests, and the Debian package that has it.
+# The program, its use in the tests, and its Debian packages.
 PROGRAMS = (
     ("chromium", "the web application in a browser", "chromium fonts-dejavu-core"),
     ("sshd", "workspaces on other machines", "openssh-server openssh-client"),

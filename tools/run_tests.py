@@ -19,7 +19,7 @@ LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def main(arguments: list[str]) -> int:
-    # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that: tests send it to servers.
+    # A shell starts background jobs with SIGINT ignored, and children inherit this. Tests send SIGINT to servers.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     LAST_FAILED.unlink(missing_ok=True)
@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> int:
     failed = sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.exists() else []
     if status != FAILED or not failed or len(failed) > MAX_UNSTABLE:
         return status
-    # Before, not after: the closing line of pytest stays the last line of the output.
-    print("\n== These failed beside others. Once more, alone; those that pass now are unstable:", *failed, sep="\n   ")
+    # Printed before the second run, so that pytest's summary is the last line of the output.
+    print("\n== These tests failed and are run again, alone. Those that pass now are unstable:", *failed, sep="\n   ")
     sys.stdout.flush()
     return _pytest(["-p", "no:randomly", *failed])
 

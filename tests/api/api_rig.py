@@ -1,4 +1,4 @@
-"""A whole server for tests of the API: a replica over a database of its own, on a real socket, with people in it."""
+"""A whole server for tests of the API: a replica with its own database, on a real socket, with users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PASSWORD = "correct horse battery"
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody with an account, an API token that may do everything, and a client that sends it."""
+    """A user with an account, an API token with the scope `all`, and a client that sends it."""
 
     user: User
     token: str
@@ -51,7 +51,7 @@ class Person:
 
 @dataclass(slots=True)
 class ApiRig:
-    """The server at `url`. Everybody who is `add`ed gets a client; `nobody` has none of the credentials."""
+    """The server at `url`. Each user from `add` has a client; the client `nobody` has no credentials."""
 
     url: str
     replica: Replica
@@ -82,13 +82,13 @@ class ApiRig:
 
     def client(self, token: str | None = None, **headers: str) -> httpx2.AsyncClient:
         named = {"Authorization": f"Bearer {token}"} if token else {}
-        # Nothing is verified over plain http, and not reading the certificates of the system is much faster.
+        # Certificates are not needed over plain http, and loading those of the system is slow.
         client = httpx2.AsyncClient(base_url=self.url, headers={**named, **headers}, timeout=20.0, verify=False)
         self._clients.append(client)
         return client
 
     async def add_model(self, model: str = "guide", *, name: str = "offline", titles: bool = False) -> UUID:
-        """An offline model; the first one is the default. It names new chats only if `titles`: nothing else moves."""
+        """Add an offline model; the first one is the default. It writes titles of new chats only if `titles`."""
         async with self.database.api.acquire() as conn:
             provider = await providers.create_provider(
                 conn, ProviderDraft(type=ProviderType.SCRIPTED, name=name), ring=None
@@ -115,8 +115,8 @@ async def open_house(
     overrides: dict[str, Any] | None = None,
     drivers: Mapping[str, Driver] | None = None,
 ) -> AsyncIterator[ApiRig]:
-    """Without `takes_chats` nothing answers: chats stay as the requests left them. Without `drivers` no workspace is
-    ever started."""
+    """Start a server. Without `takes_chats` no worker runs, so chats keep the state that requests gave them. Without
+    `drivers` no workspace is started."""
     settings = settings_for(database_url, tmp_path, overrides)
     choices = Choices(
         ring=sealing.load_ring(None, settings.data_dir),

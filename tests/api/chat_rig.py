@@ -1,4 +1,4 @@
-"""Chats over HTTP for tests, with the worker's part played by hand: nothing answers by itself in a `ApiRig`."""
+"""Chats over HTTP for tests. The tests do the worker's part: an `ApiRig` runs no worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def said(message: Json) -> str:
 
 
 class ChatRig:
-    """One person's chats."""
+    """The chats of one user."""
 
     def __init__(self, rig: ApiRig, person: Person) -> None:
         self.rig = rig
@@ -45,7 +45,7 @@ class ChatRig:
         return str(made.json()["id"])
 
     async def create_with(self, file_id: str) -> str:
-        """A chat that starts with a file and no words."""
+        """Create a chat whose first message has a file and no text."""
         made = await self.http.post(CHATS, json={"content": [{"type": "file", "file_id": file_id}]})
         assert made.status_code == 201, made.text
         return str(made.json()["id"])
@@ -54,7 +54,7 @@ class ChatRig:
         return await self.http.post(f"{CHATS}/{chat}/messages", json={"content": text(words), **members})
 
     async def queue(self, chat: str, *words: str) -> list[int]:
-        """Put messages into the queue of a chat that is busy."""
+        """Queue messages in a busy chat."""
         ids = []
         for each in words:
             sent = await self.send(chat, each)
@@ -67,14 +67,14 @@ class ChatRig:
         return found
 
     async def messages(self, chat: str) -> list[str]:
-        """The texts of the history, oldest first."""
+        """Return the texts of the history, oldest first."""
         page = (await self.http.get(f"{CHATS}/{chat}/messages", params={"after_id": 0, "limit": 200})).json()
         return [said(message) for message in page["items"]]
 
     async def queued(self, chat: str) -> list[str]:
         return [said(row) for row in (await self.http.get(f"{CHATS}/{chat}/queue")).json()["items"]]
 
-    # What a worker would do
+    # The worker's part
 
     async def act(self, chat: str, *steps: Callable[[Tx], Awaitable[object]]) -> None:
         async def run(bundle: Bundle) -> None:
@@ -85,12 +85,12 @@ class ChatRig:
         await self.rig.replica.machine.bundle(run)
 
     async def say(self, chat: str, words: str = "Hello.") -> None:
-        """One step of the model."""
+        """Commit one step of the model."""
         answer = NewMessage(role=Role.ASSISTANT, content=(Text(words),))
         await self.act(chat, lambda tx: machine.commit_step(tx, [answer]))
 
     async def rest(self, chat: str, words: str = "Hello.") -> None:
-        """Answer, and end the turn."""
+        """Commit an answer and end the turn."""
         await self.say(chat, words)
         await self.act(chat, machine.finish_turn)
 
@@ -98,7 +98,7 @@ class ChatRig:
         await self.act(chat, lambda tx: machine.finish_error(tx, LastError(message="It broke.", retryable=True)))
 
     async def call_tool(self, chat: str) -> None:
-        """Call the client's tool, and wait for it."""
+        """Commit a call of the client's tool, so that the chat waits for its result."""
         call = ToolCall(tool_call_id=CALL_ID, tool_name="lookup", args=parts.json_raw({"what": "x"}))
         step = NewMessage(role=Role.ASSISTANT, content=(call,))
         await self.act(chat, lambda tx: machine.commit_step(tx, [step]), machine.enter_requires_action)
@@ -115,7 +115,7 @@ class ChatRig:
         return chat
 
     async def asking(self, *queued: str) -> str:
-        """A chat that waits for its client's tool."""
+        """Create a chat that waits for the result of its client's tool."""
         chat = await self.create(dynamic_tools=[TOOL])
         await self.call_tool(chat)
         await self.queue(chat, *queued)
@@ -138,6 +138,6 @@ class ChatRig:
 
 
 def fields(answer: httpx2.Response) -> dict[str, str]:
-    """What is wrong with a request, by place."""
+    """Return the errors of a request by field."""
     assert answer.status_code == 400, answer.text
     return {each["field"]: each["message"] for each in answer.json()["fields"]}

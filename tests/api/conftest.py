@@ -1,4 +1,4 @@
-"""Fixtures of the API's tests."""
+"""Fixtures for the tests of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.api.api_rig import ApiRig, Person, open_house
 
 @pytest.fixture
 async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
-    """A server that is set up: it has an administrator, and nobody works on its chats."""
+    """A server with an administrator and without a worker."""
     async with open_house(database_url, tmp_path) as opened:
         await opened.add("root", role=Role.ADMIN)
         yield opened

@@ -1,4 +1,4 @@
-"""Further ways into a rig: another server with other settings over the same replica, and browsers with a cookie."""
+"""More clients and servers for a rig: another server with other settings over the same replica, and browsers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from rookery.api.application import create_application
-from rookery.api.middleware import Edge
+from rookery.api.middleware import ApiMiddleware
 from rookery.server.listener import serving
 from tests.api.api_rig import PASSWORD, ApiRig, Person
 
@@ -22,17 +22,17 @@ KEY = "Rookery-Session-Key"
 
 @asynccontextmanager
 async def open_door(rig: ApiRig, **changes: Any) -> AsyncIterator[str]:
-    """The URL of a second server with these parts of the API changed, as another replica would have its own."""
+    """Start a second server with other `ApiServices`, as on another replica. Yield its URL."""
     application = rig.replica.application
-    assert isinstance(application, Edge)
-    parts = dataclasses.replace(application.parts, **changes)
+    assert isinstance(application, ApiMiddleware)
+    parts = dataclasses.replace(application.services, **changes)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with serving(create_application(parts), listening):
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 async def log_in(rig: ApiRig, person: Person | str, *, password: str = PASSWORD) -> httpx2.AsyncClient:
-    """A browser that is logged in: it keeps its cookie, sends its session key, and says from which page it sends."""
+    """Return a logged-in browser, which sends its cookie, its session key and its origin."""
     browser = rig.client(None, Origin=rig.url)
     login = person if isinstance(person, str) else person.user.username
     answered = await browser.post("/api/v1/auth/login", json={"login": login, "password": password})
@@ -42,7 +42,7 @@ async def log_in(rig: ApiRig, person: Person | str, *, password: str = PASSWORD)
 
 
 def credentials(browser: httpx2.AsyncClient) -> dict[str, str]:
-    """The headers that make a request one of this browser's session."""
+    """Return the headers of this browser's session."""
     return {"Cookie": f"rookery_session={session_cookie(browser)}", KEY: browser.headers[KEY]}
 
 
@@ -56,8 +56,8 @@ def session_cookie(browser: httpx2.AsyncClient) -> str:
 async def late_body(
     rig: ApiRig, method: str, path: str, *, headers: Mapping[str, str], body: object
 ) -> AsyncIterator[Callable[[], Awaitable[int]]]:
-    """A request that the server has let in and whose body it waits for. Call what this gives to send the body; it
-    returns the status of the answer."""
+    """Send the head of a request and wait until the server has admitted it. The returned function sends the body and
+    returns the status of the response."""
     target, data = httpx2.URL(rig.url), json.dumps(body).encode()
     sent = {
         **headers,
@@ -78,7 +78,7 @@ async def late_body(
     try:
         writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode())
         async with asyncio.timeout(20):
-            # The server says so when the route asks for the body, which is after authentication.
+            # The server sends 100 Continue when the route reads the body, which is after authentication.
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
         yield finish
     finally:

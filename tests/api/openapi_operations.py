@@ -1,4 +1,4 @@
-"""The operations of the committed OpenAPI document, as tests go through them."""
+"""The operations of the committed OpenAPI document, for tests that iterate over them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS = ("get", "put", "post", "patch", "delete")
 
 
 class Asked(NamedTuple):
-    """An operation: `path` has its parameters in braces, `statuses` are all that the document knows."""
+    """An operation. `path` has its parameters in braces; `statuses` are the documented ones."""
 
     name: str
     method: str

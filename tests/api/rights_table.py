@@ -1,8 +1,8 @@
-"""Who may use which operation, written down from the design of the API and not from its code.
+"""The expected rights of each operation, written from the design of the API, not from its code.
 
 `OPERATIONS` has an entry for every operation of the OpenAPI document: a kind of right, whose row is in `RIGHTS`, and
-the scopes of which a token needs one. Where what is asked for decides, an operation has several entries, told apart by
-what stands behind a space.
+the scopes of which a token needs one. If the right depends on the request, an operation has several entries, with a
+suffix after a space.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ def _row(stranger: str, reader: str, owner: str, admin: str, with_reason: str, a
     return dict(zip(ACTORS, (UNKNOWN, stranger, reader, owner, admin, with_reason, auditor), strict=True))
 
 
-# What each is answered, by kind of right. Reader and owner are of the chat, the file, the user or the token asked for;
-# whoever is a reader of one chat is a stranger to another.
+# The expected statuses by kind of right. Reader and owner refer to the requested chat, file, user or token; the reader
+# of one chat is a stranger to another.
 RIGHTS = {
     "public": dict.fromkeys(ACTORS, OK),
-    # The credential is part of the request and no login, and here it is a wrong one.
+    # The credential is part of the request, not a login. Here it is wrong.
     "by link": dict.fromkeys(ACTORS, UNKNOWN),
     "by signature": dict.fromkeys(ACTORS, MISSING),
-    # Everybody here comes with a token, and not with a session.
+    # All requests here have a token, not a session.
     "session": _row(REFUSED, REFUSED, REFUSED, REFUSED, REFUSED, REFUSED),
     "user": _row(OK, OK, OK, OK, OK, OK),
-    # On a chat. Administrators read by stating a reason, and stop without one.
+    # For a chat. Administrators need a reason to read, and none to stop it.
     "read": _row(MISSING, OK, OK, REFUSED, OK, MISSING),
     "drive": _row(MISSING, REFUSED, OK, REFUSED, REFUSED, MISSING),
     "stop": _row(MISSING, REFUSED, OK, OK, OK, MISSING),
     "mark": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
-    # Whoever follows a signed address states no reason.
+    # A signed address carries no reason.
     "sign": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
     "leave": _row(MISSING, OK, REFUSED, REFUSED, REFUSED, MISSING),
-    # On what belongs to somebody, and is no chat.
+    # For other objects of a user.
     "own": _row(MISSING, MISSING, OK, MISSING, MISSING, MISSING),
     "own or admin": _row(MISSING, MISSING, OK, OK, OK, MISSING),
     "own or staff": _row(MISSING, MISSING, OK, OK, OK, OK),
@@ -55,7 +55,7 @@ READ = frozenset({"all", "chat:read", "chat:write"})
 WRITE = frozenset({"all", "chat:write"})
 USAGE = frozenset({"all", "usage:read"})
 ADMIN = frozenset({"all", "admin"})
-# What is one's account and nobody's chat: what no other scope names.
+# The user's own account, which only the scope `all` includes.
 ACCOUNT = frozenset({"all"})
 
 
@@ -185,6 +185,13 @@ OPERATIONS = {
     "settings.affected": Entry("staff", ADMIN),
     "settings.get_chats": Entry("user", READ | ADMIN),
     "settings.put_chats": Entry("admins", ADMIN),
+    "settings.get_subagents": Entry("user", READ | ADMIN),
+    "settings.put_subagents": Entry("admins", ADMIN),
+    "settings.get_advisor": Entry("user", READ | ADMIN),
+    "settings.put_advisor": Entry("admins", ADMIN),
+    "agent_kinds.list": Entry("user", ACCOUNT),
+    "agent_kinds.put": Entry("user", ACCOUNT),
+    "agent_kinds.delete": Entry("user", ACCOUNT),
     "settings.get_approvals": Entry("user", READ | ADMIN),
     "settings.put_approvals": Entry("admins", ADMIN),
     "settings.get_sharing": Entry("user", READ | ADMIN),
@@ -197,6 +204,7 @@ OPERATIONS = {
     "settings.put_audit": Entry("admins", ADMIN),
     "preferences.get": Entry("user", ACCOUNT),
     "preferences.update": Entry("user", ACCOUNT),
+    "chats.agents": Entry("read", READ),
     "chats.cost": Entry("read", READ | USAGE),
     "usage.spend": Entry("user", USAGE),
     "usage.report": Entry("user", USAGE),
@@ -212,12 +220,12 @@ OPERATIONS = {
     "chats.stream": Entry("read", READ),
 }
 
-# Paths that lead to a chat or a file: tried with a private one, a shared one, and a child of each.
+# Paths of a chat or a file: tested with a private one, a shared one, and a child of each.
 ON_CHATS = frozenset({"read", "drive", "stop", "mark", "sign", "leave"})
 
 
 def expected(entry: str, actor: str, *, target: str) -> str:
-    """What the actor is answered. `target` is the name of a chat, or of a file by where it is linked."""
+    """Return the expected status for an actor. `target` is the name of a chat, or of the chat that a file is in."""
     right = OPERATIONS[entry].right
     if target == "linked nowhere" and actor not in ("nobody", "owner"):
         return MISSING

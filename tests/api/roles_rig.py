@@ -1,4 +1,4 @@
-"""A rig with everybody in it who can be something to a chat, and with something for every parameter of a path."""
+"""A rig with a user in every role towards a chat, and with an object for every path parameter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SERVER = Entry(name="docs", folder="/p", command="npx")
 
 @dataclass
 class RolesRig:
-    """`url` leads to a server that counts no requests. What a request uses up is made again by `forget`."""
+    """`url` is a server without rate limits. After `forget`, an object that a request deleted is created again."""
 
     rig: ApiRig
     url: str
@@ -63,7 +63,7 @@ class RolesRig:
         assert done.status_code == 204, done.text
 
     async def parameter(self, name: str, target: str) -> str:
-        """Something of the owner's for a parameter of a path."""
+        """Return an object of the owner for a path parameter."""
         if name == "chat":
             return self.chats[target]
         if (name, target) not in self.known:
@@ -97,10 +97,12 @@ class RolesRig:
                 return SERVER.hash
             case "asset":
                 return "docs.js"
+            case "name":
+                return "reviewer"
         raise AssertionError(f"There is nothing for the parameter {name}.")
 
     async def _workspace(self, kind: str) -> str:
-        """A template of its own, a stopped workspace of it that names a server, and the operation that stopped it."""
+        """Create a template, a stopped workspace with an MCP server, and the operation that stopped it."""
         template = f"t-{uuid4().hex[:12]}"
         packed = templates.pack({"template.toml": TemplateFile(f'name = "{template}"'.encode())})
         async with self.rig.database.api.acquire() as conn:
@@ -151,7 +153,7 @@ class RolesRig:
 
 
 def provider_body() -> dict[str, object]:
-    """A provider that nobody answers for."""
+    """Return the body for a provider that does not respond."""
     return {
         "type": "openai_compat",
         "name": f"p{uuid4().hex}",
@@ -163,7 +165,7 @@ def provider_body() -> dict[str, object]:
 @asynccontextmanager
 async def open_town(database_url: str, tmp_path: Path, *, owner_role: Role = Role.MEMBER) -> AsyncIterator[RolesRig]:
     async with open_house(database_url, tmp_path) as rig:
-        # Nobody runs out of requests: what is asked here is who may, not how often.
+        # No rate limits: these tests are about rights.
         limits = RateLimits(clock=rig.clock, per_minute=dict.fromkeys(Limit, 1_000_000))
         async with open_door(rig, limits=limits) as url:
             town = await _settle(rig, url, owner_role)
@@ -195,7 +197,7 @@ def client_of(url: str, token: str | None) -> httpx2.AsyncClient:
 
 
 async def child_of(rig: ApiRig, owner: Person, root: str, *, model: UUID) -> str:
-    """A chat as a subagent has it: nobody but the server can make one."""
+    """Create a subagent's chat, which only the server can do."""
     spec = ChatSpec(
         owner_id=owner.id,
         title="a child",

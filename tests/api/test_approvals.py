@@ -1,4 +1,4 @@
-"""Questions about tool calls over HTTP: who sees them, who answers, what an answer leaves behind."""
+"""Approvals over HTTP: who sees the questions, who answers them, and the effects of an answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def admin(rig: ApiRig) -> Person:
 
 
 async def ask(chat_rig: ChatRig, chat: str, *call_ids: str, args: dict[str, object] = ARGS) -> None:
-    """What a worker does about calls that rules hold up."""
+    """Commit the questions about calls that rules hold, as a worker does."""
     content = tuple(ToolCall(each, "execute", args=parts.json_raw(args)) for each in call_ids)
 
     async def park(tx: Tx) -> None:
@@ -201,7 +201,7 @@ async def test_an_interrupt_closes_the_question(chat_rig: ChatRig) -> None:
     assert await chat_rig.count("chat_approvals") == 0
 
 
-# What an answer leaves behind
+# Effects of an answer
 
 
 async def rules_of(chat_rig: ChatRig, chat: str) -> list[dict[str, Any]]:
@@ -390,7 +390,7 @@ async def test_stored_rules_over_the_bounds_are_shown_with_what_is_wrong_and_new
     after = (await chat_rig.http.get(f"{CHATS}/{chat}/approval-rules")).json()["rules"]
     back = await chat_rig.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": after})
 
-    assert shown[0]["problem"].startswith("match.command: A pattern has at most ")
+    assert shown[0]["problem"].startswith("match.command: A pattern can have at most ")
     assert answered[0] == 204
     assert ["problem" in rule for rule in after] == [True, False]
     assert back.status_code == 400

@@ -1,4 +1,4 @@
-"""The audit log, the replicas and their housekeeping, for those who may see them."""
+"""The audit log, the replicas and their housekeeping jobs, for administrators and auditors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NEW_PASSWORD = "another lamp of brass"
 
 
 async def watch(rig: ApiRig, **headers: str) -> ClientConnection:
-    """A stream of the list of chats, once it has said something."""
+    """Open a watch stream and wait for its first event."""
     url = f"{rig.url.replace('http', 'ws', 1)}/api/v1/chats/watch"
     stream = await connect(url, additional_headers=headers, proxy=None)
     await asyncio.wait_for(stream.recv(), 10)

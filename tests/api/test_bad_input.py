@@ -1,4 +1,4 @@
-"""What no client should send: too large, too slow, not JSON, not text."""
+"""Invalid requests: too large, too slow, not JSON, not text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_what_is_no_json_is_malformed(rig: ApiRig, ada: Person) -> None:
 
 
 async def test_number_that_json_does_not_know_is_malformed_wherever_it_stands(chat_rig: ChatRig) -> None:
-    """Where anything may stand, too: some readers of JSON take it, and the rest of the server would not."""
+    """Also in fields of any type: some JSON parsers accept such numbers, but other parts of the server do not."""
     chat = await chat_rig.asking()
     for number in ("NaN", "Infinity", "-Infinity"):
         results = f'{{"results": [{{"tool_call_id": "{CALL_ID}", "output": {{"x": {number}}}}}]}}'
@@ -98,7 +98,7 @@ async def test_body_that_is_not_declared_as_json_is_refused(rig: ApiRig, ada: Pe
 
 
 async def raw(rig: ApiRig, request: bytes, *, url: str | None = None) -> bytes:
-    """What is answered to bytes that no library would send. Sends nothing more and reads to the end."""
+    """Send raw bytes that no library would send, and return the whole response."""
     target = httpx2.URL(url or rig.url)
     reader, writer = await asyncio.open_connection(target.host, target.port)
     try:

@@ -185,8 +185,8 @@ async def test_model_that_cannot_be_used_is_refused_with_the_reason(rig: ApiRig,
         refused = await ada.http.post(CHATS, json={"content": text("x"), "model_config_id": str(named)})
         return fields(refused)["model_config_id"]
 
-    assert await refusal(needy) == "This model needs an API key of your own. Add one in your settings."
-    assert await refusal(UUID(int=1)) == "This model does not exist any more. Choose another."
+    assert await refusal(needy) == "This model needs your own API key. Add one in your settings."
+    assert await refusal(UUID(int=1)) == "This model no longer exists. Choose another."
     async with rig.database.api.acquire() as conn:
         await model_configs.update_model_config(conn, other, patch=ModelConfigPatch(enabled=False), by=None)
         await providers.update_provider(conn, made.id, patch=ProviderPatch(enabled=False), ring=None)
@@ -207,7 +207,7 @@ async def test_chat_without_a_default_model_is_refused(rig: ApiRig, ada: Person,
 async def test_provider_that_is_switched_off_in_between_makes_no_chat(
     rig: ApiRig, chat_rig: ChatRig, model: UUID
 ) -> None:
-    """The directory still has the provider as it was: only the look inside the transaction can find out."""
+    """The cached directory still has the provider enabled; only the check inside the transaction detects the change."""
     await rig.replica.directory.models(chat_rig.person.id)
     async with rig.database.api.acquire() as conn:
         (provider,) = await providers.list_providers(conn)

@@ -1,4 +1,4 @@
-"""Results of tools that clients run: how much of them is stored, and where the rest is."""
+"""Results of client-executed tools: truncation, and the file with the full result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def submit(chat_rig: ChatRig, chat: str, output: object) -> int:
 
 
 async def stored(chat_rig: ChatRig, chat: str) -> Any:
-    """The result as every later prompt has it."""
+    """Return the result as it is stored."""
     query = "SELECT content::text FROM chat_messages WHERE chat_id = $1 AND role = 'tool' ORDER BY id DESC LIMIT 1"
     (part, *_) = json.loads(await chat_rig.rig.database.api.fetchval(query, UUID(chat)))
     return part["result"]

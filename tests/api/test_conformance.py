@@ -1,7 +1,7 @@
-"""The running server against its own document: generated requests, good and bad, by each role.
+"""The running server against its OpenAPI document: generated requests, valid and invalid, by each role.
 
-Nothing may be answered with a status or a shape that the document does not know, or by a crash. Ids are mostly those
-of things that exist, so that the requests get past the first check.
+No response may have an undocumented status or body, or be a crash. Most ids exist, so that requests get past the first
+check.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.database import Server, fresh_database
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-# Streams do not end, uploads are bytes, and who logs out cannot go on.
+# Excluded: streams do not end, uploads are bytes, and a logout would end the test's session.
 LEFT_OUT = {
     "chats.watch",
     "chats.stream",
@@ -53,13 +53,13 @@ LEFT_OUT = {
 }
 LEFT_OUT |= {"templates.push", "operations.log"}
 EXAMPLES = 3
-# More than one of each role: a user is not to run out of requests.
+# Several users per role, so that none reaches the rate limit.
 CROWD = 3
 LEAST_DONE = {Role.MEMBER: 25, Role.AUDITOR: 30, Role.ADMIN: 40}
 
 
 async def furnish(rig: ApiRig, people: list[Person], root: Person) -> dict[str, str]:
-    """Something for every parameter of a path, and who owns it is one of the callers."""
+    """Create an object for every path parameter, owned by one of the callers."""
     model = str(await rig.add_model())
     provider = {"type": "openai_compat", "name": "nowhere", "base_url": "http://127.0.0.1:9/v1", "allow_user_key": True}
     made = (await root.http.post("/api/v1/model-providers", json=provider)).json()
@@ -106,7 +106,7 @@ async def furnish_workspace(rig: ApiRig, owner: Person) -> dict[str, str]:
 
 @dataclass
 class Party:
-    """Somebody with a role, in a rig of their own, and the operations that did what they were asked for."""
+    """A user with a role in a separate rig, and the operations that succeeded."""
 
     role: Role
     url: str
@@ -120,9 +120,9 @@ class Party:
 
 @dataclass
 class Trial:
-    """Sends what is generated to each rig, and keeps what went wrong.
+    """Sends generated requests to each rig, and collects failures.
 
-    A request is generated once for all of them: that takes several times as long as answering it.
+    A request is generated once for all rigs, because generating takes several times as long as answering.
     """
 
     parties: list[Party]
@@ -192,10 +192,10 @@ async def test_server_answers_every_role_as_its_document_says(database_server: S
             await stack.enter_async_context(open_party(database_server, place, role)) for role, place in places.items()
         ]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the library's own
+            warnings.simplefilter("ignore")  # exceptions of the library
             trial = Trial(parties)
             await asyncio.to_thread(trial.run)
 
     assert trial.problems == [], "\n\n".join(trial.problems)
-    # If one of these falls, the requests no longer get past the first check, and prove little.
+    # With a lower number, most requests fail the first check, and the test proves little.
     assert {party.role: len(party.done) for party in parties if len(party.done) < LEAST_DONE[party.role]} == {}

@@ -1,10 +1,10 @@
-"""The browser for the API: made of nothing from elsewhere."""
+"""The API browser: its page, its files, and its content security policy."""
 
 from __future__ import annotations
 
 import re
 
-from rookery.api.routers.api_docs import Asset
+from rookery.api.routers.server import Asset
 from tests.api.api_rig import ApiRig, Person
 
 PATH = "/api/v1/docs"

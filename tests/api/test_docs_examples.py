@@ -1,7 +1,7 @@
 """Every example of the guide to the API runs: `sh` blocks with curl and `python` blocks, page by page, in order.
 
-A page's blocks share their variables. What a reader has to fill in (an address, a token, the id of a chat) is filled in
-here; what cannot be run is marked as `text`.
+The blocks of a page share their variables. Values that a reader has to fill in (an address, a token, the id of a chat)
+are filled in here. Blocks that cannot be run are marked as `text`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN, SHOWN = frozenset({"sh", "python"}), frozenset({"text", "json"})
 ADDRESS = "http://127.0.0.1:7117"
 DEADLINE_SECONDS = 60
-# The smallest picture there is.
+# The smallest valid image.
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-# An answer that is an error is a failure. Streams do not end: they are read for a moment, which is success.
+# An error response fails the test. Streams do not end, so they are read for a moment.
 CURL = """\
 #!/bin/sh
 for word in "$@"; do
@@ -63,7 +63,7 @@ def blocks(page: Path) -> list[Block]:
 
 @dataclass
 class Reader:
-    """Somebody who follows a page: in a folder of their own, with an account, filling in what is theirs."""
+    """Runs the blocks of a page in a separate folder, with an account, and fills in the values."""
 
     rig: ApiRig
     folder: Path
@@ -80,7 +80,7 @@ class Reader:
         return await self._shell(text)
 
     async def _shell(self, text: str) -> str:
-        """All that is assigned is kept for the next block."""
+        """Run a shell block. Its variables are kept for the next block."""
         kept = self.folder / "variables"
         given = "\n".join(f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         script = (
@@ -146,7 +146,7 @@ class Reader:
         return ChatRig(self.rig, self.person)
 
     async def fill_in_chat(self) -> None:
-        """A chat of its own for each block: some end with its deletion."""
+        """Create a chat for each block, because some blocks delete it."""
         self.variables["CHAT"] = chat = await self.chat_rig.waiting()
         page = (await self.chat_rig.http.get(f"/api/v1/chats/{chat}/messages")).json()
         self.variables["MESSAGE"] = str(page["items"][-1]["id"])
@@ -168,7 +168,7 @@ class Reader:
         self.variables["TOKEN"] = await self._token()
 
 
-# In this order: a queue comes with its chat.
+# The chat first, because a queued message needs one.
 FILLED_IN: dict[str, Callable[[Reader], Awaitable[None]]] = {
     "CHAT": Reader.fill_in_chat,
     "QUEUED": Reader.fill_in_queue,
@@ -180,7 +180,7 @@ FILLED_IN: dict[str, Callable[[Reader], Awaitable[None]]] = {
 
 @pytest.fixture
 async def reader(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> AsyncIterator[Reader]:
-    """Of the page that is the parameter. One begins with a server that nobody has set up; programs need answers."""
+    """A reader of the page in the parameter. One page starts with a server that is not set up."""
     page: Path = request.param
     is_about_programs = any(block.language == "python" and "Rookery(" in block.text for block in blocks(page))
     async with open_house(database_url, tmp_path, takes_chats=is_about_programs) as rig:

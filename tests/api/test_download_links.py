@@ -1,4 +1,4 @@
-"""Signed links: what a browser loads without the session key, and nothing else."""
+"""Signed links for images and downloads, which a browser loads without the session key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def uploaded(browser: httpx2.AsyncClient) -> str:
 
 
 def cookie_of(browser: httpx2.AsyncClient) -> dict[str, str]:
-    """All that a browser sends when it loads an address by itself."""
+    """Return the headers that a browser sends when it loads an image."""
     return {"Cookie": credentials(browser)["Cookie"]}
 
 
@@ -107,7 +107,7 @@ async def test_link_opens_nothing_but_its_own_address(rig: ApiRig, ada: Person) 
     ]
 
     assert [each.status_code for each in others[:-1]] == [401] * 10
-    assert others[-1].status_code == 404  # an address of nobody's
+    assert others[-1].status_code == 404  # an unknown address
     assert (await browser.get(first)).status_code == 200
 
 
@@ -186,7 +186,7 @@ async def test_token_has_no_links_signed(rig: ApiRig, ada: Person) -> None:
     followed = await ada.http.get(f"{FILE}?signature=rk_d_1_{'0' * 64}")
 
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-    assert followed.status_code == 400  # a parameter that nobody knows
+    assert followed.status_code == 400  # an unknown parameter
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ PDF = b"%PDF-1.7\n%%EOF"
 
 @pytest.fixture
 async def chat_rig(rig: ApiRig, ada: Person) -> AsyncIterator[ChatRig]:
-    """Somebody who may upload as often as they like."""
+    """A user without an upload limit."""
     await rig.add_model()
     limits = RateLimits(clock=rig.clock, per_minute=dict.fromkeys(Limit, 100_000))
     async with open_door(rig, limits=limits) as url:
@@ -73,10 +73,10 @@ async def stored(http: httpx2.AsyncClient, data: bytes = b"hello", name: str = "
     return found
 
 
-# What is taken
+# Accepted uploads
 
 
-# What is sent, as what it is declared, and what it is.
+# The bytes, the declared type, and the detected type.
 KINDS: tuple[tuple[bytes, str, str | None, str], ...] = (
     (png(), "a.png", "image/png", "image/png"),
     (jpeg(), "a.jpg", "image/jpeg", "image/jpeg"),
@@ -108,11 +108,11 @@ async def test_bytes_decide_what_a_file_is(chat_rig: ChatRig) -> None:
         assert made.headers["location"] == f"{FILES}/{made.json()['id']}"
 
 
-# What is sent, as what it is declared, and words of the reason.
+# The bytes, the declared type, and words of the error message.
 REFUSED: tuple[tuple[bytes, str, str | None, str], ...] = (
-    (png(), "a.png", "text/plain", "text/plain, and its bytes are image/png"),
-    (b"hello", "a.txt", "application/json", "application/json, and its bytes are text/plain"),
-    (b"hello", "a.txt", "image/png", "image/png, and its bytes are text/plain"),
+    (png(), "a.png", "text/plain", "text/plain, but its bytes are image/png"),
+    (b"hello", "a.txt", "application/json", "application/json, but its bytes are text/plain"),
+    (b"hello", "a.txt", "image/png", "image/png, but its bytes are text/plain"),
     (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", "image/svg+xml", "SVG"),
     (b"\xef\xbb\xbf<?xml version='1.0'?><!-- x --><!DOCTYPE svg [<!ENTITY a 'b'>]>\n<svg>", "a.txt", None, "SVG"),
     (b"<x:SVG xmlns:x='y'>", "a.md", "text/plain", "SVG"),
@@ -370,7 +370,7 @@ async def test_signed_address_ends_with_the_right_of_who_made_it(rig: ApiRig, ch
 
 
 async def test_who_reads_by_stating_a_reason_gets_no_signed_address(rig: ApiRig, chat_rig: ChatRig) -> None:
-    """Whoever follows the address states none."""
+    """A signed address carries no reason."""
     file = await stored(chat_rig.http)
     await chat_rig.create_with(file["id"])
     boss = await rig.add("boss", role=Role.ADMIN)

@@ -1,4 +1,4 @@
-"""The live state of a chat's repositories: who is shown it, what, and how it ends."""
+"""The stream of a chat's repositories: who may open it, its events, and its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def new_chat(site: Site, **fields: Any) -> str:
 
 
 async def running(site: Site) -> tuple[str, str]:
-    """A workspace that runs, and a chat in it."""
+    """Create a running workspace and a chat in it."""
     made = (await site.create())["workspace"]["id"]
     await site.until(made, "running")
     return made, await new_chat(site, workspace_id=made)

@@ -14,7 +14,7 @@ from tests.api.api_rig import ApiRig
 
 
 class Ask:
-    """A process that says of itself what the test says. Sends requests straight into the routes of its health."""
+    """A process with a health that the test sets. Requests go directly to the health routes."""
 
     def __init__(self, found: dict[str, str]) -> None:
         self.found = found

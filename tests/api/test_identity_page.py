@@ -1,4 +1,4 @@
-"""The page about identity names operations that exist, and names them all."""
+"""The page docs/api/identity.md names exactly the existing operations."""
 
 from __future__ import annotations
 

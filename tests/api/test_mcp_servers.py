@@ -1,4 +1,4 @@
-"""Consent for MCP servers that files of a workspace name: who sees them, who answers, and what the agent is told."""
+"""Consent for MCP servers of a workspace: who sees them, who answers, and the requests to the agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def workspace_with(site: Site, *entries: dict[str, Any]) -> str:
-    """A running workspace whose files name these servers, as its agent has told."""
+    """Create a running workspace whose files define these servers."""
     site.driver.name_servers(*entries)
     made: str = (await site.create())["workspace"]["id"]
     await site.until(made, "running")
@@ -35,7 +35,7 @@ async def workspace_with(site: Site, *entries: dict[str, Any]) -> str:
 
 
 async def hear(site: Site, workspace: str) -> None:
-    """What a step does that looks at the workspace."""
+    """Read the context of the workspace, as a step does."""
     runtime = site.rig.replica.workspaces
     place = await runtime.directory.find(UUID(workspace))
     assert place is not None

@@ -23,7 +23,7 @@ async def chat_rig(rig: ApiRig, ada: Person) -> ChatRig:
     return ChatRig(rig, ada)
 
 
-# The table of sending
+# Sending, by state of the chat
 
 
 @pytest.mark.parametrize("busy", ["queue", "interrupt", "steer"])

@@ -58,7 +58,7 @@ async def test_unknown_path_is_not_told_apart_from_others_to_strangers(rig: ApiR
 
 
 async def test_path_with_a_slash_too_many_leads_nowhere(ada: Person) -> None:
-    """A redirect would name http behind a proxy that ends TLS, and a client would send its token there."""
+    """Behind a proxy that terminates TLS, a redirect would name http, and a client would send its token there."""
     found = [await ada.http.get("/api/v1/version/"), await ada.http.post("/api/v1/chats/", json={})]
 
     assert [(each.status_code, each.json()["code"]) for each in found] == [(404, "not_found")] * 2
@@ -174,7 +174,7 @@ async def test_bearer_is_exempt_from_origins(rig: ApiRig, ada: Person) -> None:
     ("headers", "status"),
     [
         ({}, 200),
-        # A page that does not say how long it stays signed in is from before the session key.
+        # A page without `stay_signed_in` is older than the session key.
         ({"Sec-Fetch-Site": "same-origin"}, 409),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Origin": "https://evil.example"}, 403),
@@ -282,7 +282,7 @@ STRICT = "strict-transport-security"
 
 
 async def test_browsers_are_told_to_stay_with_https(rig: ApiRig) -> None:
-    """The page and the API, answers and refusals. Not over http, nor for a name of the reader's own machine."""
+    """For the page and the API, for responses and refusals. Not over http, and not for loopback names."""
     secure = Origins(external_url="https://rook.example", allowed_hosts=["rook.example"])
     async with open_door(rig, origins=secure) as url:
         door = rig.client(None)

@@ -1,4 +1,4 @@
-"""Pickers, providers, model configs and keys of one's own, over a real server and real fake providers."""
+"""The model list, providers, model configs and user keys, with a real server and fake providers."""
 
 from __future__ import annotations
 
@@ -168,6 +168,22 @@ async def test_header_values_are_masked_and_the_mask_keeps_them(rig: ApiRig, roo
     assert stored == {"X-Gate": KEY, "X-Team": "rooks"}
 
 
+async def test_header_values_of_a_model_are_masked_and_the_mask_keeps_them(rig: ApiRig, root: Person) -> None:
+    provider = await add_provider(root, type="openai_compat", base_url="http://localhost:1/v1")
+    made = await add_config(root, provider["id"], options={"headers": {"X-Gate": KEY, "X-Team": "birds"}})
+
+    assert made["options"]["headers"] == {"X-Gate": "***", "X-Team": "***"}
+    path = f"/api/v1/model-configs/{made['id']}"
+    changed = await root.http.patch(path, json={"options": {"headers": {"X-Gate": "***", "X-Team": "rooks"}}})
+
+    assert changed.json()["options"]["headers"] == {"X-Gate": "***", "X-Team": "***"}
+    opened = (await rig.replica.directory.snapshot()).configs[UUID(made["id"])].options.headers
+    assert opened == {"X-Gate": KEY, "X-Team": "rooks"}
+    stored = await rig.database.api.fetchval("SELECT c::text FROM model_configs c WHERE id = $1", UUID(made["id"]))
+    assert KEY not in stored
+    assert "rooks" not in stored
+
+
 @pytest.mark.parametrize("who", ["ada", "audrey"])
 async def test_only_administrators_change_providers_and_learn_nothing_from_a_bad_body(
     rig: ApiRig, root: Person, ada: Person, audrey: Person, who: str
@@ -200,7 +216,7 @@ async def test_token_needs_the_scope(rig: ApiRig, root: Person) -> None:
     assert (await reader.get("/api/v1/model-providers")).json()["code"] == "scope"
 
 
-# Trying them out
+# Testing a provider
 
 
 async def test_provider_that_answers_passes_its_test_and_the_call_is_in_the_ledger(rig: ApiRig, root: Person) -> None:
@@ -395,7 +411,7 @@ async def test_deleting_the_default_promotes_a_usable_one(rig: ApiRig, root: Per
     assert [each["id"] for each in found if each["is_default"]] == [third["id"]]
 
 
-# Keys of one's own
+# User keys
 
 
 async def test_keys_of_ones_own_are_shown_as_there_or_not(rig: ApiRig, root: Person, ada: Person) -> None:

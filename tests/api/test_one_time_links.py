@@ -13,7 +13,7 @@ NEW_PASSWORD = "another lamp of brass"
 
 
 async def invite(rig: ApiRig, **body: Any) -> dict[str, Any]:
-    """A new account without a password, made by the administrator."""
+    """Create an account without a password, as an administrator."""
     root = await log_in(rig, "root")
     made = await root.post("/api/v1/users", json={"email": "eve@example.test", **body})
     assert made.status_code == 201, made.text

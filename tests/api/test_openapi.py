@@ -1,4 +1,4 @@
-"""The document is valid, says the same as the code, and is what clients are made from."""
+"""The OpenAPI document is valid and current, and clients can be generated from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from rookery.api import middleware, openapi_document
+from rookery.api import application, middleware
 from rookery.stream.events import Event
 from tests.api.api_rig import ApiRig, Person
 from tests.api.rights_table import OPERATIONS
@@ -26,7 +26,7 @@ METHODS = ("get", "put", "post", "patch", "delete")
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return openapi_document.describe()
+    return application.openapi_document()
 
 
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -40,7 +40,7 @@ def responses(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def taken(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The headers that each operation takes."""
+    """Return the request headers of each operation."""
     return {
         operation["operationId"]: [each for each in operation.get("parameters", ()) if each["in"] == "header"]
         for operation in operations(document)
@@ -67,7 +67,7 @@ def references(value: object) -> Iterator[str]:
 
 
 def test_committed_document_is_current() -> None:
-    assert COMMITTED.read_text() == openapi_document.text(), "run: make docs"
+    assert COMMITTED.read_text() == application.openapi_json(), "run: make docs"
 
 
 def test_document_is_valid_openapi(document: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def test_headers_that_other_sites_may_send_and_read_are_described(document: dict
         for name in response.get("headers", {})
     }
 
-    # Credentials are described as such, and not with each operation.
+    # Credentials are security schemes, not parameters of each operation.
     usual = {"authorization", "rookery-session-key", "content-type", "x-request-id"}
     assert listed(middleware.SHARED_HEADERS) - usual <= sent
     assert listed(middleware.SHOWN_HEADERS) - usual <= given
@@ -170,7 +170,7 @@ def test_absent_members_of_bodies_have_no_default_that_could_not_be_sent(documen
 
 
 def test_absent_members_of_changes_have_no_default(document: dict[str, Any]) -> None:
-    """Absent is "leave". A client that fills in what a document calls the default would change everything else."""
+    """An absent member keeps its value. A client that filled in a documented default would change all other members."""
     schemas = document["components"]["schemas"]
     bodies = [path["patch"]["requestBody"] for path in document["paths"].values() if "patch" in path]
     names = [body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2] for body in bodies]
@@ -195,7 +195,7 @@ async def test_server_gives_the_document_to_whoever_is_logged_in(rig: ApiRig, ad
 
 
 def test_nothing_of_a_request_runs_in_a_thread() -> None:
-    """In a busy process a thread waits for its turn, longer than most requests take."""
+    """In a busy process a thread waits longer than most requests take."""
 
     def all_of(dependant: Dependant) -> Iterator[Callable[..., Any]]:
         if dependant.call is not None:
@@ -203,7 +203,7 @@ def test_nothing_of_a_request_runs_in_a_thread() -> None:
         for each in dependant.dependencies:
             yield from all_of(each)
 
-    routes = [each.original_route for each in iter_route_contexts(openapi_document.bare_api().routes)]
+    routes = [each.original_route for each in iter_route_contexts(application.bare_api().routes)]
     found = [each for route in routes if isinstance(route, APIRoute) for each in all_of(route.dependant)]
 
     assert len(found) > 200

@@ -63,7 +63,7 @@ def test_hosts_that_are_ours(host: str, accepted: bool) -> None:
         ("https://rookery.example", True),
         ("https://rookery.example:443", True),
         ("https://Rookery.Example", True),
-        ("http://127.0.0.1:7117", True),  # that of the request itself
+        ("http://127.0.0.1:7117", True),  # the origin of the request itself
         ("https://tools.example", True),
         ("http://dev.example:3000", True),
         ("http://rookery.example", False),
@@ -117,10 +117,13 @@ def test_answers_are_shared_with_listed_origins_alone() -> None:
     ],
 )
 def test_session_in_a_cookie_header(header: str | None, found: str | None) -> None:
-    assert cookies.find(header, secure=False) == found
+    assert cookies.find_session(header, secure=False) == found
 
 
 def test_over_https_only_the_bound_cookie_counts() -> None:
-    assert cookies.find("rookery_session=abc", secure=True) is None
-    assert cookies.find("__Host-rookery_session=abc", secure=True) == "abc"
-    assert cookies.forget(secure=True) == "__Host-rookery_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax; Secure"
+    assert cookies.find_session("rookery_session=abc", secure=True) is None
+    assert cookies.find_session("__Host-rookery_session=abc", secure=True) == "abc"
+    assert (
+        cookies.delete_header(secure=True)
+        == "__Host-rookery_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax; Secure"
+    )

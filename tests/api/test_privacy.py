@@ -1,4 +1,4 @@
-"""What stays hidden: instructions of the model from people, and chats from administrators who give no reason."""
+"""Hidden data: the model's instructions from users, and chats from administrators without a reason."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.api.more_servers import open_door
 
 
 def taken(limits: RateLimits, key: str = "ada", limit: Limit = Limit.API) -> int | None:
-    """None, or after how many seconds there is the next one."""
+    """Take a token. Return None, or the seconds until there is one."""
     try:
         limits.take(limit, key)
     except ApiError as refused:
@@ -102,7 +102,7 @@ async def test_users_and_strangers_pay_from_their_own_purses(rig: ApiRig, ada: P
     assert int(adas[-1].headers["retry-after"]) == 20
     assert adas[-1].headers["x-request-id"] == adas[-1].json()["request_id"]
     assert bens.status_code == 200
-    # The first question whether the server is set up was paid for by the address.
+    # The first check whether the server is set up was counted for the address.
     assert [each.status_code for each in strangers] == [401, 401, 429]
     assert [each.status_code for each in logins] == [200, 200, 429]
     assert health.status_code == 200

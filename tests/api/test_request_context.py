@@ -1,4 +1,4 @@
-"""Bodies that are complete long after their heads, when the credential may count no more."""
+"""Bodies that arrive late, after the credential may have been revoked."""
 
 from __future__ import annotations
 

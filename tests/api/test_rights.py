@@ -1,7 +1,7 @@
-"""Every operation of the OpenAPI document by everybody, over the socket: who may do what, with which token.
+"""Every operation of the OpenAPI document, by every role and with every kind of token, over a socket.
 
-What is expected stands in `rights_table`, which was written from the design. "Allowed" is any answer but 401, 403 and
-404; what is refused for the state that a chat is in was allowed to ask.
+The expectations are in `rights_table`, which was written from the design. "Allowed" is any status except 401, 403 and
+404: a refusal because of a chat's state means that the caller had the right.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.api.rights_table import (
 from tests.api.roles_rig import NOWHERE, PRIVATE, RolesRig, client_of, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
-GROUPS = ("prompts", "models", "chats", "approvals", "sharing", "spend", "workspaces", "audit")
+GROUPS = ("prompts", "models", "chats", "subagents", "advisor", "approvals", "sharing", "spend", "workspaces", "audit")
 UNHEARD_OF = {"no_such_member": True}
 STATUSES = {401: UNKNOWN, 403: REFUSED, 404: MISSING}
 
@@ -41,9 +41,9 @@ Before = Callable[[RolesRig, httpx2.AsyncClient], Awaitable[object]]
 
 
 class Ask(NamedTuple):
-    """What is sent. `bad` is a body that breaks a rule, None where everybody has the right to send one.
+    """A request. `bad` is an invalid body, or None if every caller may send one.
 
-    `reads` are the answers to a GET by somebody who may; `before` brings back what the last request used up.
+    `reads` are the statuses of a GET by an allowed caller; `before` restores what the last request changed.
     """
 
     body: Callable[[RolesRig], object] | None = None
@@ -63,6 +63,10 @@ async def _put_key(roles: RolesRig, client: httpx2.AsyncClient) -> None:
     await client.put(f"/api/v1/me/provider-keys/{provider}", json={"api_key": "sk-of-my-own"})
 
 
+async def _put_kind(roles: RolesRig, client: httpx2.AsyncClient) -> None:
+    await client.put("/api/v1/agent-kinds/reviewer", json={"description": "Reviews changes."})
+
+
 async def _share(roles: RolesRig, client: httpx2.AsyncClient) -> None:
     await roles.share()
 
@@ -73,12 +77,12 @@ def _owner_id(roles: RolesRig) -> str:
 
 CONTENT = {"content": text("hello")}
 PLAIN = Ask()
-# Whatever is not here is asked for without a body and a query.
+# Other operations are requested without a body and a query.
 ASKS = {
     "setup.complete": sends(
         {"token": "rk_setup_x", "email": "a@example.org", "password": "a long sentence of mine"}, bad=None
     ),
-    # Another one each time: after some failures one has to wait.
+    # A new login each time, because attempts are delayed after some failures.
     "auth.login": Ask(body=lambda roles: {"login": uuid4().hex, "password": PASSWORD}),
     "auth.change_password": sends({"current_password": PASSWORD, "new_password": PASSWORD, "revoke_tokens": False}),
     "users.dismiss_access_notice": sends({"through": 1}),
@@ -88,7 +92,7 @@ ASKS = {
     "users.directory": Ask(query=lambda roles: {"q": "ow"}),
     "users.create": Ask(body=lambda roles: {"email": f"{uuid4().hex}@example.org"}, bad=UNHEARD_OF),
     "users.update": sends({"name": "Somebody"}),
-    # Who may change their own name may also learn which roles there are.
+    # A caller who may change the name may also see errors about the role.
     "users.update role": Ask(body=lambda roles: {"role": str(roles.people["owner"].user.role)}),
     "chats.create": sends(CONTENT),
     "chats.list of a user": Ask(query=lambda roles: {"q": f"owner:{roles.people['owner'].user.username}"}),
@@ -110,7 +114,7 @@ ASKS = {
     "queue.edit": sends(CONTENT),
     "queue.move": sends({"before": None}),
     "turns.interrupt": sends({"cascade": True}),
-    # A child has no list of its own; whoever owns it is told where to look.
+    # A child has no list of its own; its owner gets an error that names the root.
     "shares.list": Ask(reads=(200, 400)),
     "shares.update": sends({"users": {}}),
     "shares.leave": Ask(before=_share),
@@ -138,6 +142,8 @@ ASKS = {
     "provider_keys.put": sends({"api_key": "sk-of-my-own"}),
     "provider_keys.delete": Ask(before=_put_key),
     **{f"settings.put_{group}": sends({}) for group in GROUPS},
+    "agent_kinds.put": sends({"description": "Reviews changes."}),
+    "agent_kinds.delete": Ask(before=_put_kind),
     "preferences.update": sends({"custom_prompt": ""}),
     "usage.report of a user": Ask(query=lambda roles: {"user": _owner_id(roles)}),
 }
@@ -186,7 +192,7 @@ async def send(
     where = "" if operation.parameters == ("provider",) else target
     named = {name: await roles.parameter(name, where) for name in operation.parameters}
     if entry == "users.reset_password":
-        # Whoever that happens to loses all credentials, and the owner is needed for the rest.
+        # The target loses all credentials, and the owner is needed for other requests.
         named["user"] = str((await roles.rig.add(f"u{uuid4().hex[:12]}")).id)
     options: dict[str, Any] = {"params": ask.query(roles)}
     if ask.content is not None:
@@ -255,12 +261,12 @@ async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(roles: 
 
     assert wrong == [], "\n".join(wrong)
     unasked = {name for name, operation in known.items() if operation.has_body} - set(map(operation_of, asked))
-    assert unasked == {"setup.complete", "auth.login", "links.use"}  # for those who are nobody yet
+    assert unasked == {"setup.complete", "auth.login", "links.use"}  # for callers without a login
 
 
 async def test_each_scope_opens_what_the_design_says_and_nothing_else(database_url: str, tmp_path: Path) -> None:
     wrong = []
-    # Whoever owns everything and is an administrator besides lacks nothing but the scope.
+    # The owner is an administrator, so only the scope is missing.
     async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as roles:
         known = await operations(roles)
         for scope in SCOPES:

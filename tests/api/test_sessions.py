@@ -1,4 +1,4 @@
-"""A session is its cookie together with its key: neither of them alone opens anything."""
+"""A session needs its cookie and its session key: either alone is refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.api.test_statuses import STREAMS, missing
 ME = "/api/v1/users/me"
 LOGIN = "/api/v1/auth/login"
 WATCH = "/api/v1/chats/watch"
-# A page of this server says so with all of its requests; what is missing is not the origin.
+# All requests have the origin of this server, so the origin is not the reason of a refusal.
 OURS = {"Sec-Fetch-Site": "same-origin", "Accept": "text/event-stream"}
 
 
 @pytest.fixture
 async def boss(rig: ApiRig) -> dict[str, str]:
-    """The headers of an administrator's session, who may do everything."""
+    """The headers of an administrator's session."""
     return credentials(await log_in(rig, await rig.add("boss", role=Role.ADMIN)))
 
 
@@ -39,7 +39,7 @@ def only(session: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 async def upgrade(rig: ApiRig, path: str, headers: Mapping[str, str], *protocols: str) -> tuple[int, str]:
-    """What a WebSocket is answered, and which subprotocol was chosen."""
+    """Open a WebSocket. Return the status and the chosen subprotocol."""
     try:
         async with connect(
             rig.url.replace("http", "ws", 1) + path,
@@ -64,7 +64,7 @@ async def test_half_a_session_is_refused_by_every_operation_of_the_document(rig:
                 got = await rig.nobody.request(asked.method, url + missing(asked), headers={**OURS, **sent})
                 if (got.status_code, got.json().get("code")) != (401, code):
                     wrong.append((asked.name, code, got.status_code, got.text))
-        # What opens with both is refused for want of the other half, and for nothing else.
+        # With both halves the request is accepted, so the missing half is the only reason of the refusal.
         whole = await rig.nobody.get(url + ME, headers={**OURS, **boss})
 
     assert wrong == []
@@ -84,7 +84,7 @@ async def test_half_a_session_opens_no_web_socket(rig: ApiRig, boss: dict[str, s
             (only(boss, "Cookie"), ()),
             (only(boss, "Cookie"), ("rookery.v1",)),
             (only(boss, "Cookie"), ("rookery.v1", "rookery.session.rk_k_nonsense")),
-            (only(boss, "Cookie"), (key,)),  # without ours there is none that the server could answer with
+            (only(boss, "Cookie"), (key,)),  # without our subprotocol there is none that the server could select
             (only(boss, KEY), ()),
             ({}, ("rookery.v1", key)),
         )
@@ -127,7 +127,7 @@ async def test_no_other_key_fits_the_cookie(rig: ApiRig, ada: Person) -> None:
     assert parsed is not None
     mine = secrets.parse(Kind.SESSION_KEY, first[KEY])
     assert mine is not None
-    # With the id of this session and the secret of that one: the id is no secret.
+    # With the id of one session and the secret of another: the id is not secret.
     forged = Credential(Kind.SESSION_KEY, mine.id, parsed.secret).reveal()
 
     wrong = (second[KEY], forged, "", "rk_k_", "rk_k_nonsense", first["Cookie"].partition("=")[2])

@@ -1,4 +1,4 @@
-"""Runtime settings in groups, pins, and preferences of one's own."""
+"""Runtime settings in groups, locked settings, and the user's preferences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from rookery.domain.access.rights import Role
 from rookery.store.settings import groups, locked, settings
-from rookery.store.settings.locked import PinError
+from rookery.store.settings.locked import LockedSettingError
 from tests.api.api_rig import ApiRig, Person
 
 
@@ -45,6 +45,8 @@ async def test_administrator_sees_every_group_with_its_defaults(rig: ApiRig, roo
     assert found["models"]["values"] == {
         "title_generation": None,
         "compaction": None,
+        "general_subagents": None,
+        "explore_subagents": None,
         "allow_personal_overrides": False,
         "generate_titles": True,
     }
@@ -53,7 +55,16 @@ async def test_administrator_sees_every_group_with_its_defaults(rig: ApiRig, roo
 async def test_member_sees_the_public_keys_alone(rig: ApiRig, root: Person, ada: Person) -> None:
     found = (await ada.http.get("/api/v1/settings")).json()["groups"]
 
-    assert set(found) == {"models", "chats", "approvals", "sharing", "spend", "workspaces"}
+    assert set(found) == {
+        "models",
+        "chats",
+        "subagents",
+        "advisor",
+        "approvals",
+        "sharing",
+        "spend",
+        "workspaces",
+    }
     assert found["models"]["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/models")).json()["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/prompts")).json()["code"] == "forbidden"
@@ -69,7 +80,7 @@ async def test_auditor_reads_all_and_changes_nothing(rig: ApiRig) -> None:
 
 
 async def test_group_that_does_not_exist_is_not_found(rig: ApiRig, root: Person) -> None:
-    assert (await root.http.get("/api/v1/settings/advisor")).status_code == 404
+    assert (await root.http.get("/api/v1/settings/wizard")).status_code == 404
 
 
 async def test_change_is_merged_told_once_and_logged_without_values(rig: ApiRig, root: Person) -> None:
@@ -122,7 +133,7 @@ BROKEN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("chats", {"dynamic_tool_timeout_seconds": 9}, "dynamic_tool_timeout_seconds"),
     ("chats", {"admin_access": "some"}, "admin_access"),
     ("chats", {"running_roots": 2**64}, "running_roots"),
-    # What the database cannot count with would keep every chat from being taken.
+    # A value that the database cannot use would keep all chats from running.
     ("chats", {"running_roots": 2**31}, "running_roots"),
     ("chats", {"running_subagents": 2**31}, "running_subagents"),
     ("chats", {"running_roots": None}, "running_roots"),
@@ -183,7 +194,7 @@ async def test_override_names_a_model_that_can_be_used_and_says_when_it_cannot(r
     found = (await root.http.get("/api/v1/settings/models")).json()["values"]
     assert found["title_generation"]["usable"] is False
 
-    # What became unusable does not stand in the way of another change.
+    # A model that became unusable does not block other changes.
     other = await root.http.put("/api/v1/settings/models", json={"generate_titles": False})
     assert other.status_code == 200, other.text
     cleared = await root.http.put("/api/v1/settings/models", json={"title_generation": None})
@@ -199,7 +210,7 @@ async def test_stored_value_that_cannot_be_read_counts_as_not_set(rig: ApiRig, r
     assert (values["auto_archive_days"], values["running_roots"]) == (0, 3)
 
 
-# Pins
+# Locked settings
 
 
 async def apply(rig: ApiRig, **environ: str) -> bool:
@@ -237,7 +248,7 @@ async def test_key_whose_pin_ends_is_what_it_was(rig: ApiRig, root: Person) -> N
 
 
 def test_pins_that_cannot_be_are_told_together() -> None:
-    with pytest.raises(PinError) as raised:
+    with pytest.raises(LockedSettingError) as raised:
         locked.read_environ({"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"})
 
     assert [name for name, _ in raised.value.problems] == ["ROOKERY_PIN_CHATS_COLOUR", "ROOKERY_PIN_SPEND_ENABLED"]

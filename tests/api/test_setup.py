@@ -16,7 +16,7 @@ SETUP = "/api/v1/setup"
 
 
 class NewHouse:
-    """A server that nobody has set up, and the token for it."""
+    """A server that is not set up, and its setup token."""
 
     def __init__(self, rig: ApiRig, token: str, data_dir: Path) -> None:
         self.rig = rig
@@ -131,7 +131,7 @@ async def test_health_is_told_before(new: NewHouse, path: str) -> None:
     async def is_well() -> bool:
         return (await new.rig.nobody.get(path)).status_code == 200
 
-    # A loop that is late just now is not ready, which is true on a busy machine, and passes.
+    # On a busy machine the event loop may be late for a moment, so the server is not ready.
     await until(is_well)
 
 
@@ -141,7 +141,7 @@ async def test_other_replicas_serve_as_soon_as_one_was_set_up(new: NewHouse) -> 
         key = (await new.rig.nobody.post(SETUP, json=new.body())).json()["session_key"]
         after = await new.rig.nobody.get(f"{url}/api/v1/version", headers={KEY: key})
 
-    # Logged in there as well: a session belongs to the host, whichever replica made it.
+    # The session is valid there too: it belongs to the deployment, not to one replica.
     assert (before.status_code, after.status_code) == (503, 200)
 
 

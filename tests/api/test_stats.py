@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-from rookery.api.middleware import Edge
+from rookery.api.middleware import ApiMiddleware
 from rookery.telemetry.http_stats import HttpStats
 from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import open_door
@@ -13,8 +13,8 @@ from tests.eventually import until
 
 def stats_of(rig: ApiRig) -> HttpStats:
     application = rig.replica.application
-    assert isinstance(application, Edge)
-    return application.parts.stats
+    assert isinstance(application, ApiMiddleware)
+    return application.services.stats
 
 
 async def test_requests_are_counted_by_the_template_of_their_route(rig: ApiRig, ada: Person) -> None:

@@ -1,6 +1,6 @@
-"""Statuses that the document promises, asked of each operation that promises them.
+"""The documented statuses, tested for each operation that documents them.
 
-What depends on the state of a chat, a setting or a provider is in `test_statuses_by_state`.
+Statuses that depend on the state of a chat, a setting or a provider are in `test_statuses_by_state`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.api.openapi_operations import ALL, Asked
 from tests.api.roles_rig import PRIVATE, RolesRig, open_town
 
 STREAMS = {"chats.stream", "chats.watch", "chats.git"}
-# Not there, whatever is asked for: a thing by its id, by its number, by its name.
+# Values that do not exist: an id, a number, a name.
 NOTHING = UUID(int=1)
 NUMBERS = frozenset({"message", "queued"})
 NAMES = frozenset({"template", "asset"})
-# What has to be right before anything is looked for.
+# Parameters that are checked before the object is looked up.
 NEEDED: dict[str, tuple[str, dict[str, str]]] = {
     "messages.search": ("?q=word", {}),
     "provider_keys.put": ("", {"api_key": "sk-none"}),
@@ -38,13 +38,13 @@ NAMED = 'Content-Disposition: attachment; filename="a.txt"\r\n'
 
 
 def missing(asked: Asked) -> str:
-    """The path of something that is not there."""
+    """Return the path of an object that does not exist."""
     values = {name: 1 if name in NUMBERS else "nothing" if name in NAMES else NOTHING for name in asked.parameters}
     return asked.path.format(**values)
 
 
 class BrokenPool:
-    """In place of the pool of connections that credentials are looked up with."""
+    """Replaces the connection pool that is used to check credentials."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -55,10 +55,10 @@ class BrokenPool:
 
 @asynccontextmanager
 async def open_used_up(rig: ApiRig, *users: UUID) -> AsyncIterator[str]:
-    """A server that has been asked too often by these users and by this address."""
+    """Start a server on which these users and this address have reached the rate limit."""
     limits = RateLimits(clock=FakeClock(), per_minute=dict.fromkeys(Limit, 2))
     async with open_door(rig, limits=limits) as url:
-        assert (await rig.nobody.get(f"{url}/api/v1/docs")).status_code == 200  # it knows now that it is set up
+        assert (await rig.nobody.get(f"{url}/api/v1/docs")).status_code == 200  # the server has cached its setup
         limits.take(Limit.LOGIN, "127.0.0.1")
         for key in map(str, users):
             limits.take(Limit.API, key)
@@ -104,7 +104,7 @@ async def test_every_operation_gives_the_statuses_that_need_no_state(rig: ApiRig
 
 @pytest.fixture
 async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
-    """Whose owner is an administrator: everything is theirs to do."""
+    """A rig whose owner is an administrator, with all rights."""
     async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
         yield opened
 
@@ -120,7 +120,7 @@ async def test_every_body_may_be_too_large_too_slow_or_of_the_wrong_type(
     async with open_door(roles.rig, limits=limits, read_seconds=0.05) as url:
 
         async def status(asked: Asked, kind: str, size: int) -> int:
-            """Of a request that promises a body and begins to send it."""
+            """Return the status of a request that announces a body and begins to send it."""
             path = asked.path.format(**{name: await roles.parameter(name, PRIVATE) for name in asked.parameters})
             host = url.removeprefix("http://")
             reader, writer = await asyncio.open_connection(*host.split(":"))
@@ -135,7 +135,7 @@ async def test_every_body_may_be_too_large_too_slow_or_of_the_wrong_type(
                 writer.close()
 
         for name in {name for asked in with_body for name in asked.parameters}:
-            await roles.parameter(name, PRIVATE)  # made once; what follows happens all at once
+            await roles.parameter(name, PRIVATE)  # created once, because the following requests run concurrently
         got = {
             413: await asyncio.gather(*(status(each, "application/json", 10**12) for each in with_body)),
             408: await asyncio.gather(*(status(each, "application/json", 100) for each in with_body)),

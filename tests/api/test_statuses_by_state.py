@@ -1,7 +1,7 @@
-"""Statuses that depend on how things stand: one story, at whose end each that the document promises was answered.
+"""Statuses that depend on the state: one sequence of requests that causes every documented status.
 
-Who asks notes what is answered, by operation. Nothing promised may be missing, and nothing may have been answered that
-is not promised. The usual refusals are in `test_statuses`.
+The client records the statuses by operation. Every documented status must occur, and no undocumented one. The usual
+refusals are in `test_statuses`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from rookery.api.middleware import Edge
+from rookery.api.middleware import ApiMiddleware
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
@@ -35,9 +35,9 @@ from tests.api.test_rights import operations, send
 from tests.api.test_workspaces import archive
 
 API = "/api/v1"
-# Of every operation, and asked of each in `test_statuses`.
+# Statuses of all operations, tested in `test_statuses`.
 USUAL = {400, 401, 403, 408, 413, 415, 429, 500, 503}
-# What needs a server without accounts, an upgrade, or an agent that answers.
+# Operations that need a server without accounts, an upgrade, or a workspace agent.
 ELSEWHERE = {
     ("setup.complete", 201): "test_setup",
     ("chats.watch", 101): "test_streams",
@@ -49,7 +49,7 @@ ELSEWHERE = {
     ("chats.file_bytes", 200): "test_git",
     ("workspaces.folder", 200): "test_git",
 }
-# One key of each group, as an operator writes it down.
+# One key of each group, as in the environment.
 PINNED = {
     "prompts": ("include_default", "false", True),
     "models": ("generate_titles", "false", True),
@@ -59,17 +59,19 @@ PINNED = {
     "spend": ("enabled", "false", True),
     "workspaces": ("max_per_user", "5", 6),
     "audit": ("retention_days", "5", 6),
+    "subagents": ("max_minutes", "5", 6),
+    "advisor": ("max_uses_per_run", "4", 6),
 }
 
 Known = tuple[str, int]
 
 
 class Notes:
-    """Which operations were answered how."""
+    """Records the statuses of each operation."""
 
     def __init__(self) -> None:
         self.seen: set[Known] = set()
-        # Where a name and a parameter both fit, the name is meant.
+        # A literal path segment takes precedence over a parameter.
         places = sorted(ALL, key=lambda asked: len(asked.parameters))
         self._places = [(each, re.compile(re.sub(r"\{[^}]+\}", "[^/]+", each.path))) for each in places]
 
@@ -94,7 +96,7 @@ async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
 
 
 class Story:
-    """What the owner of the roles does, chapter by chapter."""
+    """The requests of the owner, by subject."""
 
     def __init__(self, roles: RolesRig, notes: Notes) -> None:
         self.roles = roles
@@ -108,7 +110,7 @@ class Story:
         return await self.http.request(method, f"{API}{path}", **options)
 
     async def make(self, name: str) -> str:
-        """Something for a parameter of a path that nobody has used."""
+        """Create a new object for a path parameter."""
         self.roles.known.pop((name, PRIVATE), None)
         return await self.roles.parameter(name, PRIVATE)
 
@@ -279,8 +281,8 @@ class Story:
     async def lose_the_key_ring(self) -> None:
         house = self.roles.rig
         application = house.replica.application
-        assert isinstance(application, Edge)
-        parts = application.parts
+        assert isinstance(application, ApiMiddleware)
+        parts = application.services
         store = copy.copy(parts.store)
         store._ring = None
         file, provider, workspace = await self.make("file"), await self.make("provider"), await self.make("workspace")
@@ -329,7 +331,7 @@ class Story:
 
 
 def dear_call(owner: Person, chat: str, provider_id: UUID, model_config_id: UUID) -> usage.Entry:
-    """A call that has cost more than there is to spend."""
+    """Record a call that costs more than the spending limit."""
     return usage.Entry(
         owner_id=owner.id,
         chat_id=ChatId(UUID(chat)),
@@ -344,7 +346,7 @@ def dear_call(owner: Person, chat: str, provider_id: UUID, model_config_id: UUID
 
 
 class Texts:
-    """In place of what asks a model for titles."""
+    """Replaces the service that asks a model for titles."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -1,4 +1,4 @@
-"""Streams opened through the API: what they begin with, and who is turned away before the upgrade."""
+"""Streams opened through the API: their first events, and refusals before the upgrade."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def close_code(socket: ClientConnection) -> int | None:
 
 
 async def refusal(rig: ApiRig, path: str, **headers: str) -> tuple[int, str]:
-    """How a WebSocket is turned away: an ordinary answer in place of the upgrade."""
+    """Return the status and code of the response that refuses a WebSocket."""
     with pytest.raises(InvalidStatus) as refused:
         async with opened(rig, path, **headers):
             pass

@@ -1,4 +1,4 @@
-"""Clients of streams that misbehave or vanish: they are sent away, nobody else notices, nothing looks like a bug."""
+"""Stream clients that misbehave or disconnect: they are closed, others are not affected, and no error is logged."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_client_with_a_frame_that_is_too_long_is_sent_away_and_others_go_o
 async def test_client_that_left_before_its_answer_is_no_failure(
     chat_rig: ChatRig, caplog: pytest.LogCaptureFixture, upgrade: str
 ) -> None:
-    """The answer takes its time; when it is there, nobody waits for it any more."""
+    """The response takes some time; when it is ready, the client has disconnected."""
     chat = await chat_rig.create()
     parts = urlsplit(chat_rig.rig.url)
     async with chat_rig.rig.database.worker.acquire() as conn, conn.transaction():
@@ -100,6 +100,6 @@ async def is_blocked(rig: ApiRig) -> bool:
 
 
 async def is_quiet(rig: ApiRig) -> bool:
-    """Nobody waits for the table any more, nor reads it."""
+    """Return whether no query waits for the table or reads it."""
     running = "SELECT count(*) FROM pg_locks WHERE relation = 'chats'::regclass AND pid <> pg_backend_pid()"
     return not await rig.database.worker.fetchval(running)

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from rookery.api.middleware import Edge
+from rookery.api.middleware import ApiMiddleware
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
 from rookery.models.connect import Connector
@@ -94,7 +94,7 @@ async def test_only_an_invalid_chat_is_reconciled(chat_rig: ChatRig) -> None:
 
     refused = await chat_rig.http.post(f"{CHATS}/{chat}/reconcile-invalid")
     async with chat_rig.rig.database.api.acquire() as conn, conn.transaction():
-        # What a newer version, or somebody with SQL, may leave behind.
+        # A state that a newer version, or manual SQL, may have stored.
         await conn.execute("ALTER TABLE chats DROP CONSTRAINT chats_status")
         await conn.execute("UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1", UUID(chat))
         await conn.execute("UPDATE chats SET status = 'asleep' WHERE id = $1", UUID(chat))
@@ -135,7 +135,7 @@ async def test_queued_messages_are_deleted_one_by_one_or_all(chat_rig: ChatRig) 
 
 
 async def test_queued_message_that_is_gone_is_not_found_whatever_else_is_queued(chat_rig: ChatRig) -> None:
-    """The last one, too: an empty queue is no other answer than one without this message."""
+    """Also for the last message: an empty queue gives the same error."""
     chat = await chat_rig.create()
     first, second = await chat_rig.queue(chat, "a", "b")
     path = f"{CHATS}/{chat}/queue"
@@ -293,7 +293,7 @@ async def test_regenerated_title_is_stored_and_moves_no_version(chat_rig: ChatRi
 
 @dataclass
 class Thinker:
-    """A server whose titles come from a script, at the pace of a clock that the test turns."""
+    """A server whose titles come from a script, with a fake clock."""
 
     http: httpx2.AsyncClient
     clock: FakeClock
@@ -303,12 +303,12 @@ class Thinker:
 @pytest.fixture
 async def thinker(chat_rig: ChatRig) -> AsyncIterator[Thinker]:
     application = chat_rig.rig.replica.application
-    assert isinstance(application, Edge)
+    assert isinstance(application, ApiMiddleware)
     clock, steps = FakeClock(), list[Step]()
     scripts = Scripts({"guide": lambda call: steps})
     connector = Connector(scripts=scripts, clock=clock, tokens_per_second=0)
     texts = ShortTexts(
-        application.parts.directory, connector, pool=chat_rig.rig.database.api, clock=clock, rng=Random(1)
+        application.services.directory, connector, pool=chat_rig.rig.database.api, clock=clock, rng=Random(1)
     )
     try:
         async with (

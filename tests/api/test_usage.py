@@ -1,4 +1,4 @@
-"""Cost of chats, spend of oneself, and reports over everybody."""
+"""The cost of chats, the user's own spending, and reports for all users."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def running_chat(rig: ApiRig, owner: Person) -> UUID:
 
 
 async def stop(bundle: Bundle, chat: UUID) -> None:
-    """What a worker does with a chat that is being interrupted."""
+    """Finish the interrupt of a chat, as a worker does."""
     await machine.finish_interruption(await bundle.open(ChatId(chat)))
 
 

@@ -1,4 +1,4 @@
-"""How the web application is served: its page, its files, and what stays the API's."""
+"""Serving of the web application: its page, its files, and the paths that belong to the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces, templates, operations, and what chats have of them, over HTTP."""
+"""Workspaces, templates, operations, and the workspaces of chats, over HTTP."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_workspace_that_stops_soon_says_so(site: Site) -> None:
         await site.rig.database.api.execute(f"UPDATE workspaces SET last_used_at = now() - interval '{idle}'")
         warnings.append((await site.ada.http.get(f"{WORKSPACES}/{workspace_id}")).json()["warning"])
 
-    assert warnings == [None, "Nobody uses it: it stops in 8 min, and its processes end. Its files stay."]
+    assert warnings == [None, "This workspace is unused and stops in 8 min. Its processes end, and its files stay."]
 
 
 async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
@@ -164,7 +164,7 @@ async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
     said = "".join(each for kind, each in events if kind == "log")
     assert events[-1] == ("end", "succeeded")
     assert said.count("the driver begins") == 1
-    # The start has succeeded long before its script is over.
+    # The start succeeds long before its startup script ends.
     assert said.count("startup: installing") == 1
     assert said.endswith("The workspace is ready.\n")
     assert (await site.ada.http.get(operation)).json()["state"] == "succeeded"

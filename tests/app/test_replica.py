@@ -1,4 +1,4 @@
-"""The parts put together: what a start refuses, and in which order it does things."""
+"""A whole replica: refused starts, and the order of start and stop."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ async def test_figures_of_the_settings_reach_the_worker_and_its_peers(tmp_path: 
             await Database.connect(installation.database_config(config, database_url)) as database,
             app_replica.running_replica(config, database) as replica,
         ):
-            parts = replica.worker._parts
+            services = replica.worker._services
             assert await database.api.fetchval("SELECT lease_ttl FROM replicas") == timedelta(seconds=45)
-            assert (parts.max_output_tokens, parts.config.watch_publish_seconds) == (1234, 3.0)
-            assert (parts.part_limits.merge_window_ms, parts.part_limits.merge_chars) == (70.0, 99)
+            assert (services.max_output_tokens, services.config.watch_publish_seconds) == (1234, 3.0)
+            assert (services.part_limits.merge_window_ms, services.part_limits.merge_chars) == (70.0, 99)
             url = f"https://127.0.0.1:{silent.getsockname()[1]}"
             with pytest.raises(TransportError, match=r"No connection within 0\.1 s"):
-                await parts.connector._clients.get(url, "/", headers={})
+                await services.connector._clients.get(url, "/", headers={})
 
 
 async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the_table(
@@ -114,13 +114,13 @@ async def test_replica_that_is_not_known_to_be_alive_neither_takes_chats_nor_com
         await Database.connect(installation.database_config(config, database_url)) as database,
         app_replica.running_replica(config, database) as replica,
     ):
-        parts = replica.worker._parts
-        assert (parts.may_acquire(), parts.may_commit()) == (True, True)
+        services = replica.worker._services
+        assert (services.may_acquire(), services.may_commit()) == (True, True)
 
         replica.presence._disconnect()
 
-        assert (parts.may_acquire(), parts.may_commit()) == (False, False)
-        await until(parts.may_commit)  # it finds its way back
+        assert (services.may_acquire(), services.may_commit()) == (False, False)
+        await until(services.may_commit)  # it reconnects
 
 
 async def test_pools_too_large_for_the_server_are_refused_before_anything_is_created(
@@ -145,7 +145,7 @@ async def test_server_waits_for_a_command_that_holds_the_data_directory(tmp_path
         said.append(text)
         visitor.release()
 
-    async with installation.held_data_dir(config, hear) as lock:
+    async with installation.locked_data_dir(config, hear) as lock:
         assert lock.held
 
     assert len(said) == 1
@@ -158,7 +158,7 @@ async def test_command_that_is_not_soon_done_is_named(tmp_path: Path, monkeypatc
     config.data_dir.mkdir(mode=0o700)
 
     with DataDirLock(config.data_dir, Use.VISITING), pytest.raises(DataDirInUse):
-        async with installation.held_data_dir(config, say_nothing):
+        async with installation.locked_data_dir(config, say_nothing):
             pass
 
 
@@ -171,7 +171,7 @@ async def test_server_does_not_wait_for_another_server(
     config.data_dir.mkdir(mode=0o700)
 
     with DataDirLock(config.data_dir, use), pytest.raises(DataDirInUse):
-        async with asyncio.timeout(30), installation.held_data_dir(config, say_nothing):
+        async with asyncio.timeout(30), installation.locked_data_dir(config, say_nothing):
             pass
 
 
@@ -186,7 +186,7 @@ async def test_command_beside_a_server_that_does_not_get_ready_says_that_it_is_s
         DataDirLock(config.data_dir, Use.STARTING),
         pytest.raises(EmbeddedServerError, match=r"\(process \d+\) is still starting"),
     ):
-        async with installation.visited_database(config, say_nothing):
+        async with installation.command_database(config, say_nothing):
             pass
 
 
@@ -283,7 +283,7 @@ def mode_of(path: str) -> int | None:
 
 
 async def test_workspace_of_one_machine_is_used_from_another(tmp_path: Path, database_url: str) -> None:
-    """Two machines, as far as replicas know: each has a data directory, and so sockets, of its own."""
+    """Each simulated machine has its own data directory and sockets."""
     ring = KeyRing.parse(new_key("k1"))
     async with AsyncExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""The settings `worker.*`: each has bounds, and each is used."""
+"""The settings `worker.*`: each has a valid range, and each is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.app import worker_config
 from rookery.domain.chat.decision import MAX_STEPS
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
-from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import PartLimits
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
 from rookery.settings import settings
@@ -138,7 +138,7 @@ def test_figures_that_contradict_each_other_are_refused(tmp_path: Path, flags: d
 
 
 def test_beats_are_at_most_ten_seconds_apart_however_long_a_lease_lasts(tmp_path: Path) -> None:
-    """With peers, a replica stops its work 15 seconds after its last beat."""
+    """With peers, a replica stops its work 15 seconds after its last heartbeat."""
     flags = {"worker.heartbeat_interval": "10001ms", "worker.lease_ttl": "10m"}
 
     assert problems(tmp_path, **flags)[0].endswith("is not between 500ms and 10s.")

@@ -48,7 +48,7 @@ def test_long_pastes_odd_files_and_edits_of_prompts_lose_nothing(ada: Visitor, s
     prompt.hover()
     prompt.get_by_role("button", name="Edit and resend").click()
     expect(box).to_have_value("first prompt")
-    expect(page.get_by_text("Saves over this point: 1 later message is removed.")).to_be_visible()
+    expect(page.get_by_text("Sending this edit removes 1 later message.")).to_be_visible()
     box.press("Escape")
     expect(box).to_have_value("my own draft")
 

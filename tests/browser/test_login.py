@@ -17,7 +17,7 @@ def test_stranger_signs_in_and_goes_on_where_they_wanted_to(visit: Visit) -> Non
     page.get_by_label("Email or username").fill("ada")
     page.get_by_label("Password").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_text("This login or password is not")).to_be_visible()
+    expect(page.get_by_text("The login or the password is")).to_be_visible()
     page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator, Page, expect
+import re
+from collections.abc import Callable
+from functools import partial
+
+from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.keyboard import Keys
@@ -130,3 +134,33 @@ def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada:
     page.get_by_role("button", name="Jump to the end").click()
     expect(page.get_by_role("feed").get_by_text("Rather something else", exact=True)).to_be_visible()
     expect(page.get_by_text(f"{END} {title}")).to_have_count(0)
+
+
+def test_chat_whose_messages_arrive_late_opens_at_its_end(ada: Visitor, stored: StoredChats) -> None:
+    title = "Arrives late"
+    chat = stored.chat(ada, title, messages=300)
+    held, is_open = list[Callable[[], None]](), False
+
+    def hold(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def pass_on(frame: str | bytes) -> None:
+            if is_open:
+                socket.send(frame)
+            else:
+                held.append(partial(socket.send, frame))
+
+        server.on_message(pass_on)
+
+    ada.page.clock.install()
+    ada.page.route_web_socket(re.compile(rf"/chats/{chat}/stream"), hold)
+    page = ada.go(f"/c/{chat}")
+    expect(page.get_by_role("feed")).to_be_attached()
+
+    # All timers of the page that opens are over.
+    page.clock.fast_forward("00:10")
+    is_open = True
+    for pass_on in held:
+        pass_on()
+
+    expect(page.get_by_text(f"{END} {title}")).to_be_in_viewport()

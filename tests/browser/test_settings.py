@@ -125,7 +125,7 @@ def test_rule_with_too_many_wildcards_is_named_by_its_number(ada: Visitor) -> No
         rule.get_by_label("Matches").fill(pattern)
     page.get_by_role("button", name="Save").click()
 
-    complaint = page.get_by_text("Rule 2: A pattern has at most 16 wildcards")
+    complaint = page.get_by_text("Rule 2: A pattern can have at most 16 wildcards")
     expect(complaint).to_be_visible()
     expect(page.get_by_label("Matches").last).to_have_attribute("aria-invalid", "true")
     page.get_by_role("button", name="Reset").click()

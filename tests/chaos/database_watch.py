@@ -1,6 +1,6 @@
-"""Looks at the database from outside while a run goes on: who has come to rest, and whether what was seen stays true.
+"""Watches the database during a run: which chats are at rest, and that committed messages stay unchanged.
 
-It also lets unrenewed leases run out in seconds: a lease is as old as the database says, so its row is aged.
+It also ages the rows of leases that are not renewed, so that they end within seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from tests.chaos.records import Call, ChatRecord, Result, Row, Sighting
 
 LOOK_SECONDS = 0.1
-# Unrenewed for this long means lost; replicas of a fast run beat every second and fence themselves off after four.
+# Leases that are not renewed for this long count as lost. In a fast run, replicas renew every second and fence
+# themselves off after four.
 LEASE_SECONDS = 6
 
 CHATS = """
@@ -26,7 +27,7 @@ CHATS = """
       FROM chats
      WHERE id = ANY ($1)
 """
-# Ids are handed out before their commits: a row may appear behind one with a higher id.
+# Ids are assigned before the commit, so a row may appear after one with a higher id.
 NEW_ROWS = """
     SELECT id, chat_id, revision, md5(content::text) AS digest
       FROM chat_messages
@@ -46,7 +47,7 @@ AGE = f"""
 
 
 class Watch:
-    """`run` looks until cancelled. A chat rests when it waits for its person, or has failed."""
+    """`run` watches until cancelled. A chat is at rest when it waits for its user or has failed."""
 
     def __init__(self, pool: asyncpg.Pool, *, ages_leases: bool) -> None:
         self._pool = pool
@@ -62,11 +63,11 @@ class Watch:
         self._chats[chat_id] = None
 
     def expect(self, chat_id: UUID) -> None:
-        """Something was just committed: what was seen before does not count."""
+        """Something was committed, so earlier observations do not count."""
         self._chats[chat_id] = None
 
     def forget(self, chat_id: UUID) -> None:
-        """Look no more at a chat that is through."""
+        """Stop watching a finished chat."""
         self._chats.pop(chat_id, None)
 
     async def until_rest(self, chat_id: UUID) -> None:
@@ -95,7 +96,7 @@ class Watch:
         async with self._looked:
             for row in rows:
                 chat_id: UUID = row["id"]
-                # What was committed while the query ran is not in it.
+                # The result does not include commits during the query.
                 if self._chats.get(chat_id, row) is not None or chat_id in before:
                     self._chats[chat_id] = row
                 seen, now = self.versions[str(chat_id)], (row["snapshot_version"], row["history_version"])
@@ -109,7 +110,7 @@ def _rests(row: asyncpg.Record | None) -> bool:
 
 
 async def read_chat(conn: asyncpg.Connection | asyncpg.pool.PoolConnectionProxy, chat_id: UUID) -> ChatRecord:
-    """The chat as it is now, as the invariants want it."""
+    """Return the current state of the chat for the invariants."""
     (chat,) = await conn.fetch(CHATS, [chat_id])
     return ChatRecord(
         id=str(chat_id),

@@ -1,4 +1,4 @@
-"""A deployment under fire: one PostgreSQL, replicas as processes behind doors, providers, a world, and people."""
+"""A deployment for chaos runs: PostgreSQL, replicas as processes behind proxies, providers, and users."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.chaos.users import Person
 from tests.eventually import until
 
 MODELS = {"anthropic": "claude-opus-5-5", "openai_compat": "gpt-4.1"}
-# A server that is killed, not a machine that loses power: what was written stays, synced or not.
+# Only processes are killed and the machine does not lose power, so written data stays even without a sync.
 OPTIONS = {"fsync": "off", "full_page_writes": "off", "max_connections": "120", "shared_buffers": "64MB"}
 
 
 @dataclass(kw_only=True)
 class Deployment:
-    """`doors` is empty when replicas talk to the database directly."""
+    """A deployment. `doors` is empty if replicas connect to the database directly."""
 
     seed: int
     pool: asyncpg.Pool
@@ -59,7 +59,7 @@ class Deployment:
     people: list[Person] = field(default_factory=list)
 
     def person(self, number: int) -> Person:
-        """The next one, with a chat that does not exist yet. They take turns with the providers."""
+        """Return the next user, with a chat that does not exist yet. Users alternate between the providers."""
         person = Person(
             self.pool,
             self.machine,
@@ -72,7 +72,7 @@ class Deployment:
         return person
 
     async def owner(self, chat_id: UUID) -> ReplicaProcess | None:
-        """The replica that has the chat, by the book."""
+        """Return the replica that owns the chat, according to the database."""
         worker_id = await self.pool.fetchval("SELECT worker_id FROM chats WHERE id = $1", chat_id)
         return next((replica for replica in self.replicas if replica.id == worker_id), None)
 
@@ -81,7 +81,7 @@ class Deployment:
             return await read_chat(conn, chat_id)
 
     async def record(self, *, database_crashes: int = 0) -> Run:
-        """Everything that is left of the run."""
+        """Return everything that the run has left."""
         return Run(
             chats=[await self.read(person.chat_id) for person in self.people if person.accepted],
             accepted=[message for person in self.people for message in person.accepted],
@@ -95,7 +95,7 @@ class Deployment:
 
 
 @asynccontextmanager
-async def open_town(
+async def open_deployment(
     database_url: Callable[[], str],
     folder: Path,
     *,
@@ -104,8 +104,12 @@ async def open_town(
     is_fast: bool,
     has_doors: bool,
     has_failures: bool = True,
+    scripted_model: str | None = None,
 ) -> AsyncIterator[Deployment]:
-    """A deployment over a migrated database. Whatever happens inside, no process of it is left."""
+    """Open a deployment with a migrated database. No process is left at the end.
+
+    With a scripted model, all chats use it instead of the fake providers, and have the built-in tools.
+    """
     ring = new_key("chaos")
     async with AsyncExitStack() as stack:
         config = DatabaseConfig(database_url(), pool_api=12, pool_worker=2, application_name="people")
@@ -119,8 +123,11 @@ async def open_town(
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
         async with pool.acquire() as conn:
             user = await conn.fetchval("INSERT INTO users (username) VALUES ('people') RETURNING id")
-            models = [await _model(conn, kind, url, ring=KeyRing.parse(ring)) for kind, url in urls.items()]
-            # All at once: the limit of the deployment is another subject.
+            if scripted_model is None:
+                models = [await _model(conn, kind, url, ring=KeyRing.parse(ring)) for kind, url in urls.items()]
+            else:
+                models = [await _scripted(conn, scripted_model, ring=KeyRing.parse(ring))]
+            # Without a limit of slots, which other tests cover.
             await settings.write_setting(conn, "chats", value={"running_roots": 0})
         deployment = Deployment(
             seed=seed,
@@ -139,7 +146,12 @@ async def open_town(
                 deployment.doors.append(await stack.enter_async_context(proxy.listening()))
                 url = proxy.url
             orders = Orders(
-                number=number, database_url=url, effects_port=port, ring=ring, data_dir=str(folder), is_fast=is_fast
+                number=number,
+                database_url=url,
+                effects_port=port if scripted_model is None else None,
+                ring=ring,
+                data_dir=str(folder),
+                is_fast=is_fast,
             )
             replica = ReplicaProcess(orders, folder / f"replica-{number}.log")
             stack.push_async_callback(replica.end)
@@ -155,6 +167,13 @@ async def _model(conn: asyncpg.pool.PoolConnectionProxy, kind: str, url: str, *,
     return (await model_configs.create_model_config(conn, config, by=None)).id
 
 
+async def _scripted(conn: asyncpg.pool.PoolConnectionProxy, model: str, *, ring: KeyRing) -> UUID:
+    draft = ProviderDraft(type=ProviderType.SCRIPTED, name="offline")
+    provider = await providers.create_provider(conn, draft, ring=ring)
+    config = ModelConfigDraft(provider_id=provider.id, model=model, context_limit=1_000_000)
+    return (await model_configs.create_model_config(conn, config, by=None)).id
+
+
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -162,7 +181,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 @asynccontextmanager
 async def database_server(folder: Path) -> AsyncIterator[EmbeddedServer]:
-    """A server of its own, migrated, that may be killed and started again; removed at the end."""
+    """Start a migrated database server that can be killed and restarted. It is removed at the end."""
     server = EmbeddedServer(folder / "data", options=OPTIONS)
     await server.start()
     try:
@@ -176,7 +195,10 @@ async def database_server(folder: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 async def restart_database(server: EmbeddedServer, how: signal.Signals) -> None:
-    """SIGQUIT shuts PostgreSQL down at once, SIGKILL leaves its children to find out; both recover from the log."""
+    """Restart PostgreSQL.
+
+    SIGQUIT ends it immediately; SIGKILL leaves its children to notice. Both recover from the log.
+    """
     pid = server.pid
     assert pid is not None
     os.kill(pid, how)

@@ -1,7 +1,7 @@
-"""The world outside: a small server on which tools have effects, which happen even if whoever asked is dead by then.
+"""The effect server: tools have effects on it, which happen even if the caller is dead by then.
 
-One line of JSON asks, one answers with the number of the effect. With a token the effect happens once, and everybody
-who brings that token hears the same number; without one it happens as often as somebody asks.
+A request is one line of JSON, and the response is the number of the effect. With a token, the effect happens once, and
+all requests with this token get the same number. Without a token, every request has an effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.chaos.schedule import pauses
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What a tool asks for. `run` is the replay token of the call; `token` is set when it is to be idempotent."""
+    """A request of a tool. `run` is the replay token of the call. `token` is set for an idempotent request."""
 
     replica: int
     call_id: str
@@ -27,7 +27,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Effects:
-    """`on_effect` hears which replica's effect has just happened, before anybody is told."""
+    """`on_effect` is called with the replica of an effect before the response is sent."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -81,7 +81,7 @@ class Effects:
 
 
 async def ask(port: int, wish: Wish) -> int:
-    """As a tool asks: the number of the effect."""
+    """Send a request like a tool. Return the number of the effect."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(msgspec.json.encode(wish) + b"\n")

@@ -1,4 +1,4 @@
-"""What happens to a deployment: the faults of the schedule, one after the other, until enough processes were killed."""
+"""Injects the faults of the schedule into a deployment, one after the other, until enough processes were killed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.chaos.deployment import Deployment
 from tests.chaos.postgres_proxy import Commit
 from tests.chaos.schedule import Fault, Strike, strikes
 
-# How long a fault waits for the moment it wants; then the process is killed wherever it is.
+# How long a fault waits for its moment. After that, the process is killed immediately.
 MOMENT_SECONDS = 1.5
 START_SECONDS = 5.0
 
 
 class Faults:
-    """`struck` counts the faults, `kills` the processes killed. `on_kill` hears of each kill."""
+    """`struck` counts the faults, `kills` the killed processes. `on_kill` is called for each kill."""
 
     def __init__(
         self, deployment: Deployment, server: EmbeddedServer, *, on_kill: Callable[[int], None] = lambda kills: None
@@ -38,8 +38,8 @@ class Faults:
         deployment.effects.on_effect = self._effect_happened
         deployment.providers.on_request = self._model_asked
 
-    async def rage(self, kills: int) -> None:
-        """Until so many processes were killed. Afterwards everybody is up and nothing is held up any more."""
+    async def inject(self, kills: int) -> None:
+        """Inject faults until this many processes were killed. At the end, all replicas run and no fault is active."""
         for strike in strikes(self._town.seed, len(self._town.replicas)):
             if self.kills >= kills:
                 break
@@ -49,13 +49,13 @@ class Faults:
 
     @asynccontextmanager
     async def burning(self, kills: int) -> AsyncIterator[asyncio.Task[None]]:
-        raging = asyncio.create_task(self.rage(kills))
+        injecting = asyncio.create_task(self.inject(kills))
         try:
-            yield raging
+            yield injecting
         finally:
-            for task in (raging, *self._after):
+            for task in (injecting, *self._after):
                 task.cancel()
-            await asyncio.gather(raging, *self._after, return_exceptions=True)
+            await asyncio.gather(injecting, *self._after, return_exceptions=True)
 
     async def _strike(self, strike: Strike) -> None:
         deployment, number = self._town, strike.replica
@@ -81,7 +81,7 @@ class Faults:
                 await self._moment(self._waiting_for.setdefault(number, asyncio.Event()))
                 await self._kill(number)
             case Fault.KILL_AT_REQUEST:
-                # By whoever; the provider cannot see which process that is.
+                # By any process, because the provider cannot see which one it is.
                 await self._moment(self._waiting_for.setdefault(-1, asyncio.Event()))
                 await self._kill(number)
             case Fault.SUSPEND:
@@ -107,14 +107,14 @@ class Faults:
         self._waiting_for.clear()
 
     async def _kill(self, number: int) -> None:
-        """Kill it, and start the next one in its place. Others may go on striking meanwhile."""
+        """Kill the replica and start the next one. Other faults may happen meanwhile."""
         replica = self._town.replicas[number]
         replica.kill()
         self.kills += 1
         self._on_kill(self.kills)
         await replica.ended()
         self._later(replica.start())
-        # Not faster than processes can start: a dead one cannot be killed.
+        # Not faster than processes can start, because a dead process cannot be killed.
         with suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
                 await replica.up.wait()
@@ -153,4 +153,4 @@ class Faults:
 
 
 def _nothing() -> None:
-    """The broken connection is all there is to it."""
+    """Do nothing more. The broken connection is the fault."""

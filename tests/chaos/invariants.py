@@ -1,4 +1,4 @@
-"""What must hold after a run, each as a function that lists what is wrong; nothing listed means that it holds."""
+"""The invariants of a run. Each function returns a list of violations, which is empty if the invariant holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from tests.chaos.plans import BOOK, POST, Plan, answered_names
 from tests.chaos.records import Accepted, ChatRecord, Result, Run
 
-# Taking a chat and counting an attempt (docs/decisions/0019-lazy-commits.md); they move no history.
+# Acquisitions and counted attempts (docs/decisions/0019-lazy-commits.md). They do not change the history.
 LAZY_COMMITS = 2
 
 
@@ -23,7 +23,7 @@ def every_message_is_answered_once(run: Run) -> Iterator[str]:
 
 
 def every_message_is_there_once(run: Run) -> Iterator[str]:
-    """Neither lost nor duplicated, and nothing that nobody sent."""
+    """No message is lost or duplicated, and there is none that no user sent."""
     accepted = _sent(run)
     for chat in run.chats:
         found = Counter(_names(chat))
@@ -34,7 +34,7 @@ def every_message_is_there_once(run: Run) -> Iterator[str]:
 
 
 def messages_stay_in_order(run: Run) -> Iterator[str]:
-    """As they were sent, but for those that steer or interrupt."""
+    """Messages are in the order in which they were sent, except for those that steer or interrupt."""
     accepted = _sent(run)
     for chat in run.chats:
         sent = accepted[chat.id]
@@ -59,7 +59,7 @@ def ids_and_revisions_rise(run: Run) -> Iterator[str]:
 
 
 def versions_never_fall(run: Run) -> Iterator[str]:
-    """As they were seen while the run went on. A database that crashes may undo what was committed lazily."""
+    """Observed versions never decrease. A crash of the database may undo lazy commits."""
     for chat_id, seen in run.versions.items():
         for before, after in pairwise(seen):
             undone = before[0] - after[0]
@@ -68,7 +68,7 @@ def versions_never_fall(run: Run) -> Iterator[str]:
 
 
 def committed_messages_stay(run: Run) -> Iterator[str]:
-    """What was seen once is there at the end, unchanged: nobody edits in these runs."""
+    """Every observed message exists unchanged at the end, because no message is edited in these runs."""
     rows = {(chat.id, row.id): row for chat in run.chats for row in chat.rows}
     for seen in run.sightings:
         row = rows.get((seen.chat_id, seen.row_id))
@@ -79,7 +79,7 @@ def committed_messages_stay(run: Run) -> Iterator[str]:
 
 
 def calls_and_results_pair_up(run: Run) -> Iterator[str]:
-    """Every call has one result behind it, before anybody says anything else; no result is without a call."""
+    """Every call has one result after it and before any other message. No result is without a call."""
     for chat in run.chats:
         is_open: dict[str, int] = {}
         closed: set[str] = set()
@@ -106,7 +106,7 @@ def no_chat_is_stuck(run: Run) -> Iterator[str]:
 
 
 def effects_happen_once(run: Run) -> Iterator[str]:
-    """A call of a ledger or token tool has one effect at most; one that reports success has exactly that effect."""
+    """A call of a ledger or token tool has at most one effect. A call that reports success has exactly that effect."""
     times = Counter(effect.call_id for effect in run.effects)
     for call_id, count in times.items():
         if count > 1:
@@ -127,12 +127,12 @@ def replays_bring_the_same_token(run: Run) -> Iterator[str]:
 
 
 def providers_refuse_nothing(run: Run) -> Iterator[str]:
-    """Every request was one that a real provider would have taken."""
+    """A real provider would have accepted every request."""
     yield from run.refusals
 
 
 def _sent(run: Run) -> defaultdict[str, list[Accepted]]:
-    """What was accepted, by chat, in its order: a long run has thousands of chats."""
+    """Return the accepted messages by chat, in their order. A long run has thousands of chats."""
     sent = defaultdict[str, list[Accepted]](list)
     for message in run.accepted:
         sent[message.chat_id].append(message)
@@ -140,7 +140,7 @@ def _sent(run: Run) -> defaultdict[str, list[Accepted]]:
 
 
 def _is_told(result: Result, number: int | None) -> bool:
-    # An error says that the outcome is unknown, or that the user stopped it: it may have happened.
+    # An error means that the outcome is unknown or that the user interrupted the call, so the effect may have happened.
     return result.is_error or (number is not None and result.number == number)
 
 

@@ -1,8 +1,8 @@
-"""What people ask for in a chaos run, and what a model makes of it: both only functions of the conversation.
+"""The requests of users in a chaos run, and the answers of the model. Both are functions of the conversation alone.
 
-A message is a name and a plan: `c3m1 | note | post book` asks for a step with one call, then for one with two, then for
-an answer. The answer names every message that no earlier answer has named, so that "answered once" can be counted.
-Calls are named after their message and their place: an attempt that is repeated asks for the same calls again.
+A message is a name and a plan: `c3m1 | note | post book` requests a step with one call, a step with two calls, and an
+answer. The answer names every message that no earlier answer has named, so that answers can be counted. Calls are named
+after their message and position, so that a repeated attempt makes the same calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-NOTE, POST, BOOK = "note", "post", "book"  # safe to repeat, kept in the ledger, idempotent by token
+NOTE, POST, BOOK = "note", "post", "book"  # safe to repeat, in the ledger, idempotent by token
 TOOLS = (NOTE, POST, BOOK)
 
 _MESSAGE = re.compile(r"^(c\d+m\d+)((?: \|(?: (?:note|post|book))+)*)$", re.MULTILINE)
@@ -20,7 +20,7 @@ _ANSWER = re.compile(r"\[(c\d+m\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A message: its name, and the tools of each step it wants before the answer."""
+    """A message: its name, and the tools of each step before the answer."""
 
     name: str
     steps: tuple[tuple[str, ...], ...] = ()
@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One turn of a conversation as a model sees it. `calls` is how many tools it asked for."""
+    """A message of a conversation as the model sees it. `calls` is the number of tool calls."""
 
     role: str
     text: str
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model says. `calls` are (id, tool). `key` is the same for every attempt at this step."""
+    """The answer of the model. `calls` are (id, tool) pairs. `key` is the same for every attempt at this step."""
 
     key: str
     text: str
@@ -55,12 +55,12 @@ class Reply:
 
 
 def answered_names(texts: Iterable[str]) -> list[str]:
-    """The messages that these answers name, as often as they do."""
+    """Return the messages that these answers name, with repetitions."""
     return [name for text in texts for name in _ANSWER.findall(text)]
 
 
 def reply(conversation: Sequence[Said]) -> Reply | None:
-    """The next step of the newest message's plan, or the answer; None when nobody asked for anything."""
+    """Return the next step of the newest message's plan, or the answer; None if there is no message."""
     asked: list[Plan] = []
     done = 0
     for said in conversation:

@@ -1,7 +1,7 @@
-"""A proxy between a replica and PostgreSQL: it cuts connections, hangs, loses commits, and garbles notifications.
+"""A proxy between a replica and PostgreSQL that cuts connections, hangs, loses commits, and garbles notifications.
 
-PostgreSQL's messages are a byte, a length and a body. On the connection that listens, notifications (`A`) are taken out
-of the stream and dropped, repeated, or held back behind others; everything else passes as it came.
+A message of PostgreSQL is a byte, a length and a body. On the listening connection, notifications (`A`) are dropped,
+repeated or delayed; all other messages pass unchanged.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from random import Random
 from urllib.parse import parse_qs, urlsplit
 
 COMMIT = b"COMMIT\x00"
-LISTENING = b":listen\x00"  # the end of the name that a listening connection gives itself
+LISTENING = b":listen\x00"  # the suffix of the application name of a listening connection
 NOTIFICATION = ord("A")
 HELD_SECONDS = 0.3
 
 
 class Commit(Enum):
-    """What happens to a commit that somebody waits for."""
+    """The fault of a commit."""
 
     LOST = "the server never hears of it"
     DONE = "it happens, and nobody hears of it"
 
 
 class PostgresProxy:
-    """One replica's way to the database. `rng=None` leaves notifications alone."""
+    """The proxy of one replica. With `rng=None`, notifications pass unchanged."""
 
     def __init__(self, database_url: Callable[[], str], rng: Random | None = None) -> None:
         self._database_url = database_url
@@ -57,24 +57,24 @@ class PostgresProxy:
             await asyncio.gather(*self._visits, return_exceptions=True)
 
     def cut(self, share: float = 1.0, rng: Random | None = None) -> None:
-        """Break connections: all, or about this share of them."""
+        """Break all connections, or about this share of them."""
         for visit in tuple(self._visits):
             if rng is None or rng.random() < share:
                 visit.cancel()
 
     def shut(self) -> None:
-        """Let nothing through, and tell nobody, until `open`."""
+        """Block all connections silently until `open`."""
         self._open.clear()
 
     def open(self) -> None:
         self._open.set()
 
     def meet_commit(self, fate: Commit, then: Callable[[], None]) -> None:
-        """The next commit meets this fate, and its connection breaks. `then` is called in the moment it does."""
+        """Inject this fault into the next commit, whose connection breaks. `then` is called at that moment."""
         self._on_commit = (fate, then)
 
     def forget_commit(self) -> bool:
-        """Whether one was still waited for."""
+        """Cancel the fault. Return whether it was still pending."""
         waiting, self._on_commit = self._on_commit is not None, None
         return waiting
 
@@ -140,13 +140,13 @@ class PostgresProxy:
                 for piece in garbler.feed(data):
                     sink.write(piece)
                 if garbler.has_held:
-                    # Not for ever: the last of all would never come.
+                    # Limited, because the last notification would otherwise never arrive.
                     asyncio.get_running_loop().call_later(HELD_SECONDS, _release, garbler, sink)
             await sink.drain()
 
 
 class Garbler:
-    """Reads the server's messages and gives them back, the notifications among them garbled."""
+    """Reads the messages of the server and returns them with garbled notifications."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -169,7 +169,7 @@ class Garbler:
             yield from self._garble(message) if message[0] == NOTIFICATION else (message,)
 
     def take_held(self) -> list[bytes]:
-        """What was held back; at a place between two messages only."""
+        """Return the delayed notifications. Call it only between two messages."""
         held, self._held = self._held, []
         return held
 

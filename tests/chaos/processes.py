@@ -1,4 +1,4 @@
-"""Replicas as processes: started, killed, suspended, and started again when they end."""
+"""Replicas as processes: start, kill, suspend, and restart."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import msgspec
 from tests.chaos.replica import Doing, Orders
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 180.0  # a busy machine is slow, not wrong
+START_SECONDS = 180.0  # long, because a busy machine is slow
 
 
 class ReplicaProcess:
-    """One place in the deployment: a process, and its successors. What they log goes to one file."""
+    """One slot of the deployment: a process and its successors, which log to one file."""
 
     def __init__(self, orders: Orders, log: Path) -> None:
         self._orders = orders
@@ -39,7 +39,10 @@ class ReplicaProcess:
         return self._process.pid
 
     async def start(self) -> None:
-        """Return when it serves. One that ends instead, because the database is away, is started again, for a while."""
+        """Start a process and wait until it serves.
+
+        Restart it for a while if it ends, for example without the database.
+        """
         try:
             async with asyncio.timeout(START_SECONDS), self._starting:
                 while not self.is_up:
@@ -69,9 +72,9 @@ class ReplicaProcess:
             self.up.set()
 
     def send(self, number: signal.Signals) -> None:
-        """To this process alone, if it is still there."""
+        """Send a signal to this process, if it still exists."""
         if self._process is not None and self._process.returncode is None:
-            # It may be gone already, with its end not yet told to this process.
+            # It may have ended without this process knowing.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
@@ -85,7 +88,7 @@ class ReplicaProcess:
             await self._process.wait()
 
     async def end(self) -> None:
-        """Kill it, if it lives, and leave no zombie."""
+        """Kill the process if it lives, and reap it."""
         self.kill()
         await self.ended()
         if self._process is not None and self._process.stdin is not None:

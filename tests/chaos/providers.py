@@ -1,7 +1,7 @@
-"""Two fake providers on real sockets that answer by the plans in the conversation, slowly enough to be killed in.
+"""Two fake providers on real sockets that answer by the plans in the conversation, slowly enough for kills.
 
-They remember nothing of a chat: what they answer follows from the request alone, as with a real model. They refuse what
-the real servers refuse, and every refusal is kept.
+They store nothing about chats: an answer depends on the request alone, as with a real model. They refuse what real
+servers refuse, and record every refusal.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Refusal = tuple[int, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for a step: when it came (monotonic), and for which one."""
+    """A request for a step: its monotonic time and its key."""
 
     at: float
     key: str
 
 
 class Providers:
-    """`on_request` hears the key of each step that is asked for, before it is answered.
+    """`on_request` is called with the key of each requested step, before it is answered.
 
-    `gates`: the answer to a step whose key is here stops after its first words, until the event is set.
+    The answer to a step with a key in `gates` stops after its first words until the event is set.
     """
 
     def __init__(self, seed: int, *, has_failures: bool = True) -> None:
@@ -66,7 +66,7 @@ class Providers:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Mapping[str, str]]:
-        """Gives the base URL of each provider, by its type."""
+        """Yield the base URL of each provider by its type."""
         async with (
             self._servers["anthropic"].listening() as anthropic,
             self._servers["openai_compat"].listening() as compatible,
@@ -74,14 +74,14 @@ class Providers:
             yield {"anthropic": anthropic, "openai_compat": f"{compatible}/v1"}
 
     async def until_asked(self, key: str, *, times: int = 1) -> float:
-        """When the step was asked for that often."""
+        """Wait until the step was requested this often."""
         await until(lambda: len(self._times(key)) >= times, timeout=MOMENT_SECONDS)
         return self._times(key)[times - 1]
 
     def _times(self, key: str) -> list[float]:
         return [asked.at for asked in self.asked if asked.key == key]
 
-    # What is refused
+    # Refusals
 
     def _refuse_anthropic(self, request: RecordedRequest) -> Refusal:
         if request.method == "GET":
@@ -99,7 +99,7 @@ class Providers:
         self.refusals.append(fault)
         return fault
 
-    # What is answered
+    # Answers
 
     def _answer_anthropic(self, request: RecordedRequest) -> Scenario:
         said = self._next("anthropic", request, _anthropic_conversation(request.body))
@@ -121,7 +121,7 @@ class Providers:
         return self._stream(said, fake_completions.events(answer, fake_completions.Style(), model=model))
 
     def _next(self, server: str, request: RecordedRequest, conversation: Iterator[Said]) -> Reply | Scenario:
-        # Bodies of thousands of requests are not worth their memory.
+        # The bodies of thousands of requests would take too much memory.
         self._servers[server].requests.clear()
         if not _tool_names(request.body) & set(plans.TOOLS):
             return Reply("", "Worked on it")  # a label or a summary

@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain values: the input of the invariants, and easy to corrupt in their tests."""
+"""The results of a run as plain values: the input of the invariants, which their tests can change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`number` is that of the effect, as the tool told it; None when the result tells of none."""
+    """`number` is the number of the effect that the tool reported; None if it reported none."""
 
     call_id: str
     is_error: bool = False
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRecord:
-    """A chat at the end of a run. `rows` by id."""
+    """A chat at the end of a run. `rows` are by id."""
 
     id: str
     status: str = "waiting"
@@ -49,8 +49,10 @@ class ChatRecord:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that the server said it has taken, in the order it was sent. `overtakes`: it steers or
-    interrupts, and may stand before messages that were sent earlier."""
+    """A message that the server accepted, in the order of sending.
+
+    With `overtakes`, the message steers or interrupts, and may precede messages that were sent earlier.
+    """
 
     chat_id: str
     name: str
@@ -59,7 +61,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something that a tool did to the world. `token` is the replay token it came with, if any."""
+    """An effect of a tool on the effect server. `token` is the replay token of the request, if any."""
 
     number: int
     call_id: str
@@ -68,7 +70,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A committed message, seen while the run went on."""
+    """A committed message that was observed during the run."""
 
     chat_id: str
     row_id: int
@@ -78,7 +80,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything there is to judge."""
+    """All results of a run."""
 
     chats: Sequence[ChatRecord]
     accepted: Sequence[Accepted]

@@ -1,7 +1,7 @@
-"""A replica as a process of its own, with the tools of a chaos run: `python -m tests.chaos.replica '<orders as JSON>'`.
+"""A replica as a separate process, with the tools of a chaos run: `python -m tests.chaos.replica '<orders as JSON>'`.
 
-It says one line when it is up, answers each line on stdin with what it is doing, and ends when stdin does: whoever
-started it cannot leave it behind.
+It prints one line when it serves, answers each line on stdin with its current work, and ends with stdin, so that it
+does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rookery.telemetry import log
 from rookery.tools.framework import make_tool
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
-from tests.chaos import effect_server, workspace_jobs
+from tests.chaos import effect_server, family_jobs, workspace_jobs
 from tests.chaos.effect_server import Wish
 from tests.chaos.plans import BOOK, NOTE, POST
 from tests.tools.replica_rig import HastyClock
 
-# Leases that are lost and found five times faster, for a run of many kills; see `town`.
+# Leases end five times faster, for runs with many kills; see `deployment`.
 FAST = WorkerConfig(
     acquire_interval_seconds=1.0,
     heartbeat_interval_seconds=1.0,
@@ -42,7 +42,10 @@ FAST = WorkerConfig(
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """Without `effects_port` it has the tools that ship, with real workspaces, and the model that does `jobs`."""
+    """The configuration of a replica.
+
+    Without `effects_port`, it has the built-in tools, and the models of `workspace_jobs` and `family_jobs`.
+    """
 
     number: int
     database_url: str
@@ -97,7 +100,10 @@ async def serve(orders: Orders) -> None:
         clock=HastyClock(),
     )
     database = DatabaseConfig(orders.database_url, pool_api=2, pool_worker=8, application_name=f"r{orders.number}")
-    with scripts.registered(workspace_jobs.MODEL, workspace_jobs.script):
+    with (
+        scripts.registered(workspace_jobs.MODEL, workspace_jobs.script),
+        scripts.registered(family_jobs.MODEL, family_jobs.script),
+    ):
         await _serve_until_told(config.settings, database, choices)
 
 
@@ -117,7 +123,7 @@ async def _serve_until_told(config: Settings, database: DatabaseConfig, choices:
                 is_fenced=replica.worker.manager.is_fenced,
             )
             print(msgspec.json.encode(doing).decode(), flush=True)
-        os._exit(0)  # nobody is there to wait for an orderly end
+        os._exit(0)  # there is no caller that would wait for a regular end
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""A chaos run: people talk to a deployment on fire, then everything is judged. `python -m tests.chaos.run --help`."""
+"""A chaos run: users talk to a deployment with faults, and the invariants are checked at the end.
+
+See `python -m tests.chaos.run --help`.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from pathlib import Path
 
 from rookery.telemetry import log
 from tests.chaos import invariants
-from tests.chaos.deployment import Deployment, database_server, open_town
+from tests.chaos.deployment import Deployment, database_server, open_deployment
 from tests.chaos.faults import Faults
 from tests.chaos.schedule import script_of
 
 REPLICAS = 3
-# From the last fault until everybody has their answer. Far more than it takes, far less than for ever.
+# From the last fault until all users have their answers. This is far more than needed.
 SETTLE_SECONDS = 60.0
-# What a kill may take on a busy machine, with everything that happens before the next one.
+# The time of a kill on a busy machine, with everything before the next one.
 KILL_SECONDS = 15.0
 SHOWN = 50
 
@@ -40,11 +43,16 @@ class Outcome:
 
 
 async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progress) -> Outcome:
-    """Keep so many chats going until so many processes are dead, let everybody finish, and judge."""
+    """Keep this many chats active until this many processes were killed.
+
+    Then let all users finish, and check the invariants.
+    """
     say(f"seed {seed}")
     async with (
         database_server(folder) as server,
-        open_town(lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True) as deployment,
+        open_deployment(
+            lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True
+        ) as deployment,
     ):
         started = time.monotonic()
 
@@ -55,14 +63,14 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
         fire = Faults(deployment, server, on_kill=told)
         is_over = asyncio.Event()
         numbers = count()
-        async with fire.burning(kills) as raging:
+        async with fire.burning(kills) as injecting:
             crowd = [asyncio.create_task(_live(deployment, numbers, is_over)) for _ in range(chats)]
             try:
-                _, endless = await asyncio.wait([raging], timeout=KILL_SECONDS * (kills + 10))
+                _, endless = await asyncio.wait([injecting], timeout=KILL_SECONDS * (kills + 10))
                 if endless:
                     up = [replica.is_up for replica in deployment.replicas]
                     raise TimeoutError(f"{fire.kills} kills, then nothing; replicas up: {up}; struck: {fire.struck}")
-                raging.result()
+                injecting.result()
                 is_over.set()
                 calm = time.monotonic()
                 _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
@@ -87,7 +95,7 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
 
 
 async def _live(deployment: Deployment, numbers: Iterator[int], is_over: asyncio.Event) -> None:
-    """One chat after the other, and at least one."""
+    """Run one chat after the other, at least one."""
     while True:
         number = next(numbers)
         person = deployment.person(number)

@@ -1,6 +1,6 @@
-"""Everything that is decided by the seed: what people say and when, and which faults strike whom in which order.
+"""All decisions that the seed determines: the messages and their times, and the order of the faults.
 
-The same seed gives the same decisions. When they meet which moment of the work is the machine's to say.
+The same seed gives the same decisions. The machine determines at which moment of the work they happen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.chaos.plans import TOOLS, Plan
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message: when the chat has come to rest, or after this many seconds, whatever it is doing."""
+    """Send a message when the chat is at rest, or after this many seconds."""
 
     plan: Plan
     busy: BusyBehavior
@@ -26,7 +26,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Interrupt whatever runs."""
+    """Interrupt the running turn."""
 
     after_seconds: float
 
@@ -35,8 +35,10 @@ Act = Say | Stop
 
 
 def script_of(seed: int, chat: int) -> tuple[Act, ...]:
-    """What the person of a chat does. The first act creates the chat; the last comes at rest, so that an interrupted
-    message is still answered."""
+    """Return the actions of a user.
+
+    The first one creates the chat; the last one waits for rest, so that an interrupted message is answered.
+    """
     rng = Random(f"{seed} chat {chat}")
     acts: list[Act] = []
     count = rng.randint(2, 4)
@@ -87,7 +89,7 @@ WEIGHTS = {
     Fault.HANG: 4,
     Fault.RESTART_DATABASE: 3,
 }
-# The run begins with one of each of these, so that a short one has met them all.
+# A run begins with one of each of these, so that a short run has all of them.
 OVERTURE = (
     Fault.KILL,
     Fault.CUT,
@@ -104,7 +106,7 @@ OVERTURE = (
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault: after a pause, against a replica, for as long as it says."""
+    """One fault: its delay, its replica, and its duration."""
 
     fault: Fault
     pause_seconds: float
@@ -113,7 +115,7 @@ class Strike:
 
 
 def strikes(seed: int, replicas: int) -> Iterator[Strike]:
-    """Without end."""
+    """Yield faults without end."""
     rng = Random(f"{seed} faults")
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
     overture = list(OVERTURE)
@@ -124,12 +126,12 @@ def strikes(seed: int, replicas: int) -> Iterator[Strike]:
 
 
 def fails_first(seed: int, key: str) -> str | None:
-    """Which failure the provider answers the first attempt at a step with, if any."""
+    """Return the failure with which the provider answers the first attempt at a step, if any."""
     draw = Random(f"{seed} provider {key}").random()
     return "overloaded" if draw < 0.02 else "reset" if draw < 0.05 else None
 
 
 def pauses(seed: int, call_id: str) -> tuple[float, float]:
-    """How long an effect takes to happen, and how long its answer is on the way."""
+    """Return the delays of an effect and of its response."""
     rng = Random(f"{seed} effect {call_id}")
     return rng.uniform(0, 0.08), rng.uniform(0, 0.08)

@@ -1,12 +1,12 @@
-"""Kill replicas of a running server every few seconds, and see that the server answers throughout.
+"""Kills replicas of a running server every few seconds, and checks that the server answers throughout.
 
     python -m tests.chaos.slot_kills [--place first|random|both] [--seed 7] [--seconds 120] [--every 3] [--replicas 3]
 
-With `first`, the victim is always the replica of the first place, as soon as it has one that is ready. With `random`,
-it is any replica that is ready, as long as another one is ready too: without one, nobody could answer.
+With `first`, the replica of the first slot is killed as soon as it is ready. With `random`, any ready replica is killed
+while another one is ready, because otherwise no replica could answer.
 
-A request that meets the death of the replica that had accepted it is made once more, as clients do; one that fails
-twice in a row counts. At the end all places must be ready again.
+A request that fails because its replica died is repeated once, as clients do. A request that fails twice in a row
+counts as a failure. At the end, all slots must be ready again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.2
 READY_AGAIN_SECONDS = 90.0
 FAILURES = (OSError, HTTPException)
 
-Choice = Callable[[list[int]], int | None]  # of the places that are ready
+Choice = Callable[[list[int]], int | None]  # of the ready slots
 
 
 def first_place(ready: list[int]) -> int | None:
@@ -51,7 +51,7 @@ def random_place(seed: int) -> Choice:
 
 @dataclass(slots=True)
 class Findings:
-    """What a run saw. `absences` are the seconds from a kill until the place was ready again."""
+    """The observations of a run. `absences` are the seconds from a kill until the slot was ready again."""
 
     kills: int = 0
     skipped: int = 0
@@ -73,7 +73,7 @@ class Findings:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
     def look(self, slots: Sequence[ReplicaSlot], *, dead: dict[int, int]) -> list[int]:
-        """The places that are ready. `dead` has the restarts of a place when it was killed: later ones count."""
+        """Return the ready slots. `dead` has the number of restarts of a slot at its kill; later restarts count."""
         for slot in slots:
             self.most_deaths = max(self.most_deaths, slot.deaths)
             if slot.state is SlotState.READY and slot.restarts > dead.get(slot.index, slot.restarts):

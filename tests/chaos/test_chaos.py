@@ -1,4 +1,4 @@
-"""A short chaos run for every `make test`; `make chaos` is the long one."""
+"""A short chaos run for every `make test`. `make chaos` is the long one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHATS = 20
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not pytest's: it keeps what it made, and a run leaves a database behind."""
+    """A folder that is removed, unlike pytest's, because a run leaves a database."""
     folder = Path(tempfile.mkdtemp(prefix="rookery-chaos-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

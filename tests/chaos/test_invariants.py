@@ -1,4 +1,4 @@
-"""The judges of a chaos run, each shown a history that is right, and every way it could be wrong."""
+"""The invariants of a chaos run: a correct history, and every possible violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the models of a chaos run answer, and that a seed decides everything that is decided."""
+"""The answers of the models in a chaos run, and that a seed determines all decisions."""
 
 from __future__ import annotations
 

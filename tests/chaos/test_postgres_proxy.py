@@ -1,4 +1,4 @@
-"""The proxy in front of PostgreSQL: notifications are dropped, repeated and reordered, and nothing else is touched."""
+"""The PostgreSQL proxy: notifications are dropped, repeated and reordered, and all other messages are unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Takeovers as they are in production: how long one takes after a kill, and what a process does that was cut off.
+"""Takeovers with production settings: their duration after a kill, and the behavior of a process that was cut off.
 
-With the default numbers of the worker. Only the age of leases is helped along, where nobody wants to wait for it.
+The worker has its default configuration. Only leases are aged where the test would have to wait for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.transitions import BusyBehavior
-from tests.chaos.deployment import Deployment, open_town
+from tests.chaos.deployment import Deployment, open_deployment
 from tests.chaos.plans import Plan
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.records import Accepted, ChatRecord
@@ -29,7 +29,7 @@ AGE_LEASES = "UPDATE chat_heartbeats SET heartbeat_at = heartbeat_at - lease_ttl
 
 @pytest.fixture
 async def deployment(database_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
-    async with open_town(
+    async with open_deployment(
         lambda: database_url, tmp_path, seed=1, replicas=2, is_fast=False, has_doors=False, has_failures=False
     ) as deployment:
         yield deployment
@@ -85,13 +85,13 @@ async def test_all_chats_of_a_dead_owner_go_on_within_three_seconds(deployment: 
     for first in (0, 12, 24):
         took.append(await take_all_over(deployment, range(first, first + 12)))
         if took[-1] <= TAKEOVER_SECONDS:
-            break  # a machine that was busy with something else gets another chance
+            break  # a second try, because the machine may have been busy
     print("taken over after", *(f"{seconds:.2f} s" for seconds in took))
     assert min(took) <= TAKEOVER_SECONDS
 
 
 async def take_all_over(deployment: Deployment, numbers: range) -> float:
-    """Kill the owner of some new chats; how long until the last of its chats is asked for again."""
+    """Kill the owner of some new chats. Return the time until the last of them is requested again."""
     plans = [Plan(f"c{number}m0") for number in numbers]
     for plan in plans:
         deployment.providers.gates[f"{plan.name}-end"] = asyncio.Event()
@@ -123,7 +123,7 @@ async def test_process_that_was_suspended_in_an_answer_commits_nothing_and_leave
     await deployment.pool.execute(AGE_LEASES, chat_id)
     await deployment.providers.until_asked("c0m0-end", times=2)
 
-    # The other one is in the middle of the same step: only the fence tells the two apart.
+    # The other replica is inside the same step, so only the fence distinguishes the two.
     first.set()
     await resume_and_find_nothing_changed(deployment, chat_id, late)
 
@@ -149,17 +149,17 @@ async def test_process_that_was_suspended_in_a_tool_commits_nothing_and_leaves(d
     await rest(deployment, chat_id)
     chat = await deployment.read(chat_id)
     assert [effect.call_id for effect in deployment.effects.done] == ["c0m0-0-0"]
-    # Whoever took over could not know what had become of the call.
+    # The new owner could not know the outcome of the call.
     assert [result.is_error for row in chat.rows for result in row.results] == [True]
 
 
 async def resume_and_find_nothing_changed(deployment: Deployment, chat_id: UUID, late: ReplicaProcess) -> None:
-    """Until the process that comes back has understood that the chat is not its own any more."""
+    """Wait until the resumed process knows that it no longer owns the chat."""
     assert await deployment.owner(chat_id) not in (None, late)
     before = await deployment.read(chat_id)
 
     late.send(signal.SIGCONT)
-    # It hears of the takeover from hints that waited for it, and at the latest from its next beat.
+    # It learns of the takeover from hints that waited for it, at the latest with its next renewal.
     await until(lambda: has_no_runner(late), timeout=REST_SECONDS)
 
     assert await deployment.read(chat_id) == before

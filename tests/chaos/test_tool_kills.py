@@ -1,4 +1,4 @@
-"""Replicas with real workspaces are killed while agents work in them; `make chaos-tools` is the long version."""
+"""Replicas with real workspaces are killed while agents work in them. `make chaos-tools` is the long version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 40.0
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path, for the sockets of workspaces below it. Skips on a machine that has none."""
+    """A folder with a short path for the sockets of workspaces. Skip the test on a machine that cannot run them."""
     known_machine()
     folder = Path(tempfile.mkdtemp(prefix="rkc"))
     yield folder
@@ -31,6 +31,6 @@ async def test_every_effect_of_a_tool_happens_once_while_the_worker_dies(databas
     outcome = await kill_tools(database_url, folder, seed=SEED, kills=KILLS, chats=CHATS, say=print, seconds=SECONDS)
 
     assert outcome.faults == [], f"seed {SEED}, calls without a result at a kill: {outcome.struck}"
-    # Otherwise nobody was hit at work, and the run has shown nothing.
+    # Otherwise no replica was killed during work, and the run proves nothing.
     assert outcome.struck.total() > 0, outcome.struck
     assert outcome.taken.total() > 0, outcome.struck

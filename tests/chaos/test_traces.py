@@ -1,4 +1,4 @@
-"""The judges of a run with workspaces, each shown a trace that is right, and every way it could be wrong."""
+"""The invariants of a run with workspaces: a correct trace, and every possible violation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RIGHT = right()
 
 
 def told(tool: str, **value: Any) -> Trace:
-    """The first call of this tool tells something else."""
+    """Return a trace in which the first call of this tool reports something else."""
     call_id = next(call_id for call_id, name in RIGHT.calls if name == tool)
     changed = [
         replace(each, value={**each.value, **value}) if each.call_id == call_id else each for each in RIGHT.results

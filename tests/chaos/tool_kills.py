@@ -1,8 +1,8 @@
-"""Replicas with real workspaces that are killed again and again while agents work in them; then everything is judged.
+"""Kills replicas with real workspaces while agents work in them, and checks the invariants at the end.
 
-`python -m tests.chaos.tool_kills --help`. At first one process at a time: what it began is found by the next one, or
-not at all. Then two of them share the machine and its workspaces: whoever is left goes on with what the other one had
-in hand. Some are suspended instead, and wake up when their work is somebody else's.
+See `python -m tests.chaos.tool_kills --help`. First, there is one process at a time, and its successor finds its work.
+Then two replicas share the machine and its workspaces, and the survivor continues the work of the other. Some are
+suspended instead, and resume when another replica has their work.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from tests.eventually import until
 from tests.sandbox_cleanup import end_sandboxes
 
 JOBS = 2  # of one chat
-MOMENT_SECONDS = 2.0  # within which a replica dies after it has got something to do
+MOMENT_SECONDS = 2.0  # the time until a replica is killed after it got work
 BUSY_SECONDS = 120.0
 SETTLE_SECONDS = 180.0
 SHOWN = 50
 
-# With a second replica: this part of the kills, and of those this part suspends.
+# With a second replica: this share of the kills, and this share of those suspends.
 PAIRED = 0.5
 SUSPENDED = 0.1
-# A process that was suspended in the middle of a transaction is not waited for until its locks are broken.
+# A process that was suspended inside a transaction is resumed before its locks are broken.
 TAKEOVER_SECONDS = 20.0
 
 BUSY = "SELECT worker_id, array_agg(id) AS chats FROM chats WHERE worker_id = ANY ($1) GROUP BY worker_id"
-# In between a chat is nobody's: its owner is known to be dead, and it was not picked up yet.
+# In between, the chat has no owner: the old one is known to be dead, and no replica has taken it yet.
 ORPHANS = """
     SELECT id
       FROM chats
@@ -90,8 +90,10 @@ OPERATIONS = "SELECT kind, state FROM workspace_operations WHERE workspace_id = 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`struck` counts, by tool, the calls that had no result yet when their worker was killed; `taken`, those of them
-    that another replica went on with before their own came back. `kills` includes those that were `suspended` first.
+    """The outcome of a run.
+
+    `struck` counts, by tool, the calls without a result at the kill of their worker. `taken` counts those that another
+    replica continued before their own one restarted. `kills` includes replicas that were `suspended` first.
     """
 
     faults: list[str]
@@ -105,7 +107,7 @@ class Outcome:
 
 @dataclass
 class _Worker:
-    """Somebody who gives one chat its jobs."""
+    """A user who gives one chat its jobs."""
 
     person: Person
     user: UUID
@@ -113,8 +115,8 @@ class _Worker:
     sandboxes: list[int] = field(default_factory=list)
 
 
-class Yard:
-    """Everybody who gives the replicas something to do."""
+class Workload:
+    """All users who give the replicas work."""
 
     def __init__(self, pool: asyncpg.Pool, machine: Machine, watch: Watch, *, model: UUID, data: Path) -> None:
         self._pool = pool
@@ -125,7 +127,7 @@ class Yard:
         self.workers: list[_Worker] = []
 
     async def work(self, numbers: Iterator[int], is_over: asyncio.Event) -> None:
-        """One chat after the other, and at least one."""
+        """Run one chat after the other, at least one."""
         while True:
             await self._one_chat(next(numbers))
             if is_over.is_set():
@@ -150,7 +152,7 @@ class Yard:
         return sum([len(await sandboxes.find(Layout.of(self._data, str(row["id"])).directory)) for row in rows])
 
     async def open_calls(self, chats: Collection[UUID]) -> Counter[str]:
-        """Calls of these chats without a result, by tool."""
+        """Return the calls of these chats without a result, by tool."""
         found: Counter[str] = Counter()
         for chat_id in chats:
             calls, results = await self._conversation(chat_id)
@@ -196,11 +198,13 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-class Assassin:
-    """Ends replicas at random moments, and brings them back."""
+class ReplicaKiller:
+    """Kills replicas at random moments and restarts them."""
 
-    def __init__(self, yard: Yard, pool: asyncpg.Pool, replicas: Sequence[ReplicaProcess], *, seed: int) -> None:
-        self._yard = yard
+    def __init__(
+        self, workload: Workload, pool: asyncpg.Pool, replicas: Sequence[ReplicaProcess], *, seed: int
+    ) -> None:
+        self._workload = workload
         self._pool = pool
         self._replicas = replicas
         self._rng = Random(f"{seed} kills")
@@ -210,7 +214,7 @@ class Assassin:
         self.taken: Counter[str] = Counter()
 
     async def strike_alone(self) -> None:
-        """Kill the only one there is; its successor finds what it left."""
+        """Kill the only replica. Its successor finds its work."""
         first, *others = self._replicas
         await asyncio.gather(*(each.end() for each in others))
         await self._until_busy()
@@ -218,11 +222,11 @@ class Assassin:
         _, chats = await self._until_busy()
         await first.end()
         self.kills += 1
-        self.struck += await self._yard.open_calls(chats)
+        self.struck += await self._workload.open_calls(chats)
         await first.start()
 
     async def strike_one_of_two(self) -> None:
-        """Kill one that has something to do, and bring it back when the other one has taken that over."""
+        """Kill a replica with work, and restart it when the other one has taken over."""
         await asyncio.gather(*(each.start() for each in self._replicas))
         await self._until_busy()
         await self._moment()
@@ -232,10 +236,10 @@ class Assassin:
             victim.send(signal.SIGSTOP)
         else:
             await victim.end()
-        struck = {chat_id: await self._yard.open_calls([chat_id]) for chat_id in chats}
+        struck = {chat_id: await self._workload.open_calls([chat_id]) for chat_id in chats}
         orphans = await self._until_taken(chats, old_id, is_suspended=is_suspended)
         if is_suspended:
-            # It goes on where it was, and finds out that its work is not its own any more.
+            # It continues where it was, and finds that it no longer owns its work.
             victim.send(signal.SIGCONT)
             self.suspended += 1
             await self._moment()
@@ -244,12 +248,12 @@ class Assassin:
         self.kills += 1
         for chat_id, calls in struck.items():
             self.struck += calls
-            # Nobody but the other one could go on with it, or end it.
+            # Only the other replica can continue or end it.
             if chat_id not in orphans:
                 self.taken += calls
 
     async def _until_busy(self) -> tuple[ReplicaProcess, list[UUID]]:
-        """One that has chats in hand, with them."""
+        """Wait for a replica with chats. Return it and its chats."""
         up = {each.id: each for each in self._replicas if each.is_up}
         found: list[asyncpg.Record] = []
 
@@ -262,7 +266,7 @@ class Assassin:
         return up[chosen["worker_id"]], chosen["chats"]
 
     async def _until_taken(self, chats: Sequence[UUID], replica_id: UUID | None, *, is_suspended: bool) -> set[UUID]:
-        """Until the other one has all of them; those that it has not."""
+        """Wait until the other replica has all of them. Return those that it has not."""
         orphans: set[UUID] = set()
 
         async def look() -> bool:
@@ -278,32 +282,32 @@ class Assassin:
         return orphans
 
     async def _moment(self) -> None:
-        # The moment is the point of it; nothing is waited for.
+        # The moment is random, so there is nothing to wait for.
         await asyncio.sleep(self._rng.uniform(0, MOMENT_SECONDS))
 
 
 async def kill_tools(
     database_url: str, folder: Path, *, seed: int, kills: int, chats: int, say: Progress, seconds: float = inf
 ) -> Outcome:
-    """Keep so many chats at work until replicas were killed so often, let everybody finish, and judge.
+    """Keep this many chats active until this many replicas were killed, let all users finish, and check the invariants.
 
-    After so many seconds no further kill begins: on a machine that is very busy a run is shorter, not later.
+    After this many seconds, no further kill begins, so that a run on a busy machine is shorter and not later.
     """
     say(f"seed {seed}")
     started = time.monotonic()
     alone = kills - int(kills * PAIRED)
-    async with _open_yard(database_url, folder) as (yard, replicas, pool, watch):
+    async with _open_workload(database_url, folder) as (workload, replicas, pool, watch):
         is_over, numbers = asyncio.Event(), count()
-        crowd = [asyncio.create_task(yard.work(numbers, is_over)) for _ in range(chats)]
-        assassin = Assassin(yard, pool, replicas, seed=seed)
+        crowd = [asyncio.create_task(workload.work(numbers, is_over)) for _ in range(chats)]
+        killer = ReplicaKiller(workload, pool, replicas, seed=seed)
         try:
             for number in range(1, kills + 1):
-                # One of each kind at least.
+                # At least one of each kind.
                 if number not in (1, alone + 1) and time.monotonic() - started >= seconds:
                     continue
-                await (assassin.strike_alone() if number <= alone else assassin.strike_one_of_two())
+                await (killer.strike_alone() if number <= alone else killer.strike_one_of_two())
                 if number % 10 == 0 or number == kills:
-                    say(f"{number} of {kills} kills, {len(yard.workers)} chats, {time.monotonic() - started:.0f} s")
+                    say(f"{number} of {kills} kills, {len(workload.workers)} chats, {time.monotonic() - started:.0f} s")
             is_over.set()
             _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
             stuck = [f"still at work after {SETTLE_SECONDS:g} s: {chat}" for chat in watch.unrested()] if late else []
@@ -314,23 +318,23 @@ async def kill_tools(
             for worker in crowd:
                 worker.cancel()
             await asyncio.gather(*crowd, return_exceptions=True)
-        found = [await yard.trace(worker) for worker in yard.workers]
+        found = [await workload.trace(worker) for worker in workload.workers]
         return Outcome(
             faults=[*stuck, *(fault for trace in found for fault in traces.find_faults(trace))],
-            kills=assassin.kills,
-            suspended=assassin.suspended,
+            kills=killer.kills,
+            suspended=killer.suspended,
             chats=len(found),
             calls=sum(len(trace.calls) for trace in found),
-            struck=assassin.struck,
-            taken=assassin.taken,
+            struck=killer.struck,
+            taken=killer.taken,
         )
 
 
 @asynccontextmanager
-async def _open_yard(
+async def _open_workload(
     database_url: str, folder: Path
-) -> AsyncIterator[tuple[Yard, list[ReplicaProcess], asyncpg.Pool, Watch]]:
-    """Two replicas, of which the first is up. Whatever happens inside, no process of it is left, and no sandbox."""
+) -> AsyncIterator[tuple[Workload, list[ReplicaProcess], asyncpg.Pool, Watch]]:
+    """Open two replicas, of which the first is started. No process and no sandbox is left at the end."""
     data, ring = folder / "d", new_key("chaos")
     data.mkdir(mode=0o700)
     async with AsyncExitStack() as stack:
@@ -355,7 +359,7 @@ async def _open_yard(
             stack.push_async_callback(replicas[-1].end)
         await replicas[0].start()
         await until(lambda: pool.fetchval("SELECT count(*) > 0 FROM templates"), timeout=BUSY_SECONDS)
-        yield Yard(pool, Machine(pool, notifier), watch, model=model, data=data), replicas, pool, watch
+        yield Workload(pool, Machine(pool, notifier), watch, model=model, data=data), replicas, pool, watch
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
@@ -371,7 +375,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the logs of the replicas")
     options = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    # A short path: the sockets of workspaces are below it.
+    # A short path, because the sockets of workspaces are below it.
     with tempfile.TemporaryDirectory(prefix="rkc", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         with (folder / "people.log").open("w") as stream:

@@ -1,4 +1,4 @@
-"""What chats with workspaces leave behind, as plain values, and what must be true of them: everything happened once."""
+"""The results of chats with workspaces as plain values, and their invariants: everything happened once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """A chat that was given `jobs`.
+    """A chat with its `jobs`.
 
-    `sheets` are by the name of the job, `files` the bytes of those that the chat has, by id. `operations` are (kind,
-    state) of all workspaces; `sandboxes` is how many of them were found at each rest, after the last job too.
+    `sheets` are by the name of the job; `files` are the bytes of the chat's files by id. `operations` are (kind, state)
+    pairs of all workspaces. `sandboxes` is the number of sandboxes at each rest, also after the last job.
     """
 
     chat_id: str
@@ -64,7 +64,7 @@ def every_call_has_one_result(trace: Trace) -> Iterator[str]:
 
 
 def results_tell_what_happened(trace: Trace) -> Iterator[str]:
-    """A call that was run a second time would tell of a file that was there, or of output that began in the middle."""
+    """A call that ran twice would report an existing file, or output that begins in the middle."""
     results = {result.call_id: result.value for result in trace.results}
     for (call_id, _), (tool, output) in zip(trace.calls, _planned(trace), strict=False):
         value = results.get(call_id)
@@ -120,7 +120,7 @@ CHECKS = (
 
 
 def _planned(trace: Trace) -> list[tuple[str, str]]:
-    """Every call in order, with the output it is to have, if it is a command."""
+    """Yield every call in order, with its expected output if it is a command."""
     outputs = iter([output for job in trace.jobs for output in job.outputs()])
     names = [call.name for job in trace.jobs for batch in job.batches() for call in batch]
     return [(name, next(outputs) if name == "execute" else "") for name in names]

@@ -1,4 +1,4 @@
-"""The people of a run: each works through a script on one chat, and insists until the server has taken it."""
+"""The users of a run: each follows a script with one chat, and repeats a request until the server has accepted it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIND = """
 
 
 class Person:
-    """`accepted` holds what the server has taken, in the order it was said."""
+    """`accepted` holds the accepted messages in the order of sending."""
 
     def __init__(
         self, pool: asyncpg.Pool, machine_: Machine, watch: Watch, *, chat_id: UUID, user: UUID, model: UUID
@@ -42,7 +42,7 @@ class Person:
         self.accepted: list[Accepted] = []
 
     async def follow(self, script: tuple[Act, ...]) -> None:
-        """Do everything in the script, then wait until the chat has come to rest."""
+        """Follow the script, and wait until the chat is at rest."""
         for act in script:
             await asyncio.sleep(act.after_seconds)
             match act:
@@ -57,7 +57,7 @@ class Person:
         await self._watch.until_rest(self.chat_id)
 
     async def say(self, words: str, busy: BusyBehavior = BusyBehavior.QUEUE) -> None:
-        """The first words create the chat."""
+        """Send a message. The first one creates the chat."""
         if not self.accepted:
             await self._insist(lambda: self._create(words), lambda: self._has(words))
             self._watch.add(self.chat_id)
@@ -70,7 +70,7 @@ class Person:
         self._watch.expect(self.chat_id)
 
     async def stop(self) -> None:
-        """Whether anything ran or not: a chat at rest refuses, and that is all right."""
+        """Interrupt the chat. A chat at rest refuses that, which is not an error."""
         chat = self._machine.chat(self.chat_id)
         try:
             await self._insist(lambda: chat.update(machine.interrupt), _no)
@@ -85,7 +85,10 @@ class Person:
         await self._machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
 
     async def _insist(self, ask: Callable[[], Awaitable[object]], is_there: Callable[[], Awaitable[bool]]) -> None:
-        """Ask until it is done. When the answer was lost, look whether it was, as a client's idempotency key would."""
+        """Repeat a request until it is done.
+
+        If the response was lost, check whether it was done, like an idempotency key.
+        """
         while True:
             try:
                 await ask()
@@ -111,5 +114,5 @@ class Person:
 
 
 async def _no() -> bool:
-    """An interrupt leaves no trace to look for; a second one is refused, or stops the next turn."""
+    """Return False, because an interrupt leaves nothing to check. A second one is refused or stops the next turn."""
     return False

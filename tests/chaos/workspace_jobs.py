@@ -1,7 +1,8 @@
-"""What the model of a run with workspaces does: a message names a job, and the job says all calls and their effects.
+"""The jobs of the model in a run with workspaces. A message names a job, and the job defines all calls and their
+effects.
 
-A job is a value: whoever runs the model again after a crash asks for the same calls. Effects are made so that a second
-one shows: a line is added to a file, a line is put before the last one, a file is made where there was none.
+A job is a value, so the model makes the same calls after a crash. A second execution of an effect is visible: a line is
+appended to a file, a line is inserted before the last one, or a file is created that must not exist.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from rookery.llm.types import Call
 MODEL = "jobs"
 HOME = "/home/agent"
 LOG = "log"
-# In tenths of a second: some commands end before their worker is missed, some go on under the next one.
+# In tenths of a second: some commands end before their worker is missed, and some continue under the next one.
 LENGTHS = (2, 2, 8, 40)
 COMMANDS = 3
-# A command is not cut short because the machine is busy.
+# Long, so that a busy machine does not cut off a command.
 PATIENCE = "10m"
 
 
 @dataclass(frozen=True)
 class Job:
-    """`name` is unique in a run. The first job of a chat makes its workspace, the last one stops it."""
+    """A job. `name` is unique in a run. The first job of a chat creates its workspace, and the last one stops it."""
 
     name: str
     is_first: bool = False
@@ -46,13 +47,13 @@ class Job:
 
     @property
     def ticks(self) -> list[int]:
-        """How often each of its commands says something."""
+        """The number of lines that each of its commands prints."""
         return Random(self.name).choices(LENGTHS, k=COMMANDS)
 
     def batches(self) -> list[tuple[CallTool, ...]]:
-        """Calls that are made together, one batch after the other.
+        """The calls in batches, one after the other.
 
-        The quick ones are beside a command: the results of a batch are written when all are there, so a kill meets them
+        Quick calls are in a batch with a command. The results of a batch are committed together, so a kill happens
         between their effect and their result.
         """
         sheet = f"{HOME}/{self.sheet}"
@@ -69,11 +70,11 @@ class Job:
         return batches
 
     def lines(self) -> list[str]:
-        """What its commands add to the log and its edits to the sheet, each once."""
+        """The lines that its commands append to the log and its edits to the sheet, each once."""
         return [f"{self.name}-{number}" for number in range(COMMANDS)]
 
     def outputs(self) -> list[str]:
-        """All that its commands say."""
+        """The expected outputs of its commands."""
         return [said(ticks) for ticks in self.ticks]
 
 
@@ -92,7 +93,7 @@ def _edit(path: str, line: str) -> CallTool:
 
 
 def script(call: Call) -> Sequence[Step]:
-    """The first batch whose results are not there yet."""
+    """Return the first batch without results."""
     answered = len(results_since_user(call.prompt))
     for batch in Job.parse(last_user_text(call.prompt)).batches():
         if answered < len(batch):

@@ -1,4 +1,4 @@
-"""The command line as people and programs meet it: real processes, their output and their exit codes."""
+"""The command line: real processes, their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_module_is_the_same_program(tmp_path: Path, module: str) -> None:
 
 
 def test_process_does_not_collect_what_ends_with_it() -> None:
-    # What is registered first runs last.
+    # The function registered first runs last.
     code = (
         "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 1000)); "
         "from rookery.cli.main import main; raise SystemExit(main(['admin', 'config', '--json']))"
@@ -88,7 +88,7 @@ def test_every_setting_but_secrets_is_a_flag_of_every_command(tmp_path: Path, co
     assert "\nsettings:\n" in text
     for key in keys.KEYS:
         assert bool(re.search(rf"^  {key.flag} ", text, re.MULTILINE)) is key.has_flag, key.flag
-        # Among what is the command's own they would be a screen that nobody reads.
+        # The settings would fill a screen among the command's own arguments.
         assert f"[{key.flag}" not in text
 
 
@@ -245,7 +245,7 @@ def test_closed_streams_do_not_hurt_what_opens_files_and_sockets(tmp_path: Path,
 
     done = run(["sh", "-c", shell], environment(tmp_path))
 
-    said = "" if "2>&-" in closed else "rookery: Nobody answers at 127.0.0.1:1/x. Is PostgreSQL running there?\n"
+    said = "" if "2>&-" in closed else "rookery: No server answers at 127.0.0.1:1/x. Is PostgreSQL running there?\n"
     assert (done.returncode, done.stdout, done.stderr) == (4, "", said)
 
 
@@ -416,7 +416,7 @@ def test_progress_is_one_changing_line_on_a_terminal() -> None:
             out.line("done")
             out.finish()
             seen = b""
-            while len(seen) < len(expected):  # a terminal hands on what it was given bit by bit
+            while len(seen) < len(expected):  # a terminal delivers input in pieces
                 seen += os.read(leader, 1024)
     finally:
         os.close(leader)

@@ -1,4 +1,4 @@
-"""Clients of a real server, over a proxy that can be cut, with time in the hands of the test."""
+"""Clients of a real server, through a proxy that tests can cut, with a fake clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.machine.machine_rig import Rig as MachineRig
 
 
 class Rig:
-    """`client` goes through `proxy`, and its waits are on `clock`."""
+    """`client` connects through `proxy` and uses `clock`."""
 
     def __init__(self, rig: ApiRig, person: Person, chats: MachineRig) -> None:
         self.rig = rig
@@ -50,7 +50,7 @@ class Rig:
         return await self._stack.enter_async_context(client)
 
     async def chat(self, *said: str) -> ChatId:
-        """A chat that waits, with these messages by turns of user and assistant."""
+        """Create a waiting chat with these messages, alternately of user and assistant."""
         roles = (Role.USER, Role.ASSISTANT)
         rows = [NewMessage(role=roles[i % 2], content=(Text(words),)) for i, words in enumerate(said or ("hello",))]
         chat_id = await self.chats.create(*rows[:1])
@@ -60,7 +60,7 @@ class Rig:
         return chat_id
 
     async def running(self, *said: str) -> tuple[ChatId, Episode]:
-        """A chat whose answer is being written, and where to write it."""
+        """Create a running chat. Return it with its episode."""
         chat_id = await self.chats.create(NewMessage(role=Role.USER, content=(Text("hello"),)))
         return chat_id, await self.attempt(chat_id)
 
@@ -83,14 +83,14 @@ class Rig:
 
 
 def write(episode: Episode, *pieces: str) -> None:
-    """Live parts, each with a number of its own."""
+    """Add live parts, each with its own number."""
     for piece in pieces:
         episode.add_part(Role.ASSISTANT, Text(piece))
         episode.flush()
 
 
 async def follow(live: LiveChat, enough: Callable[[], bool]) -> list[Change]:
-    """Every change until enough is known."""
+    """Collect changes until a condition is met."""
     changes: list[Change] = []
     async with asyncio.timeout(20):
         while not enough():

@@ -1,4 +1,4 @@
-"""A whole server with one person in it, and chats that the tests move by hand."""
+"""A whole server with one user. The tests change its chats; no worker runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.store.machine.machine_rig import Rig as MachineRig
 
 @pytest.fixture
 async def house(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
-    """Nobody works on its chats: they are where the tests have put them."""
+    """A server without a worker."""
     async with open_house(database_url, tmp_path) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""A server below HTTP libraries: it answers as it is told, cuts connections, and keeps silent."""
+"""A raw socket server that sends given bytes, cuts connections, or does not answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Request:
 
 
 class RawServer:
-    """Takes the next of `replies` for every request; the last one is for all that follow."""
+    """Uses the next of `replies` for each request, and the last one for all further requests."""
 
     def __init__(self, *replies: Reply | Fault) -> None:
         self.replies = deque(replies)

@@ -1,4 +1,4 @@
-"""The client against a whole server: every namespace over a real socket, with a model that answers by a script."""
+"""The client with a whole server: every namespace over a real socket, with a scripted model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLOUR = DynamicTool(
 
 @pytest.fixture
 async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
-    """Its worker answers."""
+    """A server with a worker."""
     async with open_house(database_url, tmp_path, takes_chats=True) as opened:
         await opened.add_model("echo")
         yield opened
@@ -40,7 +40,7 @@ async def client(rig: ApiRig, ada: Person) -> AsyncIterator[AsyncRookery]:
 
 @pytest.fixture
 async def quiet(database_url: str, tmp_path: Path) -> AsyncIterator[AsyncRookery]:
-    """A client of a server on which nobody answers: chats stay as requests have left them."""
+    """A client of a server without a worker: chats keep the state that requests gave them."""
     async with open_house(database_url, tmp_path) as opened:
         await opened.add_model("echo")
         person = await opened.add("root", role=Role.ADMIN)
@@ -288,7 +288,7 @@ async def test_bytes_need_a_name(client: AsyncRookery) -> None:
 
 
 def steps(call: Call) -> Sequence[Step]:
-    """Asks for a colour, then tells it; whatever else it is asked (titles, labels) it answers shortly."""
+    """Ask for a color, then repeat it. Other requests (titles, labels) get a short answer."""
     if call.format is not None or "pick_colour" not in {tool.name for tool in call.tools}:
         return (Say('{"title": "Colours", "label": "Colours", "summary": "Colours."}'),)
     return (When((Say("So it is green."),), tool_result="green", otherwise=(CallTool("pick_colour", {"why": "art"}),)),)

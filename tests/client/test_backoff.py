@@ -1,4 +1,4 @@
-"""How long clients wait before they try again."""
+"""Retry delays of the client."""
 
 from __future__ import annotations
 

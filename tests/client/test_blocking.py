@@ -1,4 +1,4 @@
-"""Blocking code over an event loop in another thread."""
+"""The blocking client, with an event loop in another thread."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_interrupt_between_the_start_of_a_wait_and_its_future_cancels_it_too(
         calls += 1
         handle = schedule(*args)
         if calls == 1:
-            assert begun.wait(30)  # one that is cancelled before its first line would leave no trace
+            assert begun.wait(30)  # a coroutine that is canceled before its first line would leave no trace
             raise KeyboardInterrupt
         return handle
 

@@ -1,4 +1,4 @@
-"""Where WebSockets do not get through, the same stream comes as server-sent events."""
+"""The fallback to server-sent events if WebSockets do not work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is generated is what the generators give, and the blocking client has everything that the other one has."""
+"""Generated files are current, and the blocking client has everything that the asynchronous one has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an OpenAPI document to the structs of the client."""
+"""The generator of the client's structs from an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def document(*answers: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Makes the structs of the generated module, by name."""
+    """Return the structs of the generated module by name."""
 
     def make(*answers: Any) -> dict[str, Any]:
         module = ModuleType(NAME)
-        monkeypatch.setitem(sys.modules, NAME, module)  # where msgspec looks for what the names mean
+        monkeypatch.setitem(sys.modules, NAME, module)  # msgspec resolves the names in this module
         exec(compile(generate_client_models.generate(document(*answers)), NAME, "exec"), vars(module))
         return {name: kind for name, kind in vars(module).items() if getattr(kind, "__module__", "") == NAME}
 

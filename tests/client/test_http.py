@@ -1,4 +1,4 @@
-"""Requests over a real socket to a server that misbehaves: what is tried again, how long, and what it is called."""
+"""Requests to a misbehaving server: retries, timeouts and errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Following a chat on a real server: every message once, over cut cables, silent ones, and ends for good."""
+"""Following a chat on a real server: each message arrives once, despite cut and silent connections."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.messages import MessageId
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import State
+from rookery.server import listener
 from rookery.store import machine
 from tests.client.client_rig import Rig, follow, preview, texts, write
 from tests.eventually import until
@@ -36,6 +39,26 @@ async def test_history_arrives_as_one_change(rig: Rig, transport: Transport) -> 
     assert kinds(committed[0].events) == ["history_reset", *["message"] * 4, "status", "synced"]
     assert texts(live) == ["hello", "good morning", "how are you?", "well"]
     assert [message.role for message in live.messages] == ["user", "assistant"] * 2
+
+
+@BOTH
+async def test_server_on_a_unix_socket_is_followed(rig: Rig, transport: Transport) -> None:
+    chat_id = await rig.chat("hello", "good morning")
+
+    with (
+        tempfile.TemporaryDirectory(prefix="rk") as folder,
+        listener.unix_socket(Path(folder) / "api.sock") as listening,
+    ):
+        socket_path = str(Path(folder) / "api.sock")
+        async with (
+            listener.serving(rig.rig.replica.application, listening),
+            AsyncRookery("http://localhost", token=rig.person.token, unix_socket=socket_path) as client,
+            client.chats.stream(chat_id, transport=transport) as live,
+        ):
+            await follow(live, lambda: live.state.status == "waiting")
+            assert (await client.chats.get(chat_id)).id == chat_id
+
+    assert texts(live) == ["hello", "good morning"]
 
 
 @BOTH
@@ -291,7 +314,7 @@ async def test_reader_that_is_cancelled_may_read_on(rig: Rig, transport: Transpo
         await asyncio.wait([reading])
         await rig.chats.send(chat_id, "and now?")
         following = asyncio.create_task(follow(live, lambda: live.state.status == "running"))
-        if transport == "sse":  # the response went with whoever read it; another connection goes on
+        if transport == "sse":  # the response was read by the canceled task; another connection continues
             await rig.clock.fire("stream-retry")
         await following
 

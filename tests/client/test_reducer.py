@@ -1,4 +1,4 @@
-"""How a client turns events into what it shows."""
+"""The reducer from events to the view of a client."""
 
 from __future__ import annotations
 

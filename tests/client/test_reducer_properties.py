@@ -1,4 +1,4 @@
-"""Whatever is sent, split and cut off: once a synchronization is complete, the client shows what the server has."""
+"""After any complete synchronization, however it was split or cut, the client shows the state of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.client.reducer import Client
 
 Event = dict[str, Any]
 
-# What happens to a chat between two synchronizations.
+# Changes of a chat between two synchronizations.
 CHANGES = st.lists(
     st.one_of(
         st.tuples(st.just("say"), st.sampled_from(["user", "assistant", "tool"])),
@@ -23,20 +23,20 @@ CHANGES = st.lists(
     ),
     max_size=5,
 )
-# How a synchronization reaches the client: the sizes of its frames, and how many of them before the cable breaks.
+# The delivery of a synchronization: the sizes of its frames, and the number of frames before the connection is lost.
 DELIVERY = st.tuples(st.lists(st.integers(1, 4), max_size=4), st.none() | st.integers(0, 6), st.integers(0, 3))
 
 
 @dataclass
 class Server:
-    """The stored chat, and what a stream knows of its client. Ids only grow, as they do in the database."""
+    """The stored chat, and the state of one connection. Ids only grow, as in the database."""
 
     messages: dict[int, str] = field(default_factory=dict)
     queue: list[Event] = field(default_factory=list)
     status: str = "waiting"
     version: int = 0
     next_id: int = 1
-    sent: tuple[int, ...] | None = None  # the messages that this connection has sent
+    sent: tuple[int, ...] | None = None  # the messages sent on this connection
 
     def change(self, kind: str, how: Any) -> None:
         self.version += 1

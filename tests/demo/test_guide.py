@@ -1,4 +1,4 @@
-"""The guide against the built-in tools: their names, the shapes of their arguments, and their results."""
+"""The guide with the built-in tools: their names, their arguments, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Word = Annotated[str, Meta(pattern=r"\S")]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """Arguments as the tool takes them; what it does not know would be a mistake of the guide."""
+    """Strict arguments of a tool: an unknown argument is an error of the guide."""
 
 
 class Execute(Strict):
@@ -93,8 +93,13 @@ class SpawnAgent(Strict):
 
 
 class WaitAgent(Strict):
-    chat_id: Word
+    chat_id: Word | None = None
+    chat_ids: list[str] | None = None
     timeout_seconds: int = 300
+
+
+class Advisor(Strict):
+    question: Word
 
 
 class CreateWorkspace(Strict):
@@ -124,6 +129,7 @@ SHAPES: dict[str, type[Strict]] = {
     "propose_plan": ProposePlan,
     "spawn_agent": SpawnAgent,
     "wait_agent": WaitAgent,
+    "advisor": Advisor,
     "list_agents": Nothing,
     "process_list": Nothing,
     "list_templates": ListTemplates,
@@ -131,9 +137,9 @@ SHAPES: dict[str, type[Strict]] = {
     "start_workspace": Nothing,
     "stop_workspace": Nothing,
 }
-EVERYTHING = (*SHAPES, "process_output", "process_signal", "read_template", "read_skill", "message_agent", "advisor")
+EVERYTHING = (*SHAPES, "process_output", "process_signal", "read_template", "read_skill", "message_agent")
 
-# What a newcomer may say, and the tools it takes.
+# Requests of new users, and the tools that they need.
 REQUESTS = {
     "run `uname -a`": ["execute"],
     "run sleep 60 in the background": ["execute"],
@@ -148,6 +154,8 @@ REQUESTS = {
     "make a plan to tidy the home directory": ["write_file", "propose_plan"],
     "ask an agent to count the files in /etc": ["spawn_agent", "wait_agent"],
     "ask agents to count the files; name the kernel": ["spawn_agent", "spawn_agent", "wait_agent", "wait_agent"],
+    "delegate: tidy up": ["spawn_agent", "spawn_agent", "wait_agent"],
+    "ask the advisor: rewrite or patch?": ["advisor"],
     "list agents": ["list_agents"],
     "show me the running processes": ["process_list"],
     "list the templates": ["list_templates"],

@@ -1,4 +1,4 @@
-"""Titles, labels and summaries of the offline model, asked for as the server asks every model."""
+"""Titles, labels and summaries of the scripted model, requested as from any model."""
 
 from __future__ import annotations
 

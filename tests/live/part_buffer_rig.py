@@ -1,4 +1,4 @@
-"""A part buffer whose clock and timers a test controls, with helpers to read from it."""
+"""A rig for the part buffer: the test controls its clock and timers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResul
 from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import Subscription
-from rookery.live.limits import PartLimits
-from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.testing.clock import FakeClock
 
 KEY = EpisodeKey(ChatId(UUID(int=7)), 3, 1)
@@ -33,7 +32,7 @@ class ManualTimer:
 
 
 class Timers:
-    """Stands in for `loop.call_later`."""
+    """Replaces `loop.call_later`."""
 
     def __init__(self) -> None:
         self.started: list[ManualTimer] = []
@@ -72,7 +71,7 @@ class Rig:
 
 
 def read(subscription: Subscription) -> list[PartEvent]:
-    """All there is to read now."""
+    """Return all unread events."""
     events: list[PartEvent] = []
     while batch := subscription.pull():
         events += batch
@@ -80,7 +79,7 @@ def read(subscription: Subscription) -> list[PartEvent]:
 
 
 def texts(events: Iterable[PartEvent]) -> list[str]:
-    """The words of each event."""
+    """Return the text of each event."""
     return [deltas.piece(deltas.decode(data).part) or "" for _, _, data in events]
 
 
@@ -89,7 +88,7 @@ def as_json(event: PartEvent) -> Any:
 
 
 def spoken(live: Iterable[tuple[Role, Part]]) -> list[tuple[object, ...]]:
-    """What parts say, however they are cut into pieces: neighbours of one kind are put together."""
+    """Return the text of the parts, with neighbors of one kind merged."""
     said: list[tuple[object, ...]] = []
     for role, part in live:
         text = deltas.piece(part)

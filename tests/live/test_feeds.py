@@ -1,4 +1,4 @@
-"""Subscriptions: replay, following, waiting, and every kind of end."""
+"""Subscriptions: replay, following, waiting, and all reasons of an end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def collect(subscription: Subscription) -> tuple[str, EndReason | None]:
 
 
 async def settle() -> None:
-    """Let every task that can run do so."""
+    """Run all tasks that can run."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_cancelled_wait_loses_nothing() -> None:
     wait = asyncio.ensure_future(anext(subscription))
     await settle()
 
-    # Woken and cancelled in the same turn of the loop: the part must be there for the next wait.
+    # The reader is woken and cancelled in the same pass of the event loop. The next wait must return the part.
     rig.say("a", episode=episode)
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -166,7 +166,7 @@ async def test_closed_subscription_reads_nothing_and_may_be_closed_again() -> No
     assert rig.buffer.stats().subscribers == 0
 
 
-# Waking
+# Wake-ups
 
 
 async def test_reader_is_woken_once_until_it_has_read_everything() -> None:
@@ -214,7 +214,7 @@ async def test_reader_may_pull_and_close_others_while_it_is_woken() -> None:
     assert got == ["a", "b"]
 
 
-# Stalling
+# Stalled readers
 
 
 async def test_stalled_reader_is_dropped_while_others_go_on() -> None:
@@ -293,7 +293,7 @@ async def test_reader_that_never_read_a_closed_episode_is_dropped_too() -> None:
     assert subscription.end is EndReason.EVICTED
 
 
-# Feeds of other replicas: the events arrive encoded, and some of them merged
+# Feeds of other replicas, whose events are encoded and may be merged
 
 
 def event(seq: int, n: int, text: str) -> PartEvent:
@@ -317,7 +317,7 @@ async def test_reader_whose_place_was_merged_away_gets_the_merged_event() -> Non
     feed = Feed(FakeClock())
     feed.append(event(70, 70, "a"))
 
-    # It sees from `n` that its place is inside, and starts over.
+    # `n` shows that the requested number is inside this event, so the reader starts again.
     assert [(seq, n) for seq, n, _ in feed.subscribe(40).pull()] == [(70, 70)]
 
 

@@ -1,4 +1,4 @@
-"""The merge window and merged replays: what is joined, what is not, and when it is shown."""
+"""The merge window and merged replays: which parts are merged, and when they are published."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.live import deltas
 from rookery.live.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
-from rookery.live.limits import PartLimits
-from rookery.live.part_buffer import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey
+from rookery.live.part_buffer import FLUSHES_PER_CALLBACK, EpisodeFull, EpisodeKey, PartLimits
 from tests.live.part_buffer_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)
@@ -129,7 +128,7 @@ async def test_window_is_shown_when_the_episode_closes_and_its_timer_is_gone() -
 
 async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
     rig = Rig()
-    keys = [EpisodeKey(KEY.chat_id, 3, number + 1) for number in range(2 * FLUSHED_AT_ONCE + 1)]
+    keys = [EpisodeKey(KEY.chat_id, 3, number + 1) for number in range(2 * FLUSHES_PER_CALLBACK + 1)]
     episodes = [rig.episode(key) for key in keys]
     readers = [rig.buffer.subscribe(key) for key in keys]
     for episode in episodes:
@@ -139,9 +138,9 @@ async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
     rig.timers.fire()
 
     first = [texts(reader.pull()) for reader in readers]
-    assert first == [["b"]] * FLUSHED_AT_ONCE + [[]] * (FLUSHED_AT_ONCE + 1), "those that came first"
+    assert first == [["b"]] * FLUSHES_PER_CALLBACK + [[]] * (FLUSHES_PER_CALLBACK + 1), "those that came first"
     assert [timer.delay for timer in rig.timers.armed] == [0], "the others follow as soon as the loop has looked around"
-    # Behind its turn an episode waits for a window of its own; before it, what is said joins what waits already.
+    # After its flush, an episode waits for a new window. Before it, new text is merged with the pending text.
     rig.say("c", episode=episodes[0])
     rig.say("c", episode=episodes[-1])
     rig.close(keys[-2])
@@ -197,17 +196,17 @@ async def test_other_part_is_shown_at_once_behind_what_was_collected(role: Role,
         ),
         ([args("a"), args("b"), args("c")], [args("a"), args("bc")]),
         ([output("a"), output("b"), output("c")], [output("a"), output("bc")]),
-        # A block of its own: other start, other call.
+        # Another start time or another call is another block.
         ([Reasoning("a", START), Reasoning("b", LATER), Reasoning("c", LATER)], None),
         ([args("a"), args("b", "c2"), args("c")], None),
         ([output("a"), output("b", "c2"), output("c")], None),
-        # More than a piece.
+        # Parts that are never merged.
         ([Reasoning("a"), Reasoning("b", completed_at=START), Reasoning("c")], None),
         ([Reasoning("a"), Reasoning("", provider_meta={"signature": "s"}), Reasoning("c")], None),
         ([args("a"), ToolCall("c1", "look", args=Raw(b"{}"))], None),
         ([output("a"), ToolResult("c1", "look", result_delta="b", result_reset=True), output("c")], None),
         ([output("a"), ToolResult("c1", "look", result=Raw(b"1"))], None),
-        # Announced without words: the first words still go out at once.
+        # A start without text: the first text is still published immediately.
         ([Text(""), Text("a"), Text("b"), Text("c")], [Text(""), Text("a"), Text("bc")]),
     ],
     ids=lambda value: None if value is None else " ".join(type(part).__name__ for part in value),
@@ -226,7 +225,7 @@ async def test_only_pieces_of_one_block_are_joined(pieces: list[Part], merged: l
 
 
 async def fill(rig: Rig, *pieces: Part) -> None:
-    """An episode in which every piece has its own number."""
+    """Return an episode in which every piece has its own number."""
     episode = rig.episode()
     for part in pieces:
         episode.add_part(Role.ASSISTANT, part)

@@ -1,4 +1,4 @@
-"""Episodes: adding, numbering, limits and retention."""
+"""Episodes: parts, numbers, limits and retention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from msgspec import Raw
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, HookContext, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.live.feeds import EndReason
-from rookery.live.limits import PartLimits
 from rookery.live.part_buffer import (
     BufferClosed,
     EpisodeClosed,
@@ -20,6 +19,7 @@ from rookery.live.part_buffer import (
     EpisodeFull,
     EpisodeNotFound,
     PartBuffer,
+    PartLimits,
 )
 from rookery.runtime.clock import SystemClock
 from tests.live.part_buffer_rig import KEY, OTHER, START, Rig, as_json, read, texts
@@ -164,7 +164,7 @@ async def test_model_invocation_is_stamped_with_the_clock() -> None:
         rig.buffer.start_model_invocation(KEY)
 
 
-# The cap
+# The size limit
 
 
 async def test_twenty_thousand_deltas_fit_even_if_each_has_a_window_of_its_own() -> None:
@@ -234,7 +234,7 @@ async def test_closing_a_full_episode_changes_nothing_for_readers() -> None:
     assert late.end is EndReason.TRUNCATED
 
 
-# Collection
+# Dropped episodes
 
 
 async def test_closed_episode_is_kept_for_a_while_and_then_forgotten() -> None:
@@ -290,7 +290,7 @@ async def test_closed_episodes_have_room_together_and_the_oldest_that_nobody_rea
 
     rig.buffer.sweep()
 
-    # Somebody reads the first, the second went, and the last is still open.
+    # The first has a reader, the second is dropped, and the last is still open.
     assert [rig.buffer._episodes.get(key) is not None for key in keys] == [True, False, True, True]
     reader.close()
 

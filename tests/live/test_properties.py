@@ -1,4 +1,4 @@
-"""For any order of adding, subscribing, reading and closing: no reader misses, repeats or mixes up text."""
+"""For any order of adding, subscribing, reading and closing, no reader misses, repeats or mixes up text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from rookery.domain.chat.tool_calls import OpenCall
 from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import EndReason, Subscription
-from rookery.live.limits import PartLimits
-from rookery.live.part_buffer import EpisodeFull
+from rookery.live.part_buffer import EpisodeFull, PartLimits
 from tests.live.part_buffer_rig import KEY, START, Rig, read, spoken
 
 LATER = START + timedelta(seconds=1)
@@ -41,10 +40,10 @@ PARTS: st.SearchStrategy[Part] = st.one_of(
     st.just(File("image/png")),
 )
 LIVE = st.builds(LivePart, ROLES, PARTS)
-# None: the merge window ends here.
+# None means the end of the merge window.
 STREAM = st.lists(st.one_of(LIVE, LIVE, LIVE, st.none()), max_size=40)
 
-# The clock stands still: with the first every delta comes after a silence, with the second none.
+# The clock is stopped. With the first value, every delta follows a silence; with the second, none does.
 QUIET = st.sampled_from([0.0, 22.0])
 
 
@@ -55,7 +54,7 @@ def rows(live: Sequence[LivePart]) -> tuple[NewMessage, ...]:
 
 
 def stream(rig: Rig, steps: Sequence[LivePart | None]) -> tuple[LivePart, ...]:
-    """Play the steps into a new episode and return its draft."""
+    """Publish the steps in a new episode. Return its draft."""
     episode = rig.episode()
     for step in steps:
         if step is None:
@@ -121,7 +120,7 @@ class Reader:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """One episode with readers that come, read and go at any time, against a plain list of what was published."""
+    """One episode whose readers subscribe, read and leave at any time, compared with a list of its parts."""
 
     @initialize(
         merge_chars=st.sampled_from([1, 8, 512]),
@@ -139,7 +138,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def create(self) -> None:
         self.episode = self.rig.episode()
-        # Reads everything at once, always: the truth the others are held against.
+        # This reader reads everything immediately. The others are compared with it.
         self.first = Reader(self.rig.buffer.subscribe(KEY, wake=self.follow), 1, [])
         self.is_created = True
 

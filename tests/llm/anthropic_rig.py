@@ -1,4 +1,4 @@
-"""How the tests of the Messages wire build requests: models that can this and that, and what is sent to them."""
+"""Builders of requests for the tests of the Messages wire: models with certain capabilities, and sent requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def built(
 
 
 def sent(request: Request) -> Json:
-    """The body as the provider reads it."""
+    """Return the body as the provider decodes it."""
     return msgspec.json.decode(msgspec.json.encode(request.body))
 
 
@@ -61,7 +61,7 @@ def unmarked(value: Json) -> Json:
 
 
 def said(*messages: Any, **fields: Any) -> list[Json]:
-    """The messages of the request for this prompt, without cache marks."""
+    """Return the messages of the request for this prompt, without cache marks."""
     found: list[Json] = unmarked(body(Prompt(messages), **fields)["messages"])
     return found
 

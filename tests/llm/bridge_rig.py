@@ -1,7 +1,6 @@
-"""A model of pydantic-ai that plays events, and what tests of the bridge ask of it.
+"""A model of pydantic-ai that streams given events, and helpers for the tests of the bridge.
 
-It uses the library's own stream and parts manager, so what it sends is what real models send; only the provider behind
-it is missing.
+It uses the library's own stream and parts manager, so it sends what real models send. Only the provider is missing.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tests.llm.model_rig import Counted
 KEY = "very-secret-key-0123456789"
 ID = UUID("00000000-0000-4000-8000-000000000001")
 
-# One move of a model: events through the library's parts manager, an exception to raise, or something to wait for.
+# One move of a model: events for the library's parts manager, an exception to raise, or an event to wait for.
 Move: TypeAlias = Any
 
 
@@ -106,7 +105,7 @@ class Asked:
 
 
 class PlayedModel(Model):
-    """Plays one list of moves for each request; keeps what it was asked. `end` is what the stream says in the end."""
+    """Streams one list of moves per request, and records the requests. `end` is called at the end of the stream."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class PlayedModel(Model):
 
 @dataclass
 class Refusing:
-    """The request is refused before any stream."""
+    """A model that refuses the request before any stream."""
 
     error: Exception
 
@@ -183,7 +182,7 @@ def tool(name: str | None = None, args: Any = None, *, call_id: str | None = Non
 
 
 def whole(part: Any, place: str) -> Any:
-    """A part that comes at once."""
+    """Return a part that arrives as a whole."""
     return lambda manager: [manager.handle_part(vendor_part_id=place, part=part)]
 
 
@@ -220,14 +219,14 @@ def asking(*messages: PromptMessage, **fields: Any) -> Call:
 
 
 async def drain(model: LanguageModel, call: Call | None = None) -> list[StreamPart]:
-    """All parts; checks what holds for every call, and that no part shows the key."""
+    """Return all parts. Check the contract of `stream()`, and that no part contains the key."""
     parts = [part async for part in model.stream(call or asking())]
     check(parts)
     return parts
 
 
 def check(parts: list[StreamPart]) -> None:
-    """The contract of `stream()`."""
+    """Check the contract of `stream()`."""
     assert [type(part) in (Finish, StreamError) for part in parts] == [False] * (len(parts) - 1) + [True]
     assert all(type(part) is not Warnings for part in parts[1:])
     started = [part.id for part in parts if isinstance(part, TextStart | ReasoningStart | ToolInputStart)]
@@ -266,7 +265,7 @@ _NO_CAPS = Capabilities()
 
 
 async def ask(call: Call, *, caps: Capabilities = _NO_CAPS, **options: Any) -> tuple[Asked, dict[str, str]]:
-    """What a model was asked, and the warnings."""
+    """Return the request to a model, and the warnings."""
     model = PlayedModel([text("Yes.")], **options)
     parts = await drain(bridged(model, caps=caps), call)
     return model.asked[0], warnings_of(parts)

@@ -1,4 +1,4 @@
-"""A driver on the smallest wire, pointed at a raw server, and what its tests ask of it."""
+"""The driver with the smallest wire and a raw server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def model_at(
 
 
 async def drain(model: LanguageModel, call: Call = CALL) -> list[StreamPart]:
-    """All parts; checks what holds for every call, and that no part shows the key."""
+    """Return all parts. Check the contract of `stream()`, and that no part contains the key."""
     parts = [part async for part in model.stream(call)]
     assert [type(part) in (Finish, StreamError) for part in parts] == [False] * (len(parts) - 1) + [True]
     assert KEY not in repr(parts)
@@ -103,7 +103,7 @@ def error_of(parts: list[StreamPart]) -> ProviderError:
 
 
 def recording(seen: list[RawRequest], *replies: bytes) -> Handler:
-    """Answers each request with the next reply, and keeps the requests."""
+    """Answer each request with the next reply, and record the requests."""
     left = list(replies)
 
     async def handle(connection: Connection) -> None:

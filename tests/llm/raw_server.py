@@ -1,4 +1,4 @@
-"""A server that says exactly what a test wants, byte for byte, on a real socket."""
+"""A server that sends exactly the bytes of a test on a real socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RawRequest:
 
 @dataclass
 class Connection:
-    """The server's end of one connection. `lost` is set once the client is gone."""
+    """The server's end of one connection. `lost` is set when the client has closed it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -35,7 +35,7 @@ class Connection:
         await self.writer.drain()
 
     async def wait_until_lost(self) -> int:
-        """Read until the client is gone; returns how many bytes still came."""
+        """Read until the client has closed the connection. Return the number of bytes that still arrived."""
         received = 0
         with suppress(ConnectionError):
             while data := await self.reader.read(65_536):
@@ -44,7 +44,7 @@ class Connection:
         return received
 
     def reset(self) -> None:
-        """End with a reset instead of an orderly close."""
+        """End with a reset instead of a regular close."""
         self.writer.transport.abort()
 
 
@@ -60,7 +60,7 @@ class RawServer:
 
 @asynccontextmanager
 async def serving(handler: Handler, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
-    """Serve on loopback; `handler` has each connection for itself."""
+    """Serve on loopback. `handler` is called for each connection."""
     connections: list[Connection] = []
     tasks: set[asyncio.Task[None]] = set()
 
@@ -97,13 +97,13 @@ async def serving(handler: Handler, *, tls: ssl.SSLContext | None = None) -> Asy
 
 
 def answer(body: bytes, *, status: str = "200 OK", content_type: str = "text/event-stream", extra: str = "") -> bytes:
-    """A whole response with its length."""
+    """Return a complete response with its length."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{extra}\r\n"
     return head.encode() + body
 
 
 def stream_head(*, content_type: str = "text/event-stream", extra: str = "") -> bytes:
-    """The head of a response whose chunks follow."""
+    """Return the head of a response whose chunks follow."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n{extra}\r\n"
     return head.encode()
 
@@ -116,7 +116,7 @@ END = b"0\r\n\r\n"
 
 
 def answering(*answers: bytes) -> Handler:
-    """Answers each request of a connection with the same bytes, one `answers` after the other per connection."""
+    """Answer all requests of a connection with the same bytes; each connection uses the next of `answers`."""
     left = list(answers)
 
     async def handle(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Settings, thinking and tools of a Messages request: the tables, row by row."""
+"""Settings, thinking and tools of a Messages request: all rows of the tables."""
 
 from __future__ import annotations
 

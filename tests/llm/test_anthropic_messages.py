@@ -1,4 +1,4 @@
-"""History as the messages of a Messages request: order, files, reasoning, pairs, cache marks, prefixes."""
+"""The messages of a Messages request: order, files, reasoning, pairs, cache marks, prefixes."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_second_request_starts_with_the_bytes_of_the_first() -> None:
 
 
 def thought(fingerprint: bytes | None, overlay: str = "s", *, caps: Capabilities = BINDING, **fields: Any) -> Request:
-    """A second request whose first answer carries thinking, given after the prefix of this fingerprint."""
+    """Return a second request whose first answer has thinking with this prefix hash."""
     answer = assistant(PromptReasoning("hm", {"signature": "s"}), "b", prefix_fp=fingerprint)
     return built(Prompt((system(overlay), user("a"), answer, user("c"))), caps=caps, tools=(READ,), **fields)
 

@@ -1,4 +1,4 @@
-"""What is read from which event of a Messages stream."""
+"""The parts of each event of a Messages stream."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_call_cut_off_in_its_input_or_before_it_is_shown_and_not_made(reason: st
 
 
 def test_limit_strikes_the_last_call_only() -> None:
-    """A call that another block follows is whole, also without input."""
+    """A call that is followed by another block is complete, even without input."""
     cut = block(1, {**READ, "id": "toolu_2"}, {"type": "input_json_delta", "partial_json": '{"pa'})
 
     parts = folded([START, *block(0, READ), *cut, *ending("max_tokens")])
@@ -466,7 +466,7 @@ def test_whole_message_is_read_like_a_stream() -> None:
         "usage": {"input_tokens": 3, "output_tokens": 9},
     }
 
-    made = list(AnthropicFold("Anthropic").whole(msgspec.json.encode(message)))
+    made = list(AnthropicFold("Anthropic").read_document(msgspec.json.encode(message)))
 
     assert ReasoningEnd("0", {"signature": "s"}) in made
     assert TextDelta("1", "Hi") in made
@@ -486,7 +486,7 @@ def test_whole_message_is_read_like_a_stream() -> None:
     ],
 )
 def test_whole_answer_that_is_no_message_is_an_error(document: bytes, kind: ErrorKind) -> None:
-    (only,) = AnthropicFold("Anthropic").whole(document)
+    (only,) = AnthropicFold("Anthropic").read_document(document)
 
     assert isinstance(only, StreamError)
     assert only.error.kind is kind

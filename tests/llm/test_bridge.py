@@ -1,4 +1,4 @@
-"""The bridge as a whole: loading the library, closing its streams, showing no key."""
+"""The bridge as a whole: import of the library, closing of streams, and redaction of keys."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from tests.llm.bridge_rig import (
 LOOK = Tool(name="look", description="Look.", input_schema={"type": "object", "properties": {}})
 
 
-# Loading
+# Import
 
 
 def run(code: str) -> str:
-    """Runs in a fresh process: what is imported here says nothing about what an application imports."""
+    """Run code in a new process, because the imports of this one prove nothing."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -146,7 +146,7 @@ async def test_model_that_cannot_be_built_says_why(
 async def test_google_without_a_key_uses_the_credentials_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, key: SecretStr | None, environment: dict[str, str], provider: str
 ) -> None:
-    """Its package is made to be missing, so that the error says which of the two would have been used."""
+    """Its package is hidden, so that the error shows which of the two would have been used."""
     for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -200,7 +200,10 @@ def test_bedrock_is_given_the_time_to_connect_that_was_set() -> None:
 
 
 async def test_streams_of_bedrock_do_not_use_up_the_threads() -> None:
-    """Each holds a thread while it waits, as the package of Bedrock does; one more than usual must still go through."""
+    """Each stream holds a thread while it waits, as the Bedrock package does.
+
+    One more than the default must still work.
+    """
     count = int(anyio.to_thread.current_default_thread_limiter().total_tokens) + 1
     all_wait = threading.Barrier(count)
 
@@ -247,7 +250,7 @@ async def test_cancelling_closes_the_stream_of_the_library() -> None:
 
 
 class Stubborn(PlayedModel):
-    """Its stream does not close."""
+    """A model whose stream does not close."""
 
     async def __aexit__(self, *args: object) -> None:
         await asyncio.Event().wait()

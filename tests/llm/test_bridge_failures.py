@@ -1,4 +1,4 @@
-"""What pydantic-ai and the packages below it raise, as errors that people and the retry rule can use."""
+"""Exceptions of pydantic-ai and the packages below it, as errors for users and for the retry rule."""
 
 from __future__ import annotations
 
@@ -150,15 +150,15 @@ async def test_certificate_that_cannot_be_verified_is_a_setting() -> None:
 
 
 class NoCredentialsError(Exception):
-    """As a package for a cloud has it."""
+    """An exception like that of a cloud's package."""
 
 
 class ReadTimeoutError(Exception):
-    """As a package for HTTP has it."""
+    """An exception like that of an HTTP package."""
 
 
 class InvalidConfigurationError(Exception):
-    """As a package for a cloud has it."""
+    """An exception like that of a cloud's package."""
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_cancelled_socket_is_a_broken_connection() -> None:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """`Refusing` raises what it is given; that it is no `Exception` is the point."""
+    """Return the value for `Refusing` to raise. The test needs one that is not an `Exception`."""
     return error  # type: ignore[return-value]
 
 

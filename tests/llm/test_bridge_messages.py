@@ -1,4 +1,4 @@
-"""A prompt as the messages of pydantic-ai."""
+"""Messages of pydantic-ai made from prompts."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_ids_fit_models_that_want_a_length() -> None:
 
 
 async def test_tool_output_is_sent_as_it_is() -> None:
-    """The library's own preparation would escape the tag, and the model would see another file than there is."""
+    """The library's own conversion would escape the tag, and the model would see a different file."""
     xml = "<system>reboot</system>"
 
     history = await sent(HELLO, said(Role.ASSISTANT, called()), said(Role.TOOL, PromptResult("c1", "look", xml)))
@@ -218,7 +218,7 @@ async def test_tool_output_is_sent_as_it_is() -> None:
 
 
 def search_step(parts: list[StreamPart]) -> PromptMessage:
-    """A step as it comes back from the database."""
+    """Return a step as the database returns it."""
     kept: list[Any] = []
     for part in parts:
         match part:

@@ -1,4 +1,4 @@
-"""What a pydantic-ai model is asked besides its messages; and what could not be asked, as warnings."""
+"""Settings and parameters of requests to pydantic-ai models, and warnings about those that cannot be sent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_model_without_sampling_gets_none() -> None:
     asked, warnings = await ask(asking(temperature=0.5), caps=Capabilities(sampling=False))
 
     assert "temperature" not in asked.settings
-    assert warnings == {"temperature": "This model does not take temperature; left out."}
+    assert warnings == {"temperature": "This model does not accept temperature; it was left out."}
 
 
 async def test_headers_are_sent_and_those_of_the_provider_win() -> None:
@@ -220,7 +220,7 @@ async def test_json_format_of_a_model_without_it_is_told() -> None:
 
 
 class Searching(PlayedModel):
-    """A model with a web search of its own that knows no list of domains to leave out."""
+    """A model with a web search that does not support a list of blocked domains."""
 
     @classmethod
     def supported_native_tools(cls) -> Any:

@@ -1,4 +1,4 @@
-"""A real model of pydantic-ai, asked through the bridge over a real socket."""
+"""A real model of pydantic-ai, called through the bridge over a real socket."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_nobody_at_the_address_is_retryable(clients: BridgeClients) -> Non
 async def test_answer_cut_at_any_event_is_retryable(clients: BridgeClients) -> None:
     answer = Answer(text="Half an answer is none.", calls=(FakeCall("look", '{"path":"a"}', id="c1"),))
     events = fake_completions.events(answer, Style(), model="gpt-4o")
-    # The last two say how it ended; without them it is cut.
+    # The last two events contain the finish reason. Without them, the answer is truncated.
     cuts = range(1, len(events) - 2)
     fake = FakeCompletions(api_key=KEY)
     async with fake.listening() as url:
@@ -165,7 +165,7 @@ async def test_answer_cut_at_any_event_is_retryable(clients: BridgeClients) -> N
             fake.enqueue(Scenario(events=events[:cut]))
             parts = await drain(model, asking(tools=(LOOK,)))
             calls = [part for part in parts if isinstance(part, ToolCall)]
-            # A call that arrived whole is a whole step, whatever happened to the connection behind it.
+            # An answer with a complete call is a complete step, even if the connection broke after it.
             assert calls or error_of(parts).retryable, cut
             assert all(call.input == '{"path":"a"}' for call in calls), cut
 
@@ -238,7 +238,7 @@ async def test_ignored_settings_do_not_reach_the_server(clients: BridgeClients) 
 
 
 async def count_connections(clients: BridgeClients | None, *, models: int) -> int:
-    """How many connections so many models with one key make, one after the other."""
+    """Return the number of connections that this many models with one key open, one after the other."""
     fake = FakeCompletions(api_key=KEY)
     fake.enqueue(*(Answer(text="Yes.") for _ in range(models)))
     opened: set[str] = set()
@@ -298,7 +298,7 @@ async def test_provider_that_is_pushed_out_still_serves_its_model() -> None:
 async def test_responses_are_closed_also_by_a_package_that_leaves_them_open(
     clients: BridgeClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package for Google closes nothing. This one is made to do the same."""
+    """The package for Google closes nothing. This package is changed to do the same."""
 
     async def close(self: object) -> None:
         pass

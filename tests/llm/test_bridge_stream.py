@@ -1,4 +1,4 @@
-"""Streams of pydantic-ai models, as parts."""
+"""Parts of the streams of pydantic-ai models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COUNTED = UsageUpdate(
 
 
 async def played(*moves: Any, **options: Any) -> list[StreamPart]:
-    """The parts of these moves, without the count of tokens."""
+    """Return the parts of these moves, without usage."""
     parts = await drain(bridged(PlayedModel(list(moves), **options)))
     return [part for part in parts if not isinstance(part, UsageUpdate)]
 
@@ -282,7 +282,7 @@ async def test_each_source_is_told_once() -> None:
         ("length", FinishReason.LENGTH),
         ("content_filter", FinishReason.CONTENT_FILTER),
         (None, FinishReason.OTHER),
-        # Said by models that used a tool of the provider only.
+        # The reason of models that used only a tool of the provider.
         ("tool_call", FinishReason.STOP),
     ],
 )
@@ -416,7 +416,7 @@ def test_usage_is_never_negative_and_adds_up(input_: int, read: int, write: int,
 
 @st.composite
 def some_moves(draw: st.DrawFn) -> list[tuple[str, str, str]]:
-    """Moves of a few parts in any order, as providers that stream side by side make them."""
+    """Return moves of a few parts in any order, like those of providers that stream parts in parallel."""
     kinds = st.sampled_from(["text", "thinking", "signature", "tool"])
     move = st.tuples(kinds, st.sampled_from("abc"), st.text("xyz{}", max_size=3))
     return draw(st.lists(move, min_size=1, max_size=25))
@@ -441,7 +441,7 @@ def as_moves(told: list[tuple[str, str, str]]) -> list[Any]:
 
 
 def input_pieces(told: list[tuple[str, str, str]], part: str) -> list[str]:
-    """The input of a call, in as many pieces as it has moves."""
+    """Return the input of a call in as many pieces as it has moves."""
     count = sum(kind == "tool" and name == part for kind, name, _ in told)
     whole_input = '{"path":"' + part * count + '"}'
     cuts = [len(whole_input) * number // count for number in range(count + 1)] if count else []

@@ -1,4 +1,4 @@
-"""Streams of Chat Completions servers: however a server tells an answer, the same parts come of it."""
+"""Streams of Chat Completions servers: all forms of an answer give the same parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def as_event(scripted: ScriptedEvent) -> Event:
 
 
 def folded(scripted: Iterable[ScriptedEvent], *, think_tags: bool = False) -> list[StreamPart]:
-    """All parts of a stream that ends behind these events."""
+    """Return all parts of a stream that ends after these events."""
     fold = CompletionsFold("Some Server", think_tags=think_tags)
     fold.start("req_1")
     parts: list[StreamPart] = []
@@ -184,7 +184,7 @@ def test_every_dialect_says_the_same(style: Style) -> None:
 def test_whole_answer_of_a_server_that_ignores_stream_says_the_same() -> None:
     fold = CompletionsFold("Some Server")
     fold.start("req_1")
-    parts = list(fold.whole(msgspec.json.encode(document(replace(ANSWER, citations=(("u", "t"),)), "m"))))
+    parts = list(fold.read_document(msgspec.json.encode(document(replace(ANSWER, citations=(("u", "t"),)), "m"))))
 
     assert (reasoning_of(parts), text_of(parts)) == (ANSWER.reasoning, ANSWER.text)
     assert [(made.id, made.input) for made in calls_of(parts)] == [(c.id, c.arguments) for c in ANSWER.calls]
@@ -194,13 +194,15 @@ def test_whole_answer_of_a_server_that_ignores_stream_says_the_same() -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b"not json", b'{"choices": []}', b'"text"'])
 def test_document_that_is_no_answer_is_an_error_to_try_again(body: bytes) -> None:
-    parts = list(CompletionsFold("Some Server").whole(body))
+    parts = list(CompletionsFold("Some Server").read_document(body))
     assert error_of(parts).retryable
     assert len(parts) == 1
 
 
 def test_error_envelope_with_status_200_is_an_error() -> None:
-    parts = list(CompletionsFold("Some Server").whole(b'{"error": {"message": "No.", "code": "invalid_api_key"}}'))
+    parts = list(
+        CompletionsFold("Some Server").read_document(b'{"error": {"message": "No.", "code": "invalid_api_key"}}')
+    )
     assert error_of(parts).kind is ErrorKind.AUTH
 
 
@@ -222,7 +224,10 @@ def test_stream_cut_at_any_event_is_truncated_until_its_finish_reason(end: Any) 
 
 
 def test_stream_cut_within_calls_is_truncated_also_behind_a_whole_one() -> None:
-    """The first of several calls may be whole when the connection goes: half a step must not pass for a step."""
+    """The first of several calls may be complete when the connection breaks.
+
+    A partial step must not count as a step.
+    """
     scripted = events(replace(ANSWER, text="", reasoning=""), Style(finish="missing", end="eof"), model="m")
     for count in range(len(scripted) + 1):
         parts = folded(scripted[:count])

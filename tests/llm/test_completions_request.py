@@ -1,4 +1,4 @@
-"""Requests to Chat Completions servers: which fields and messages each kind of server gets."""
+"""Requests to Chat Completions servers: the fields and messages for each kind of server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wire(provider_type: str = "openai_compat", caps: Capabilities = CAPS, *, bas
 
 
 def sent(request: Request) -> Json:
-    """The body as the server reads it."""
+    """Return the body as the server decodes it."""
     return msgspec.json.decode(msgspec.json.encode(request.body))
 
 

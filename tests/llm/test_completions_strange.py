@@ -1,4 +1,4 @@
-"""Whatever a server sends, a Chat Completions stream ends in exactly one terminal part, with all blocks closed."""
+"""Whatever a server sends, a Chat Completions stream ends with exactly one terminal part, and all blocks are closed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rookery.llm.wire import Event
 
 Json = Any
 
-# Nothing here is about time, and busy machines are slow to make examples.
+# No time limits, because busy machines are slow to make examples.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 anything = st.recursive(
@@ -38,7 +38,7 @@ indexes = st.none() | st.integers(0, 2)
 
 
 def some(**known: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
-    """An object with any of these keys."""
+    """Return objects with any of these keys."""
     return st.fixed_dictionaries({}, optional=known)
 
 
@@ -122,4 +122,4 @@ def test_what_is_no_chunk_at_all_ends_in_order(sent: list[Json], strange: Json) 
 @unhurried
 @given(chunks | some(choices=anything) | anything)
 def test_whole_answers_of_any_kind_end_in_order(body: Json) -> None:
-    check_ending(list(CompletionsFold("Some Server").whole(msgspec.json.encode(body))))
+    check_ending(list(CompletionsFold("Some Server").read_document(msgspec.json.encode(body))))

@@ -1,4 +1,4 @@
-"""The table of errors, row by row, and the reading of refusals."""
+"""The table of errors, row by row, and the parsing of refusals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from rookery.llm import errors
 from rookery.llm.error_bodies import bare_urls, find_context_numbers, find_request_id, parse_retry_after, read_body
-from rookery.llm.errors import Broken, TransportError, classify, from_response, from_transport
-from rookery.llm.replay_ladder import find_replay_fault
+from rookery.llm.errors import (
+    TransportError,
+    TransportFault,
+    classify,
+    find_replay_fault,
+    from_response,
+    from_transport,
+)
 from rookery.llm.types import MAX_DETAIL, ErrorKind, ReplayFault
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -69,7 +75,7 @@ ROWS: list[tuple[int | None, str, str, ErrorKind, bool]] = [
     (418, "", "", ErrorKind.GENERIC, False),
     (302, "", "", ErrorKind.GENERIC, False),
     (None, "something_new", "what", ErrorKind.GENERIC, False),
-    # Words, where there is no status or none that says more.
+    # Words, for responses without a specific status.
     (None, "", "ai budget of this team", ErrorKind.USAGE_LIMIT, False),
     (None, "", "quota exceeded", ErrorKind.USAGE_LIMIT, False),
     (None, "", "Authentication failed", ErrorKind.AUTH, False),
@@ -90,23 +96,23 @@ ROWS: list[tuple[int | None, str, str, ErrorKind, bool]] = [
     (None, "", "stream error: stream ID 5; PROTOCOL_ERROR; timeout", ErrorKind.GENERIC, False),
     (None, "", "malformed configuration", ErrorKind.CONFIG, False),
     (None, "", "Unable to locate credentials", ErrorKind.CONFIG, False),
-    # A request that is itself at fault may quote any of these words.
+    # A response about an invalid request may quote any of these words.
     (400, "", "Invalid schema for function 'run': properties.timeout", ErrorKind.CONFIG, False),
     (404, "", "This model is unavailable in your region", ErrorKind.CONFIG, False),
     (422, "", "'timeout' must be a number", ErrorKind.CONFIG, False),
-    # Switched off: it travels as a 503.
+    # A disabled provider is reported with 503.
     (503, "provider_disabled", "", ErrorKind.PROVIDER_DISABLED, False),
     (503, "", "provider_disabled: switched off", ErrorKind.PROVIDER_DISABLED, False),
-    # A limit that time does not lift, even at 429.
+    # A limit that does not end with time, even with 429.
     (429, "", "AI budget of $5 reached", ErrorKind.USAGE_LIMIT, False),
     (400, "", "AI budget of $5 reached", ErrorKind.USAGE_LIMIT, False),
     (429, "", "error: insufficient_quota", ErrorKind.USAGE_LIMIT, False),
-    # Settings are settings at every status that is not about the key.
+    # Configuration errors, with every status that is not about the key.
     (503, "", "Model not found", ErrorKind.CONFIG, False),
     (429, "", "model_not_found", ErrorKind.CONFIG, False),
     (403, "", "unsupported model", ErrorKind.CONFIG, False),
     (401, "", "invalid model", ErrorKind.AUTH, False),
-    # Too long.
+    # Requests that are too long.
     (413, "", "", ErrorKind.CONTEXT_OVERFLOW, False),
     (400, "request_too_large", "", ErrorKind.CONTEXT_OVERFLOW, False),
     (400, "", "Context length exceeded", ErrorKind.CONTEXT_OVERFLOW, False),
@@ -114,15 +120,15 @@ ROWS: list[tuple[int | None, str, str, ErrorKind, bool]] = [
     (400, "context_exceeded", "", ErrorKind.CONTEXT_OVERFLOW, False),
     (429, "", "context_length_exceeded", ErrorKind.CONTEXT_OVERFLOW, False),
     (503, "", "maximum context length", ErrorKind.CONTEXT_OVERFLOW, False),
-    # The answer that the request built on is forgotten.
+    # The answer that the request refers to is gone.
     (400, "previous_response_not_found", "", ErrorKind.GENERIC, True),
     (404, "", "Previous response with id 'resp_1' not found.", ErrorKind.GENERIC, True),
     (401, "", "previous_response_not_found", ErrorKind.GENERIC, True),
-    # Codes know better than words and statuses.
+    # Codes precede words and statuses.
     (401, "rate_limit_error", "unauthorized", ErrorKind.RATE_LIMIT, True),
     (None, "rate_limit_exceeded", "quota of requests per minute", ErrorKind.RATE_LIMIT, True),
     (429, "model_not_found", "rate limit", ErrorKind.CONFIG, False),
-    # Order among words.
+    # The order of the words.
     (400, "", "overloaded, check your quota", ErrorKind.OVERLOADED, True),
     (401, "", "unauthorized: billing", ErrorKind.USAGE_LIMIT, False),
     (403, "", "forbidden: rate limit", ErrorKind.AUTH, False),
@@ -347,7 +353,7 @@ def test_hostile_text_is_not_searched_again_from_each_of_its_places(text: str) -
 
     classify("Acme", 400, text=bare_urls(text))
 
-    # Some hundredths of a second; searched from each place, it takes several seconds to minutes.
+    # This takes some hundredths of a second. A search from each position would take seconds to minutes.
     assert time.process_time() - started < 1.5
 
 
@@ -398,14 +404,14 @@ def test_redirect_tells_where_it_points_without_the_query() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind", "retry"),
     [
-        (Broken.CONNECT, ErrorKind.TIMEOUT, True),
-        (Broken.WRITE, ErrorKind.TIMEOUT, True),
-        (Broken.CUT, ErrorKind.TIMEOUT, True),
-        (Broken.CERTIFICATE, ErrorKind.CONFIG, False),
-        (Broken.REQUEST, ErrorKind.CONFIG, False),
+        (TransportFault.CONNECT, ErrorKind.TIMEOUT, True),
+        (TransportFault.WRITE, ErrorKind.TIMEOUT, True),
+        (TransportFault.CUT, ErrorKind.TIMEOUT, True),
+        (TransportFault.CERTIFICATE, ErrorKind.CONFIG, False),
+        (TransportFault.REQUEST, ErrorKind.CONFIG, False),
     ],
 )
-def test_broken_connection_decides_kind_and_retry(reason: Broken, kind: ErrorKind, retry: bool) -> None:
+def test_broken_connection_decides_kind_and_retry(reason: TransportFault, kind: ErrorKind, retry: bool) -> None:
     error = from_transport("Acme", TransportError(reason, "see https://a:b@host/p?q=1#f now"))
 
     assert (error.kind, error.retryable) == (kind, retry)
@@ -414,7 +420,7 @@ def test_broken_connection_decides_kind_and_retry(reason: Broken, kind: ErrorKin
 
 
 def test_every_way_a_connection_breaks_has_its_row() -> None:
-    assert set(errors._TRANSPORT_RULES) == set(Broken)
+    assert set(errors._TRANSPORT_RULES) == set(TransportFault)
 
 
 def test_bare_urls_keep_what_is_not_secret() -> None:

@@ -1,4 +1,4 @@
-"""Whole answers and objects, from a model that says what each case needs."""
+"""Complete answers and objects, from a model with given answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Title(BaseModel):
 
 
 class Talker:
-    """A model that gives the next of its answers to each call, and keeps the calls."""
+    """A model that gives the next of its answers to each call, and records the calls."""
 
     provider_id = UUID(int=1)
     provider_type = "openai_compat"

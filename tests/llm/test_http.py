@@ -1,4 +1,4 @@
-"""The HTTP interface over real sockets: what servers do to a connection, and what becomes of it."""
+"""The HTTP client over real sockets: faults of servers, and their effect on connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rookery.llm.errors import Broken, TransportError
+from rookery.llm.errors import TransportError, TransportFault
 from rookery.llm.http import HttpClients, HttpStream, Tls
 from tests.llm.raw_server import END, Connection, Handler, answer, answering, chunk, serving, stream_head
 
@@ -54,7 +54,7 @@ async def test_connection_that_takes_too_long_is_given_up_after_the_time_that_wa
 
     async def handle(connection: Connection) -> None:
         greeted.set()
-        await asyncio.Event().wait()  # never a word of TLS
+        await asyncio.Event().wait()  # never sends TLS data
 
     async with serving(handle) as server:
         with pytest.raises(TransportError, match=r"No connection within 0\.1 s\.") as refusal:
@@ -62,7 +62,7 @@ async def test_connection_that_takes_too_long_is_given_up_after_the_time_that_wa
         assert greeted.is_set()
     await clients.close()
 
-    assert refusal.value.reason is Broken.CONNECT
+    assert refusal.value.reason is TransportFault.CONNECT
 
 
 async def test_request_is_a_post_with_exactly_our_headers_and_body(clients: HttpClients) -> None:
@@ -217,7 +217,7 @@ async def test_cancelling_while_the_request_is_written_closes_the_socket() -> No
     reached = asyncio.Event()
 
     async def handle(connection: Connection) -> None:
-        # Only a little is read, so most of the request waits in the client.
+        # The server reads only a little, so most of the request waits in the client.
         await connection.reader.readexactly(10)
         reached.set()
         await asyncio.Event().wait()
@@ -230,7 +230,7 @@ async def test_cancelling_while_the_request_is_written_closes_the_socket() -> No
         with pytest.raises(asyncio.CancelledError):
             await task
 
-        # What the library had not handed to the socket yet is not sent any more.
+        # Data that the library has not passed to the socket is not sent any more.
         received = await asyncio.wait_for(server.connections[0].wait_until_lost(), 1)
         assert received < len(body)
     await clients.close()
@@ -245,13 +245,13 @@ async def test_request_that_is_not_taken_is_given_up(clients: HttpClients) -> No
         with pytest.raises(TransportError) as caught:
             await post(clients, server.url, b"x" * 50_000_000)
 
-    assert caught.value.reason is Broken.WRITE
+    assert caught.value.reason is TransportFault.WRITE
 
 
 async def test_slow_answer_is_not_taken_for_a_request_that_is_not_taken(clients: HttpClients) -> None:
     async def handle(connection: Connection) -> None:
         await connection.read_request()
-        # Longer than the time for writing, which is over once all is written.
+        # Longer than the limit for writing, which does not apply after the request is written.
         with suppress(TimeoutError):
             await asyncio.wait_for(connection.wait_until_lost(), 0.5)
         await connection.send(answer(b"at last"))
@@ -270,7 +270,7 @@ async def test_nobody_listening_is_a_connect_error(clients: HttpClients) -> None
     with pytest.raises(TransportError) as caught:
         await post(clients, url)
 
-    assert caught.value.reason is Broken.CONNECT
+    assert caught.value.reason is TransportFault.CONNECT
 
 
 async def test_every_way_to_break_a_connection_is_a_transport_error_without_the_key(clients: HttpClients) -> None:
@@ -289,7 +289,7 @@ async def test_every_way_to_break_a_connection_is_a_transport_error_without_the_
                 with pytest.raises(TransportError) as caught:
                     await drain(clients, server.url)
 
-            assert caught.value.reason is Broken.CUT, (size, resets)
+            assert caught.value.reason is TransportFault.CUT, (size, resets)
             assert KEY not in "".join(traceback.format_exception(caught.value))
             assert caught.value.__context__ is None
 
@@ -312,7 +312,7 @@ async def test_url_that_cannot_be_asked_is_a_request_error(clients: HttpClients,
     with pytest.raises(TransportError) as caught:
         await clients.client(url).open(url, headers={}, body=b"")
 
-    assert caught.value.reason is Broken.REQUEST
+    assert caught.value.reason is TransportFault.REQUEST
 
 
 async def test_header_with_a_line_break_is_a_request_error(clients: HttpClients) -> None:
@@ -320,7 +320,7 @@ async def test_header_with_a_line_break_is_a_request_error(clients: HttpClients)
         with pytest.raises(TransportError) as caught:
             await clients.client(server.url).open(server.url, headers={"x-api-key": f"{KEY}\nx: y"}, body=b"")
 
-    assert caught.value.reason is Broken.REQUEST
+    assert caught.value.reason is TransportFault.REQUEST
     assert KEY not in repr(caught.value)
 
 
@@ -388,7 +388,7 @@ async def test_clients_share_a_pool_for_the_same_base_url_and_checks(clients: Ht
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for localhost that signs itself: its file, and a server's context with it."""
+    """Return the file of a self-signed certificate for localhost, and a server context with it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -423,7 +423,7 @@ async def test_unknown_certificate_is_refused_and_trusted_when_told_so(
         trusted = await post(clients, server.url, tls=Tls(ca_file=str(file)))
         unchecked = await post(clients, server.url, tls=Tls(verify=False))
 
-        assert caught.value.reason is Broken.CERTIFICATE
+        assert caught.value.reason is TransportFault.CERTIFICATE
         assert await trusted.read(100) == await unchecked.read(100) == b"safe"
         trusted.close()
         unchecked.close()
@@ -433,7 +433,7 @@ async def test_missing_file_of_authorities_is_a_certificate_error(clients: HttpC
     with pytest.raises(TransportError) as caught:
         await post(clients, "https://localhost:1", tls=Tls(ca_file=str(tmp_path / "none.pem")))
 
-    assert caught.value.reason is Broken.CERTIFICATE
+    assert caught.value.reason is TransportFault.CERTIFICATE
 
 
 async def test_cancelling_over_tls_does_not_wait_for_the_farewell(
@@ -452,7 +452,7 @@ async def test_cancelling_over_tls_does_not_wait_for_the_farewell(
         port = int(server.url.rpartition(":")[2])
 
         async def relay(connection: Connection) -> None:
-            """Passes bytes on until the server goes deaf: then no farewell comes back, however long one waits."""
+            """Relay bytes until the server stops responding. After that, the TLS close is never answered."""
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             answers = asyncio.create_task(pump(reader, connection.writer))
             try:

@@ -1,4 +1,4 @@
-"""The key goes into one header of a request and nowhere else: whatever a provider answers, and whoever prints what."""
+"""The key is in one header of a request and nowhere else, whatever a provider answers and whatever is printed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.store.models.rows import KEY as CENTRAL_KEY
 from tests.store.models.rows import RING, open_nest
 from tests.wire.prompts import user
 
-# It looks like no kind of key: only who knows its value can hide it.
+# The key matches no pattern, so only its value can be hidden.
 KEY = "aviary.9f8e7d6c5b4a/+x=very~private"
-# An error is cut to 500 characters; this one would be cut in the middle of the key.
+# Errors are cut to 500 characters. This one would be cut inside the key.
 LONG = "x" * (500 - len(KEY) // 2) + KEY
 
 KINDS = {
@@ -101,7 +101,7 @@ ANSWERS: dict[str, bytes] = {
 
 
 class Watch:
-    """Everything that was shown while a test ran."""
+    """Records everything that was printed during a test."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG)
@@ -118,7 +118,7 @@ class Watch:
 
 
 def shown(thing: object) -> list[str]:
-    """All the ways in which a thing gets printed, stored or sent."""
+    """Return all forms in which a value is printed, stored or sent."""
     texts = [repr(thing), str(thing), f"{thing}"]
     if hasattr(thing, "__dict__"):
         texts.append(repr(vars(thing)))
@@ -161,7 +161,7 @@ def recorder(seen: list[RawRequest], reply: bytes) -> Handler:
 
 
 def check_requests(seen: list[RawRequest], header: str, prefix: str) -> None:
-    """The key is in its header, and in no other byte of any request."""
+    """Check that the key is in its header and in no other byte of any request."""
     assert seen
     for request in seen:
         assert request.headers[header] == prefix + KEY

@@ -1,4 +1,4 @@
-"""The driver over real sockets: whatever a server does, one terminal part, a message for people, and no key."""
+"""The driver over real sockets: every fault of a server gives one terminal part, without the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While a model writes, what arrives within a moment is read together, and pieces of one text become one."""
+"""While a model writes, text that arrives within a short time is read together, and pieces of one text are merged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.live.limits import PartLimits
-from rookery.llm.errors import Broken, TransportError
+from rookery.live.part_buffer import PartLimits
+from rookery.llm.errors import TransportError, TransportFault
 from rookery.llm.http import GATHER_SECONDS, HttpClients, HttpStream
-from rookery.llm.response_stream import has_words, joined
+from rookery.llm.response_stream import has_text, joined
 from rookery.llm.types import Finish, ReasoningDelta, ReasoningStart, StreamPart, TextDelta, TextStart, ToolInputDelta
 from tests.llm.model_rig import CALL, DONE, HELLO, drain, model_at
 from tests.llm.raw_server import END, Connection, Handler, chunk, serving, stream_head
@@ -25,7 +25,7 @@ Say = Callable[[bytes], Awaitable[None]]
 
 @asynccontextmanager
 async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say, asyncio.Event]]:
-    """A stream whose first chunk was read; what to send next; and when to end in the middle of the body."""
+    """Return a stream whose first chunk was read, a function to send more, and one to end inside the body."""
     connected: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()
 
@@ -53,7 +53,7 @@ async def test_reads_are_a_moment_apart() -> None:
         assert await stream.gathered() == b"two"
         await say(chunk(b"three"))
         assert await stream.gathered() == b"three"
-        # Timers of the loop count whole milliseconds.
+        # Timers of the event loop have a resolution of whole milliseconds.
         assert loop.time() - began >= 0.098
 
 
@@ -94,7 +94,7 @@ async def test_who_sends_much_is_not_kept_waiting_and_keeps_nobody_else_waiting(
             received += len(await stream.gathered())
             assert turns > before
         others.cancel()
-        # It comes in some thirty reads: with a pause between them it would take half a minute.
+        # It arrives in about thirty reads. With a pause between them, it would take half a minute.
         assert loop.time() - began < 10
         await clients.close()
 
@@ -111,7 +111,7 @@ async def test_closing_and_cancelling_end_the_wait() -> None:
         stream.close()
         with pytest.raises(TransportError) as raised:
             await waiting
-        assert raised.value.reason is Broken.CUT
+        assert raised.value.reason is TransportFault.CUT
 
 
 async def test_lost_connection_is_told_after_the_moment() -> None:
@@ -119,7 +119,7 @@ async def test_lost_connection_is_told_after_the_moment() -> None:
         leave.set()
         with pytest.raises(TransportError) as raised:
             await stream.gathered()
-        assert raised.value.reason is Broken.CUT
+        assert raised.value.reason is TransportFault.CUT
 
 
 def test_what_was_gathered_is_shown_without_another_wait() -> None:
@@ -127,7 +127,7 @@ def test_what_was_gathered_is_shown_without_another_wait() -> None:
 
 
 async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
-    """The first word is shown before anything is waited for; all behind it arrive as one piece, with the end."""
+    """The first word is shown immediately. All words after it arrive as one piece with the end."""
     shown = asyncio.Event()
 
     async def handle(connection: Connection) -> None:
@@ -150,7 +150,7 @@ async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
 
 
 async def test_what_came_before_the_connection_broke_is_not_lost() -> None:
-    """The last words and the end are there; only the body was not ended. Who reads late must not lose them."""
+    """The last words and the end have arrived, and only the body is not complete. A late reader must not lose them."""
     shown = asyncio.Event()
 
     async def handle(connection: Connection) -> None:
@@ -176,7 +176,7 @@ async def test_break_behind_words_is_told_after_them() -> None:
         assert await stream.gathered() == b"two"
         with pytest.raises(TransportError) as raised:
             await stream.gathered()
-        assert raised.value.reason is Broken.CUT
+        assert raised.value.reason is TransportFault.CUT
 
 
 async def test_whole_answer_is_the_same_however_long_is_gathered() -> None:
@@ -207,7 +207,7 @@ OTHERS: st.SearchStrategy[StreamPart] = st.sampled_from([TextStart("a"), Reasoni
 
 
 def spelled(parts: list[StreamPart]) -> list[object]:
-    """Every character with the block it belongs to, and everything else in its place."""
+    """Return every character with its block, and all other parts in their position."""
     found: list[object] = []
     for part in parts:
         if isinstance(part, TextDelta | ReasoningDelta):
@@ -224,7 +224,7 @@ def test_joining_keeps_every_character_in_its_block_and_order(parts: list[Stream
     result = list(joined(parts))
 
     assert spelled(result) == spelled(parts)
-    assert has_words(result) == has_words(parts)
+    assert has_text(result) == has_text(parts)
     for one, other in pairwise(result):
         if isinstance(one, TextDelta | ReasoningDelta | ToolInputDelta) and type(one) is type(other):
             assert one.id != other.id

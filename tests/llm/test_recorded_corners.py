@@ -1,4 +1,4 @@
-"""What recorded streams of real providers taught: corners where the wires were read wrongly."""
+"""Regression tests from recorded streams of real providers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_sources_of_a_web_search_are_not_sent_back() -> None:
     sent: Json = dict(_without_sources(item))
 
     assert sent["action"] == {"type": "search", "query": "q"}
-    assert item["action"]["sources"]  # the stored one stays as it came
+    assert item["action"]["sources"]  # the stored item is unchanged
     bare: Json = {"type": "web_search_call", "action": None}
     assert _without_sources(bare) == bare
 
@@ -102,7 +102,7 @@ def call(item_id: str, name: str) -> Json:
 
 @pytest.mark.parametrize("ids", [("m1", "f1"), ("changed", "other"), (None, None)])
 def test_items_are_matched_by_id_or_type_and_never_by_their_place_in_the_list(ids: tuple[str | None, ...]) -> None:
-    """A server numbered its items 0 and 2, and listed two of them in the end."""
+    """A server numbered its items 0 and 2, and listed two of them at the end."""
     parts = responses(
         {"type": "response.created", "response": {"id": "r"}},
         {"type": "response.output_item.done", "output_index": 0, "item": message("m1", "Hello.")},
@@ -281,7 +281,7 @@ async def test_invalid_tool_call_behind_an_empty_first_chunk_is_asked_for_again_
 
 
 def test_hint_shows_the_model_what_it_wrote_behind_the_prompt() -> None:
-    hinted = model._hinted(CALL, "run(")
+    hinted = model._with_call_note(CALL, "run(")
 
     assert hinted.prompt.messages[:-1] == CALL.prompt.messages
     (part,) = hinted.prompt.messages[-1].parts

@@ -1,4 +1,4 @@
-"""The replay ladder over real sockets: a history that is refused is repaired once per rung, and only before a part."""
+"""The replay ladder over real sockets: a refused history is repaired once per rung, and only before the first part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Responses wire: which request a call becomes, item by item."""
+"""The Responses wire: the request of a call, item by item."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def built(call: Call, caps: Capabilities = REASONS) -> dict[str, Any]:
 
 
 def items(*messages: PromptMessage, caps: Capabilities = REASONS, **fields: Any) -> list[Any]:
-    """The items of these messages; calls that are left open get an output, which is taken off again."""
+    """Return the items of these messages. Open calls get an output, which is removed from the result."""
     calls = [
         part
         for message in messages

@@ -1,4 +1,4 @@
-"""The Responses wire: which parts the events of a stream become."""
+"""The Responses wire: the parts of the events of a stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fold(*events: dict[str, Any], ends: bool = False) -> list[StreamPart]:
 
 
 def feed(*outputs: Output, ending: Ending | None = None, piece: int = 100) -> list[StreamPart]:
-    """The parts of an answer of the fake, without the start."""
+    """Return the parts of an answer of the fake server, without the start."""
     events = [payload for _, payload in FakeResponses().answer(*outputs, ending=ending, piece=piece)]
     started, *parts = fold(*events)
     assert isinstance(started, ResponseStarted)
@@ -485,7 +485,7 @@ def test_broken_item_is_a_retryable_error() -> None:
 
 
 def test_error_document_instead_of_a_stream_is_an_error() -> None:
-    (part,) = ResponsesFold("OpenAI").whole(b'{"error":{"message":"Too many.","code":"rate_limit_exceeded"}}')
+    (part,) = ResponsesFold("OpenAI").read_document(b'{"error":{"message":"Too many.","code":"rate_limit_exceeded"}}')
 
     assert isinstance(part, StreamError)
     assert part.error.kind is ErrorKind.RATE_LIMIT
@@ -493,7 +493,7 @@ def test_error_document_instead_of_a_stream_is_an_error() -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b"{broken", b'{"output":[{"type":7}]}'])
 def test_document_that_cannot_be_read_is_an_error(body: bytes) -> None:
-    *_, part = ResponsesFold("OpenAI").whole(body)
+    *_, part = ResponsesFold("OpenAI").read_document(body)
 
     assert isinstance(part, StreamError)
     assert part.error.retryable

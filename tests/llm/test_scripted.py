@@ -64,7 +64,7 @@ BOUND = "<workspace-context>\nOperating system: linux\nWorking directory: /home/
 
 
 def asking(text: str, *later: PromptMessage, tools: Sequence[str] = TOOLS, system: str = BOUND) -> Call:
-    """A turn of a chat that has a workspace, unless its system prompt says nothing of one."""
+    """Return a turn of a chat, which has a workspace if its system prompt mentions one."""
     user = message(Role.USER, PromptText(text))
     told = [message(Role.SYSTEM, PromptText(system))] if system else []
     return Call(
@@ -74,7 +74,7 @@ def asking(text: str, *later: PromptMessage, tools: Sequence[str] = TOOLS, syste
 
 
 def round_trip(calls: list[ToolCall], *answers: object, is_error: bool = False) -> list[PromptMessage]:
-    """The rows after a step: its calls, and what the tools gave."""
+    """Return the rows after a step: its calls and their results."""
     parts = [PromptCall(call.id, call.name, Raw(call.input.encode())) for call in calls]
     results = [
         PromptResult(call.id, call.name, json.dumps(answer), is_error=is_error)
@@ -271,7 +271,7 @@ async def test_guide_tells_what_a_command_printed_and_how_it_ended() -> None:
 
 
 async def test_guide_makes_a_workspace_first_when_there_is_none_and_then_goes_on() -> None:
-    """No call fails on the way: the first card a newcomer sees is a good one."""
+    """No call fails, so that the first result a new user sees is a success."""
     asked = "run `date`"
     rows: list[PromptMessage] = []
     first = await calls_of(asking(asked, system=""))

@@ -1,4 +1,4 @@
-"""The SSE decoder against a slow reader that follows the rules letter by letter, for any split of any stream."""
+"""The SSE decoder, compared with a slow reference decoder, for any split of any stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.llm.wire import Event
 BOM = b"\xef\xbb\xbf"
 LINE_ENDS = (b"\n", b"\r\n", b"\r")
 
-# Lines made of the bytes that mean something, and whole lines as providers send them.
+# Lines of significant bytes, and whole lines in the form that providers send.
 lines = st.one_of(
     st.sampled_from(
         [
@@ -47,7 +47,7 @@ lines = st.one_of(
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Any number of lines with mixed line ends, perhaps with a byte order mark, perhaps cut in the last line."""
+    """Return lines with mixed line ends, optionally with a byte order mark, optionally cut in the last line."""
     parts = [BOM] if draw(st.booleans()) else []
     for line in draw(st.lists(lines, max_size=30)):
         parts += [line, draw(st.sampled_from(LINE_ENDS))]
@@ -62,7 +62,7 @@ def split(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
 
 
 def reference(stream: bytes) -> list[Event]:
-    """The events that were ended by a blank line, the slow and obvious way."""
+    """Return the events that end with a blank line. This is the slow and obvious implementation."""
     text = stream.removeprefix(BOM).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     events: list[Event] = []
     name, data = b"", b""
@@ -184,5 +184,5 @@ def test_largest_event_in_small_chunks_takes_time_in_proportion() -> None:
 
     small, large = seconds(2 * 1024 * 1024), seconds(16 * 1024 * 1024)
 
-    # Eight times the bytes: a decoder that looks at everything again for each chunk takes sixty-four times as long.
+    # With eight times the bytes, a decoder that scans everything again for each chunk takes sixty-four times as long.
     assert large < 30 * max(small, 0.005)

@@ -1,4 +1,4 @@
-"""What the driver counts and remembers: unknown events, broken prefixes, and thinking that went stale."""
+"""Counters and memory of the driver: unknown events, broken prefixes, and stale thinking."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rookery.domain.chat import parts as content
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptReasoning, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat
+from rookery.llm.chat_caches import ENTRY_BYTES, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.replay_memory import ENTRY_BYTES, ReplayMemory
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.stats import MAX_EVENT_TYPES, ModelCounters, NoStats
 from rookery.llm.types import Call, Capabilities, ReplayFault, ResponseStarted, Wire
@@ -181,7 +181,7 @@ async def test_answer_tells_the_fingerprint_it_is_to_be_stored_with(clients: Htt
     assert parts[0] == ResponseStarted("c", None, None, FORMATS["completions"].build(CALL).prefix_fp)
 
 
-# Thinking that went stale
+# Stale thinking
 
 
 def model_of(

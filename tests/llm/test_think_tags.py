@@ -1,4 +1,4 @@
-"""Tags are found wherever the text between them is cut."""
+"""Think tags are found wherever the text is split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rookery.llm.completions.think_tags import ThinkTags
 
-# Nothing here is about time, and busy machines are slow to make examples.
+# No time limits, because busy machines are slow to make examples.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -1,4 +1,4 @@
-"""The smallest wire: each event is `{"text": ...}`, `{"done": ...}`, `{"error": {...}}` or anything to be ignored."""
+"""The smallest wire: each event is `{"text": ...}`, `{"done": ...}`, `{"error": {...}}` or is ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rookery.llm import error_bodies, errors
-from rookery.llm.encoded_requests import EncodedRequest
+from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -26,13 +26,13 @@ from rookery.llm.wire import Event, Request
 
 
 class WordsFormat:
-    """Sends what a test can look at: the flags of the ladder and the ids of the prompt's calls."""
+    """Sends the flags of the replay ladder and the ids of the prompt's calls, for tests to check."""
 
     def __init__(self, *, wire: Wire = "completions", warnings: tuple[CallWarning, ...] = ()) -> None:
         self.wire: Wire = wire
         self._warnings = warnings
 
-    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
+    def build(self, call: Call, previous: EncodedRequest | None = None) -> Request:
         body: dict[str, Any] = {
             "drop_stale_thinking": call.drop_stale_thinking,
             "plain_history": call.plain_history,
@@ -48,7 +48,7 @@ class WordsFold:
     def __init__(self) -> None:
         self.unknown: Counter[str] = Counter()
 
-    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
         self._is_started = False
 
@@ -69,7 +69,7 @@ class WordsFold:
             parts.append(Finish(FinishReason.STOP, Usage(output=document["done"])))
         return parts
 
-    def whole(self, body: bytes) -> Iterable[StreamPart]:
+    def read_document(self, body: bytes) -> Iterable[StreamPart]:
         yield from self.feed(Event("", body))
         yield Finish(FinishReason.STOP, Usage())
 

@@ -1,4 +1,4 @@
-"""Models that stream what a test scripts, and recorders for the tests of the loop."""
+"""A rig for the loop: models that stream a list of parts, and recorders."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from rookery.llm.types import (
 from rookery.loop import model_step, tool_batch
 from rookery.loop.model_step import AssistantOutcome, StepSetup
 from rookery.loop.tool import ToolSet
-from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.tool_batch import BatchSetup, PendingCall, UnfinishedTools
 from rookery.loop.tool_results import CallResult
-from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
 from tests.scripted_tools import MemoryLedger, ScriptedTool
@@ -52,9 +51,9 @@ def said(text: str, block: str = "t1") -> tuple[StreamPart, ...]:
 
 
 class PlayedModel:
-    """Streams a list: parts as they are, events to wait for, errors to raise, functions to call on the way.
+    """Streams a list of parts. Events in it are waited for, errors are raised, and functions are called.
 
-    A list of lists is one answer per call. `closed` is set when the consumer has let go of a stream.
+    A list of lists has one answer per call. `closed` is set when the consumer has closed a stream.
     """
 
     wire: Wire = "completions"
@@ -91,7 +90,7 @@ def ids() -> Callable[[], UUID]:
 
 @dataclass
 class Shown:
-    """Live parts as they were published."""
+    """Records the published live parts."""
 
     all: list[tuple[Role, Part]] = field(default_factory=list)
 
@@ -102,7 +101,7 @@ class Shown:
         return [part for each, part in self.all if each is role]
 
     def results(self) -> list[parts.ToolResult]:
-        """The whole results, in the order they came."""
+        """Return the complete results in the order of their arrival."""
         return [part for _, part in self.all if isinstance(part, parts.ToolResult) and part.result is not UNSET]
 
 
@@ -111,7 +110,7 @@ def step(clock: Clock, shown: Shown | None = None, **fields: Any) -> StepSetup:
 
 
 async def generate(*played: Played, call: Call = HELLO, **fields: Any) -> AssistantOutcome:
-    """One step of a model that streams this."""
+    """Run one step of a model that streams these parts."""
     setup = step(fields.pop("clock", None) or FakeClock(), fields.pop("shown", None), **fields)
     return await model_step.generate_assistant(PlayedModel(played), call, setup)
 
@@ -126,13 +125,13 @@ def call(name: str, args: str = "{}", call_id: str = "", *, message_id: int = 1)
 
 @dataclass
 class BatchRig:
-    """A batch over tools, with everything it needs at hand."""
+    """A batch of tools with its setup."""
 
     tools: Sequence[ScriptedTool]
     clock: FakeClock = field(default_factory=FakeClock)
     shown: Shown = field(default_factory=Shown)
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
-    stragglers: Stragglers = field(default_factory=Stragglers)
+    unfinished_tools: UnfinishedTools = field(default_factory=UnfinishedTools)
     progress: list[float | None] = field(default_factory=list)
 
     def setup(self, **fields: Any) -> BatchSetup:
@@ -144,7 +143,7 @@ class BatchRig:
             publish=fields.pop("publish", self.shown),
             clock=self.clock,
             ledger=fields.pop("ledger", self.ledger),
-            stragglers=self.stragglers,
+            unfinished_tools=self.unfinished_tools,
             new_id=ids(),
             on_progress=self.progress.append,
             **fields,

@@ -1,4 +1,4 @@
-"""The summary call: its request, its live parts, its rows, and requests that are too long."""
+"""Summaries: requests, live parts, rows, and requests that are too long."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_an_error_of_the_provider_passes_through_and_is_shown() -> None:
     assert parts.json_value(shown_result.result) == {"error": "Busy."}
 
 
-# Too big
+# Requests that are too long
 
 
 async def test_a_summariser_that_cannot_take_it_all_is_asked_without_bulk() -> None:

@@ -36,7 +36,7 @@ AT = datetime(2030, 1, 2, tzinfo=UTC)
 
 
 async def interrupt(*played: Played) -> tuple[NewMessage, ...]:
-    """The rows of a step that streams this and is then interrupted, four seconds after it began."""
+    """Return the rows of a step that streams these parts and is interrupted four seconds after its start."""
     clock, shown, meter, reached = FakeClock(), Shown(), StepMeter(), asyncio.Event()
     model = PlayedModel([*played, reached.set, asyncio.Event()])
     task = asyncio.create_task(model_step.generate_assistant(model, HELLO, step(clock, shown, meter=meter)))

@@ -1,4 +1,4 @@
-"""One model step: its guards, its endings, and what it reports."""
+"""One model step: its limits, its ends, and its outcome."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def failure_of(*played: Played, **fields: Any) -> CallFailed:
 
 
 class NeverOpens(PlayedModel):
-    """A provider that accepts the connection and says nothing."""
+    """A provider that accepts the connection and sends nothing."""
 
     async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
         await asyncio.Event().wait()
@@ -142,7 +142,7 @@ def scripted_model(script: tuple[Step, ...], clock: FakeClock) -> ScriptedModel:
     return ScriptedModel("test", Scripts({"test": script}), provider_id=PROVIDER_ID, tokens_per_second=0, clock=clock)
 
 
-# Streams that end in other ways
+# Other ends of streams
 
 
 async def test_an_error_in_the_stream_is_raised_as_it_is_with_the_usage_so_far() -> None:
@@ -405,7 +405,7 @@ async def test_a_shorter_patience_is_a_matter_of_configuration() -> None:
         await task
 
 
-# The context window as the provider tells it
+# The context window in the provider's metadata
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ async def test_the_window_of_the_response_wins_over_the_configured_one() -> None
 
 
 async def test_stream_that_never_ends_is_ended() -> None:
-    """It is never silent either."""
+    """The stream is never silent."""
 
     class Endless(PlayedModel):
         async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
@@ -482,7 +482,7 @@ async def test_answer_of_a_size_that_nobody_can_keep_is_ended() -> None:
         await start(Flood(), FakeClock(), shown=shown, config=LoopConfig(stream_max_size=10_000))
 
     assert (caught.value.error.kind, caught.value.error.retryable) == (ErrorKind.TIMEOUT, False)
-    assert len(shown.all) == 10  # all four kinds count; the call is announced, and files are shown when stored
+    assert len(shown.all) == 10  # all four kinds count; files are published when they are stored
 
 
 async def test_stream_that_says_a_word_now_and_then_for_ever_is_ended() -> None:
@@ -507,4 +507,4 @@ async def test_stream_that_says_a_word_now_and_then_for_ever_is_ended() -> None:
     assert task.done()
     with pytest.raises(CallFailed) as caught:
         await task
-    assert "did not come to the end" in caught.value.error.message
+    assert "did not end its answer" in caught.value.error.message

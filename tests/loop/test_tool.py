@@ -1,4 +1,4 @@
-"""The set of tools of a step, and its declaration to the model."""
+"""The set of tools of a step, and its definitions for the model."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def test_one_that_raises_and_one_that_is_unknown_leave_the_others_alone() 
 
 
 class Stop(BaseException):
-    """Neither an error nor an exit."""
+    """A `BaseException` that is neither an error nor an exit."""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ async def test_an_exclusive_call_alone_runs() -> None:
     assert value(done) == {"q": 1}
 
 
-# Who may run
+# Calls that may run
 
 
 def declared(name: str) -> ToolSpec:
@@ -318,7 +318,7 @@ async def test_fifty_megabytes_do_not_stop_the_event_loop() -> None:
     done = await rig.run(call("huge"), call("echo"))
 
     assert done[0].is_truncated
-    # The small result did not have to wait for the large one.
+    # The small result is published before the large one.
     assert rig.shown.results()[0].tool_name == "echo"
 
 
@@ -357,7 +357,7 @@ async def test_what_the_batch_limit_cuts_is_kept_whole_and_its_file_is_named() -
         scripted_tools.echo(),
     ]
 
-    # Each but the last but one is within its own budget.
+    # All but one are within their own limits.
     done = await BatchRig(tools).run(*(call(tool.spec.name) for tool in tools), context_limit=90_000, keep_result=keep)
 
     sizes = [len(bytes(each.result.result)) for each in done if isinstance(each.result.result, Raw)]

@@ -1,4 +1,4 @@
-"""Calls that are ended from outside: deadlines, cancellations, crashes and replays."""
+"""Calls that end early: deadlines, cancellations, crashes and replays."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_tool_that_fails_while_it_is_stopped_is_late_not_broken() -> Non
     await rig.clock.advance(60)
 
     assert "within 1 min" in value((await task)[0])["error"]
-    # Its error was looked at: nobody hears of it from the garbage collector.
+    # The error was retrieved, so asyncio does not log it.
     del task
     gc.collect()
     assert complaints == []
@@ -148,9 +148,9 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_hold_up_the_batch()
 
     assert "was stopped" in value(deaf)["error"]
     assert not fine.is_error
-    assert len(rig.stragglers) == 1
+    assert len(rig.unfinished_tools) == 1
     let_go.set()
-    await until(lambda: len(rig.stragglers) == 0)
+    await until(lambda: len(rig.unfinished_tools) == 0)
 
 
 # Cancellation
@@ -203,7 +203,7 @@ async def test_cancelling_the_batch_cancels_its_tools_which_can_read_why() -> No
         await task
 
     assert reasons == [CancelReason.USER]
-    # What was finished has been shown; the interruption keeps it from there.
+    # Finished results were published, and an interruption saves them.
     assert [part.tool_name for part in rig.shown.results()] == ["echo"]
     assert rig.clock.waiting() == []
 
@@ -233,12 +233,12 @@ async def test_a_cancelled_batch_does_not_wait_for_a_deaf_tool_for_ever() -> Non
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert len(rig.stragglers) == 1
-    closing = asyncio.create_task(rig.stragglers.close(rig.clock, 5))
-    await rig.clock.fire("stragglers")
+    assert len(rig.unfinished_tools) == 1
+    closing = asyncio.create_task(rig.unfinished_tools.close(rig.clock, 5))
+    await rig.clock.fire("unfinished-tools")
     await closing
     let_go.set()
-    await until(lambda: len(rig.stragglers) == 0)
+    await until(lambda: len(rig.unfinished_tools) == 0)
 
 
 async def test_a_second_cancellation_leaves_at_once_and_loses_no_task() -> None:
@@ -254,9 +254,9 @@ async def test_a_second_cancellation_leaves_at_once_and_loses_no_task() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert len(rig.stragglers) >= 1
+    assert len(rig.unfinished_tools) >= 1
     let_go.set()
-    await until(lambda: len(rig.stragglers) == 0)
+    await until(lambda: len(rig.unfinished_tools) == 0)
 
 
 async def test_a_cancelled_tool_may_clean_up() -> None:
@@ -278,7 +278,7 @@ async def test_a_cancelled_tool_may_clean_up() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
     assert cleaned.is_set()
-    assert len(rig.stragglers) == 0
+    assert len(rig.unfinished_tools) == 0
 
 
 # Replays

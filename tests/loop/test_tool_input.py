@@ -1,4 +1,4 @@
-"""Arguments of tool calls: which are accepted, and the errors for the others."""
+"""Arguments of tool calls: accepted forms, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_anything_else_is_kept_for_people_and_not_run(text: str) -> None:
 
     assert not found.is_object
     assert parts.is_json(bytes(found.args).decode())
-    # Read back from the history, it is still not run.
+    # The call is not run when it is read from the history either.
     assert not tool_input.read_stored(found.args).is_object
 
 

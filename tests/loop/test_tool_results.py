@@ -1,4 +1,4 @@
-"""Stored tool results: their shape, their size, and that they can be stored."""
+"""Stored tool results: their form, their size, and that they can be stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUDGET = 16 * 1024
 
 def shape(output: ToolOutput, max_bytes: int = BUDGET) -> CallResult:
     result = tool_results.shape(CALL, output, at=AT, max_bytes=max_bytes)
-    # Whatever comes out can be stored and read again.
+    # Every result can be stored and read again.
     stored = parts.encode((result.result, *result.files))
     assert "\0" not in str(parts.json_value(Raw(stored)))
     assert parts.same(parts.decode(stored), (result.result, *result.files))
@@ -225,7 +225,7 @@ def test_the_largest_are_cut_first_and_small_ones_stay_whole() -> None:
     assert (capped[0], capped[2]) == (done[0], done[2])
     assert capped[1].is_truncated
     assert capped[3].is_truncated
-    # What the small ones leave goes to the large ones, and they use it.
+    # The large results use the space that the small ones leave.
     assert min(sizes_of(capped)[1], sizes_of(capped)[3]) > 8_000
 
 

@@ -1,4 +1,4 @@
-"""Calls that the output limit cut off, on every native wire: never run, always answered, and the turn goes on."""
+"""Calls that the output limit cut off, on every native wire: they never run and get an error result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rookery.testing.fake_server import FakeServer
 from tests.loop.rig import PROVIDER_ID
 from tests.loop.test_wires import KEY, Turn, anthropic_at, completions_at
 
-# The arguments of the calls of an answer; the limit strikes in the last of them.
+# The arguments of an answer's calls. The limit is reached in the last one.
 WHOLE = '{"path": "a"}'
 CUTS = ["", '{"path": "b']
 
@@ -78,7 +78,7 @@ def on_responses(calls: list[str]) -> FakeServer:
 
 
 def on_responses_without_status(calls: list[str]) -> FakeServer:
-    """Compatible servers leave out whether an item is complete."""
+    """Return events of a compatible server that does not report whether an item is complete."""
     server = FakeResponses(api_key=KEY)
     asked = [FunctionCall(name="read", arguments=arguments) for arguments in calls]
     events = server.answer(say("I look."), *asked, ending=Ending(incomplete="max_output_tokens"))
@@ -131,7 +131,7 @@ async def test_a_call_cut_off_is_answered_and_whole_ones_before_it_run(
     assert answer.text == "Sorry."
 
 
-# Without OpenAI itself, which says of the last item that it is incomplete.
+# Without OpenAI itself, which marks the last item as incomplete.
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "responses"])
 async def test_a_call_that_was_whole_when_the_limit_struck_is_run(wire: str, clients: HttpClients) -> None:
     make_server, connect = WIRES[wire]

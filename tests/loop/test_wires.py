@@ -1,4 +1,4 @@
-"""The loop on real sockets: steps and batches against servers that behave, and servers that misbehave."""
+"""The loop on real sockets: steps and batches against well-behaved and misbehaving servers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from rookery.loop import model_step, step_rows, tool_batch
 from rookery.loop.config import LoopConfig
 from rookery.loop.model_step import AssistantOutcome, StepSetup
 from rookery.loop.tool import ToolSet
-from rookery.loop.tool_batch import BatchSetup, PendingCall
-from rookery.loop.unfinished_tools import Stragglers
+from rookery.loop.tool_batch import BatchSetup, PendingCall, UnfinishedTools
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing import FakeClock
@@ -83,7 +82,7 @@ def anthropic_at(url: str, clients: HttpClients) -> WireModel:
 
 
 class Turn:
-    """A chat in memory: rows as they would be committed, and the prompt made of them."""
+    """A chat in memory: rows in their committed form, and the prompt made from them."""
 
     def __init__(self, model: WireModel, said: str) -> None:
         self.model = model
@@ -146,7 +145,7 @@ class Turn:
             publish=Shown(),
             clock=SystemClock(),
             ledger=MemoryLedger(),
-            stragglers=Stragglers(),
+            unfinished_tools=UnfinishedTools(),
         )
         done = await tool_batch.execute_batch([PendingCall(len(self.rows), call) for call in open_calls], setup)
         self.commit(*step_rows.tool_rows(done, model_config_id=CONFIG_ID))
@@ -231,7 +230,7 @@ async def test_a_call_cut_off_by_the_limit_is_answered_so(clients: HttpClients) 
     assert "output limit" in parts.json_value(result.result)["error"]
 
 
-# Servers that do not behave
+# Misbehaving servers
 
 HELLO = events(Answer(text="Hello, this is an answer."), Style(), model="m")
 BYTES = len(stream_bytes(HELLO))
@@ -269,7 +268,7 @@ async def test_a_server_that_stalls_is_left_and_told_as_silent(after_bytes: int 
         await clock.fire("stream-silence")
         with pytest.raises(CallFailed) as caught:
             await task
-        # The connection is dropped at once: a provider must not go on counting tokens.
+        # The connection is closed immediately, so that the provider stops counting tokens.
         async with asyncio.timeout(10):
             await server.requests[0].left.wait()
 

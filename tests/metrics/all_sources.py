@@ -1,4 +1,4 @@
-"""Every source of metrics there is, real, around a rig with one worker."""
+"""All sources of metrics, with real components around a rig with one worker."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams, StreamServices
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
-from rookery.workspaces.stats import WorkspaceStats
+from rookery.workspaces.services import WorkspaceStats
 from tests.worker.worker_rig import WorkerRig
 
 
 @asynccontextmanager
 async def all_sources(rig: WorkerRig) -> AsyncIterator[Sources]:
-    """What a replica hands to its metrics, with its loops running."""
+    """Return the sources of a replica, with their loops running."""
     clock, rng, bus, replica_id = SystemClock(), Random(1), Bus(), uuid4()
     database, worker = rig.database, rig.worker
     notifier = Notifier(database.worker, bus)

@@ -1,4 +1,4 @@
-"""What is counted about calls of models, and that it stays bounded."""
+"""Counters of model calls, and the limit of their labels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_answered_call_is_a_step_with_its_tokens_and_cost() -> None:
     calls.call_ended(model(), row(input_tokens=10, output_tokens=0, cost_micros=7, runtime_ms=1500))
 
     assert calls.steps == {("scripted", "m", "turn"): 1}
-    # Nothing is not the same as not reported.
+    # Zero differs from "not reported".
     assert dict(calls.tokens) == {("scripted", "m", "turn", "input"): 10, ("scripted", "m", "turn", "output"): 0}
     assert calls.cost_micros == {("scripted", "m", "turn"): 7}
     assert calls.call_seconds["scripted", "m", "turn", "ok"].total == pytest.approx(1.5)

@@ -1,4 +1,4 @@
-"""What a scrape shows of a replica that has worked."""
+"""The metrics of a replica after some work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def now(metrics: Metrics) -> Samples:
 
 
 def value(found: Samples, name: str, **labels: str) -> float:
-    """The one sample that has these labels."""
+    """Return the value of the one sample with these labels."""
     (only,) = [number for each, number in found[PREFIX + name] if labels.items() <= each.items()]
     return only
 
@@ -61,7 +61,7 @@ def script(*turns: Sequence[Step]) -> Script:
 
 
 async def work(rig: WorkerRig, hang: scripted_tools.ScriptedTool) -> ChatId:
-    """A turn with a retry, tools that exist and one that does not; another that is stopped; a summary; and jobs."""
+    """Run a turn with a retry and tools, an unknown tool, an interrupted turn, a summary, and jobs."""
     await rig.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", rig.model)
     rig.forget()
     rig.script = script(
@@ -86,7 +86,7 @@ async def work(rig: WorkerRig, hang: scripted_tools.ScriptedTool) -> ChatId:
 
 
 def touch(sources: Sources) -> None:
-    """What no worker does: requests, and a provider that says something new."""
+    """Make the counts that no worker makes: requests, and an unknown event of a provider."""
     http, models = sources.http, sources.models
     assert http is not None
     assert models is not None
@@ -130,7 +130,7 @@ async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
 
 
 def _check_turns(found: Samples) -> None:
-    # The first went to its end and the second was stopped; the summary was nobody's turn.
+    # The first turn ended, the second was interrupted, and the summary is no turn.
     assert value(found, "turns_total", outcome="complete") == 1
     assert value(found, "turns_total", outcome="interrupted") == 1
     assert value(found, "turns_total", outcome="error") == 0
@@ -153,7 +153,7 @@ def _check_tools(found: Samples) -> None:
 
 def _check_models(found: Samples) -> None:
     turn = {"provider": "scripted", "model": "test", "purpose": "turn"}
-    # Two answers of the first turn and the call of the second; the failure before them is no step.
+    # Two answers of the first turn and one call of the second. The failed call is no step.
     assert value(found, "steps_total", **turn) == 3
     assert value(found, "model_call_seconds_count", **turn, outcome="failed") == 1
     assert value(found, "stream_retries_total", provider="scripted", model="test", kind="overloaded") == 1
@@ -163,7 +163,7 @@ def _check_models(found: Samples) -> None:
     assert value(found, "compaction_total", provider="scripted", model="test", source="manual", result="success") == 1
     assert value(found, "steps_total", provider="scripted", model="test", purpose="compaction") == 1
     assert value(found, "steps_total", provider="scripted", model="quick", purpose="label") >= 1
-    # Requests, not answers: the one that failed had a prompt as well.
+    # Requests are counted and not answers, because the failed call had a prompt as well.
     assert value(found, "message_count_count", provider="scripted", model="test") == 5
 
 

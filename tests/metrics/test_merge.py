@@ -1,4 +1,4 @@
-"""The texts of several processes as one."""
+"""The metrics of several processes, merged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.metrics.export import Metrics, Sources
-from rookery.metrics.merge import Fetch, Gathering, merge
+from rookery.metrics.merge import Fetch, MergedMetrics, merge
 from rookery.metrics.process import Build
 from rookery.telemetry.http_stats import HttpStats
 
@@ -114,7 +114,7 @@ async def test_silent_process_is_left_out_and_counted() -> None:
         raise AssertionError("unreachable")
 
     processes: dict[str, Fetch] = {"replica-0": gives(text_of(requests=2)), "replica-1": silent}
-    gathering = Gathering(lambda: processes, silent_seconds=0.02)
+    gathering = MergedMetrics(lambda: processes, scrape_seconds=0.02)
 
     _, text = await gathering.scrape("")
 
@@ -133,7 +133,7 @@ async def test_processes_are_asked_at_the_same_time() -> None:
         await arrived.wait()
         return text_of(requests=1)
 
-    gathering = Gathering(lambda: {"a": fetch, "b": fetch, "c": fetch}, silent_seconds=5)
+    gathering = MergedMetrics(lambda: {"a": fetch, "b": fetch, "c": fetch}, scrape_seconds=5)
 
     _, text = await gathering.scrape("")
 
@@ -145,7 +145,7 @@ async def test_process_that_cannot_be_asked_or_understood_does_not_hide_the_othe
         raise ConnectionRefusedError
 
     processes: Mapping[str, Fetch] = {"a": refused, "b": gives(b"{ {"), "c": gives(text_of(requests=1))}
-    gathering = Gathering(lambda: processes)
+    gathering = MergedMetrics(lambda: processes)
 
     await gathering.scrape("")
     _, text = await gathering.scrape("")
@@ -159,7 +159,7 @@ async def test_process_that_is_gone_for_good_keeps_its_count() -> None:
         raise ConnectionRefusedError
 
     processes: dict[str, Fetch] = {"a": refused}
-    gathering = Gathering(lambda: processes)
+    gathering = MergedMetrics(lambda: processes)
     await gathering.scrape("")
 
     processes.clear()

@@ -1,4 +1,4 @@
-"""The register of metrics: one row each, and the page that shows it."""
+"""The reference page of the metrics, and the tables that it is made from."""
 
 from __future__ import annotations
 

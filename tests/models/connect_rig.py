@@ -1,4 +1,4 @@
-"""Configs with keys, made by hand: what a `Connector` is given."""
+"""Model configs with keys, as input of a `Connector`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def ready_model(
         context_limit=200_000,
         compression_threshold=70,
         options=models_options.parse_model_options(ProviderType(type_), options),
+        headers_enc=None,
         created_by=None,
         updated_by=None,
         created_at=_THEN,

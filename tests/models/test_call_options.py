@@ -1,4 +1,4 @@
-"""Every option of a model config reaches the request of its wire, or is listed as one the wire does not take."""
+"""Every option of a model config changes the request of its wire, or is listed as ignored by the wire."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CASES = [
 
 
 def requests(wire: Wire, options: ModelOptions) -> Iterator[tuple[Request, object]]:
-    """Requests of several models, with and without effort: some options show only with some of them."""
+    """Return requests of several models with and without effort, because some options have an effect only with some."""
     for type_ in TYPES[wire]:
         for model in MODELS:
             if (known := catalog.built_in("openrouter", model)) is None:
@@ -78,7 +78,7 @@ def requests(wire: Wire, options: ModelOptions) -> Iterator[tuple[Request, objec
 
 
 def build(wire: Wire, type_: ProviderType, call: Call, model: str, caps: Any) -> tuple[Request, object]:
-    """The request, and what decides how its answer is read."""
+    """Return the request, and the setting that decides how its answer is read."""
     if wire == "anthropic":
         return AnthropicFormat(model, caps).build(call), None
     if wire == "responses":
@@ -92,7 +92,7 @@ def test_option_is_sent_or_listed_as_not_taken(wire: Wire, name: str) -> None:
     if name in call_options.WEB_SEARCH and name != "web_search_enabled":
         base["web_search_enabled"] = True
     elif name == "max_tokens_field":
-        base["max_output_tokens"] = 4096  # without a limit there is no field for it
+        base["max_output_tokens"] = 4096  # without a limit, the field is missing
     without = msgspec.convert(base, ModelOptions)
     with_it = msgspec.convert({**base, name: GOOD[name]}, ModelOptions)
 

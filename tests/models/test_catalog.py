@@ -1,4 +1,4 @@
-"""What the catalog knows of models, against the facts it rests on and against an independent table."""
+"""The catalog, compared with published facts and with an independent table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_which_models_always_think_bind_their_thinking_and_refuse_to_be_forced()
     assert [m for m in catalog.CLAUDE if claude(m).thinking.between_tools] == ["claude-sonnet-5-5"]
 
 
-# Too old for the other table, or known to it by name alone.
+# Too old for the other table, or only named in it.
 NOT_COMPARED = ("claude-3", "claude-3-5", "claude-fable-5-2", "claude-mythos-5-2")
 
 

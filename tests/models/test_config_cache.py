@@ -1,4 +1,4 @@
-"""The cache of configuration: one fill for all, nobody cancels anybody, nothing stale is kept."""
+"""The cache of configuration: one fill for all callers, independent cancellation, and no stale values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.testing.clock import FakeClock
 
 
 class Source:
-    """What the cache reads: answers with a growing number, and only when the test opens the gate."""
+    """The source of the cache: returns a growing number when the test opens the gate."""
 
     def __init__(self) -> None:
         self.reads = 0

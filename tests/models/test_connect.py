@@ -1,4 +1,4 @@
-"""The connector: which wire a config leads to, how its provider is addressed, and what a call is made of."""
+"""The connector: the wire of a config, the address and headers of its provider, and its calls."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_identity_of_a_config_tells_wire_and_thinking_family() -> None:
     ]
 
 
-# What providers report
+# Reports of providers
 
 
 async def test_report_of_the_provider_lies_over_the_table(connector: Connector) -> None:

@@ -38,10 +38,10 @@ SONNET = Prices(
         (Usage(output=1), 15),
         # 100*3 + 1001*0.3 + (500-200)*3.75 + 200*6 + 10*15 = 300 + 300.3 + 1125 + 1200 + 150
         (Usage(input=100, cache_read=1001, cache_write=500, cache_write_1h=200, output=10, reasoning=9), 3076),
-        (Usage(cache_read=1), 1),  # 0.3, rounded up
-        (Usage(cache_read=10), 3),  # exactly 3: nothing to round
+        (Usage(cache_read=1), 1),  # 0.3 is rounded up
+        (Usage(cache_read=10), 3),  # exactly 3, so nothing is rounded
         (Usage(cache_write=200, cache_write_1h=200), 1200),
-        (Usage(cache_write=1, cache_write_1h=2), 12),  # a provider that counts the long ones apart
+        (Usage(cache_write=1, cache_write_1h=2), 12),  # a provider that counts the long cache writes separately
     ],
 )
 def test_cost_is_the_hand_computed_decimal_rounded_up(usage: Usage, micros: int) -> None:
@@ -93,6 +93,7 @@ def config(model: str, **prices: Decimal) -> ModelConfig:
         context_limit=1,
         compression_threshold=70,
         options=ModelOptions(),
+        headers_enc=None,
         **{**stored, **prices},
         created_by=None,
         updated_by=None,

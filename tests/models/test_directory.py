@@ -1,4 +1,4 @@
-"""The directory: configs and keys as a call needs them, and how changes reach it."""
+"""The directory: configs and keys for calls, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus
-from rookery.store.models import env_providers, model_configs, providers, user_keys
+from rookery.store.models import model_configs, preset_providers, providers, user_keys
 from rookery.store.models.errors import Unusable
 from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.store.models.providers import ProviderPatch
@@ -95,6 +95,16 @@ async def test_opened_keys_are_hidden_in_texts_and_absent_from_reprs(rig: Rig) -
     assert rig.registry.hide(f"{KEY} own-key-0123456789").count("[REDACTED:") == 2
 
 
+async def test_headers_of_a_model_are_opened_for_calls_and_hidden_in_texts(rig: Rig) -> None:
+    provider = await rig.rows.provider("openai_compat", base_url="http://localhost:1/v1")
+    config = await rig.rows.config(provider, options={"headers": {"X-Gate": "gate-secret-1"}})
+
+    model = ready(await rig.directory().for_generation(config.id, owner_id=await rig.rows.user()))
+
+    assert model.config.options.headers == {"X-Gate": "gate-secret-1"}
+    assert "gate-secret-1" not in rig.registry.hide("refused: gate-secret-1")
+
+
 async def test_provider_is_told_users_apart_and_not_who_they_are_if_it_is_told_at_all(rig: Rig) -> None:
     told = await rig.rows.config(await rig.rows.provider(options={"send_user_hash": True}))
     untold = await rig.rows.config(await rig.rows.provider())
@@ -113,7 +123,7 @@ async def test_provider_is_told_users_apart_and_not_who_they_are_if_it_is_told_a
 
 
 async def test_key_of_the_environment_is_used_from_there(rig: Rig) -> None:
-    [provider_id] = await env_providers.ensure_env_providers(rig.rows.conn, ENVIRON)
+    [provider_id] = await preset_providers.ensure_env_providers(rig.rows.conn, ENVIRON)
     provider = await providers.get_provider(rig.rows.conn, provider_id)
     config = await rig.rows.config(provider, "claude-opus-5")
 

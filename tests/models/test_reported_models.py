@@ -1,4 +1,4 @@
-"""What models endpoints say: read over the table, asked once a day, and never the reason for a failed call."""
+"""Reports of model endpoints: parsed over the catalog, fetched once a day, and never the cause of a failed call."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read(info: dict[str, object], model: str = "claude-hoopoe-9") -> Report:
     return read_anthropic(source(model=model), msgspec.json.encode(info))
 
 
-# Reading
+# Parsing
 
 
 def test_info_of_the_fake_is_of_the_official_type() -> None:
@@ -123,7 +123,7 @@ def test_hosts_behind_openrouter_count_by_the_best_of_them() -> None:
     assert nobody.context_limit is None
 
 
-# Asking
+# Fetching
 
 
 async def test_endpoint_is_asked_with_the_key_and_the_providers_headers(reports: Reports) -> None:
@@ -162,16 +162,16 @@ async def test_report_is_asked_for_once_a_day(clients: HttpClients) -> None:
         asked = source(url)
         assert reports.find(asked) is None
         assert reports.find(asked) is None
-        await reports.settled()
+        await reports.wait_idle()
         known = reports.find(asked)
         await clock.advance(FRESH_SECONDS - 1)
         reports.find(asked)
-        await reports.settled()
+        await reports.wait_idle()
         assert len(fake.requests) == 1
         fake.offer(model_info("claude-hoopoe-9", max_tokens=2))
         await clock.advance(1)
         assert reports.find(asked) == known
-        await reports.settled()
+        await reports.wait_idle()
         newer = reports.find(asked)
 
     assert len(fake.requests) == 2
@@ -217,18 +217,18 @@ async def test_failure_keeps_what_was_known_and_is_not_repeated_at_once(
         assert await reports.refresh(source(url)) == known
         await clock.advance(RETRY_SECONDS - 1)
         assert reports.find(source(url)) == known
-        await reports.settled()
+        await reports.wait_idle()
         first = failures(caplog)
         await clock.advance(1)
         reports.find(source(url))
-        await reports.settled()
+        await reports.wait_idle()
 
     assert (first, failures(caplog)) == (1, 2)
     assert KEY not in "".join(str(record.__dict__) for record in caplog.records)
 
 
 async def test_endpoint_that_does_not_answer_is_given_up(clients: HttpClients) -> None:
-    reports = Reports(clients, clock=FakeClock(), ask_seconds=0.05)
+    reports = Reports(clients, clock=FakeClock(), fetch_seconds=0.05)
     fake = FakeAnthropic(api_key=KEY)
     fake.pages["GET /v1/models/claude-hoopoe-9"] = Scenario(body={}, fault=Fault.STALL, after_bytes=None)
 

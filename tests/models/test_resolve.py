@@ -1,4 +1,4 @@
-"""Which model and whose key: every row of the tables, as decisions over plain values."""
+"""The choice of model and key: all rows of the tables."""
 
 from __future__ import annotations
 

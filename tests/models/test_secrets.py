@@ -1,4 +1,4 @@
-"""The key ring: what it seals opens in its place only, and nothing shows it."""
+"""The key ring: values can be decrypted only in their own row, and no output shows a secret."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_subkeys_differ_by_label_and_by_ring() -> None:
     assert len({RING.subkey("download"), RING.subkey("setup"), RING.subkey("check"), other.subkey("check")}) == 4
 
 
-# Nothing shows a secret
+# No output shows a secret
 
 
 def test_secret_shows_nothing_however_it_is_printed() -> None:

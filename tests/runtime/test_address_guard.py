@@ -1,4 +1,4 @@
-"""The guard of outbound connections: what it blocks, and that it connects to nothing but what it has looked at."""
+"""The address guard: blocked addresses, and that connections use only checked addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLIC = "93.184.215.14"
 
 
 def answers(*given: Iterable[str]) -> address_guard.Resolve:
-    """A resolver that gives each answer once, and the last one for ever."""
+    """Return a resolver that gives each answer once and repeats the last one."""
     left = [list(each) for each in given]
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -27,7 +27,7 @@ def answers(*given: Iterable[str]) -> address_guard.Resolve:
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """The port of something that listens on two addresses of the machine."""
+    """The port of a server that listens on two addresses of the machine."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
         with socket.create_server(("127.0.0.2", port)):
@@ -42,10 +42,10 @@ def server() -> Iterator[int]:
         *("224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "192.88.99.1"),
         *("::", "::1", "fe80::1", "fe80::1%lo", "fc00::1", "fd12::1", "fec0::1", "ff02::1", "100::1", "2001:db8::1"),
         *("2001::1", "2001:2::1", "3fff::1", "64:ff9b:1::1", "5f00::1"),
-        # Addresses of IPv4 in clothes of IPv6: mapped, compatible, NAT64, 6to4.
+        # IPv4 addresses inside IPv6 addresses: mapped, compatible, NAT64, 6to4.
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::a00:1"),
         *("2002:7f00:1::", "2002:a00:1::1", "2002:c0a8:101::"),
-        # Metadata of clouds, also where the address is a public one.
+        # Metadata services of clouds, also those with public addresses.
         *("168.63.129.16", "::ffff:168.63.129.16", "192.80.8.124", "100.100.100.200", "192.0.0.192", "169.254.170.2"),
         *("169.254.42.42", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe"),
     ],
@@ -82,7 +82,7 @@ WIDE = ("0.0.0.0/0", "::/0", "0.0.0.0/1", "100.64.0.0/10", "169.254.0.0/16", "fd
 )
 def test_wide_exemption_does_not_include_this_machine_or_the_metadata_of_clouds(address: str) -> None:
     assert Guard(WIDE).is_blocked(ip_address(address))
-    # Nobody names a single address by accident.
+    # An entry with a single address is always intended.
     assert not Guard([f"{_plain(address)}/{ip_address(_plain(address)).max_prefixlen}"]).is_blocked(ip_address(address))
 
 
@@ -116,7 +116,7 @@ async def test_ports_of_the_server_itself_are_never_exempt() -> None:
             with pytest.raises(Blocked):
                 await exempt.find(host, port)
     assert await exempt.find("here.test", 8081) == [ip_address("127.0.0.1")]
-    assert await exempt.find("10.1.2.3", 7117) == [ip_address("10.1.2.3")]  # another machine's
+    assert await exempt.find("10.1.2.3", 7117) == [ip_address("10.1.2.3")]  # an address of another machine
 
 
 async def test_addresses_are_not_looked_up() -> None:
@@ -131,7 +131,7 @@ async def test_addresses_are_not_looked_up() -> None:
 def test_public_address_of_this_machine_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_guard, "_BLOCKED_V4", ())
 
-    # With the table of special networks away, what is left is the question whose address it is.
+    # Without the table of special networks, only the check for the machine's own addresses is left.
     assert Guard().is_blocked(ip_address("127.0.0.1"))
     assert not Guard().is_blocked(ip_address(PUBLIC))
 

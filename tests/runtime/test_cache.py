@@ -1,4 +1,4 @@
-"""Caches: a bound in bytes that always holds, an age, and figures that add up."""
+"""Caches: the size limit, the maximum age, and the statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computations in pieces: they come to their result, and others have their turn meanwhile."""
+"""Time slices: a computation returns its result, and other tasks run meanwhile."""
 
 from __future__ import annotations
 

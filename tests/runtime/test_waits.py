@@ -1,4 +1,4 @@
-"""Waits driven by hand: one that a cancellation cannot break, and one that takes a timer only if it has to wait."""
+"""The waits: one defers a cancellation, and the other needs a timer only if it has to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from rookery.runtime.waits import Unbroken, Within
+from rookery.runtime.waits import Uninterrupted, WithTimeout
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -19,7 +19,7 @@ async def _wait_twice(first: asyncio.Future[str], second: asyncio.Future[str]) -
 
 
 async def _unbroken(first: asyncio.Future[str], second: asyncio.Future[str]) -> tuple[str, bool]:
-    wait = Unbroken(_wait_twice(first, second).__await__())
+    wait = Uninterrupted(_wait_twice(first, second).__await__())
     answer = await wait
     return answer, wait.cancelled is not None
 
@@ -86,7 +86,7 @@ def test_cancellation_of_what_is_waited_for_is_not_the_tasks_own(new_loop: Loop)
     async def run() -> None:
         loop = asyncio.get_running_loop()
         first, second = loop.create_future(), loop.create_future()
-        wait = Unbroken(_wait_twice(first, second).__await__())
+        wait = Uninterrupted(_wait_twice(first, second).__await__())
 
         async def outer() -> bool:
             try:
@@ -113,7 +113,7 @@ def test_turns_given_to_others_are_not_cancelled_either(new_loop: Loop) -> None:
         return "done"
 
     async def run() -> None:
-        wait = Unbroken(give_turns().__await__())
+        wait = Uninterrupted(give_turns().__await__())
 
         async def outer() -> tuple[str, bool]:
             return await wait, wait.cancelled is not None
@@ -133,8 +133,8 @@ def test_what_is_there_at_once_takes_no_timer(new_loop: Loop) -> None:
         return "there"
 
     async def run() -> None:
-        # A limit that has passed already: whoever armed a timer would fail.
-        assert await Within(-1.0, there().__await__()) == "there"
+        # The limit has already passed, so a timer would fail the wait.
+        assert await WithTimeout(-1.0, there().__await__()) == "there"
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
@@ -147,7 +147,7 @@ def test_waiting_goes_on_through_several_steps(new_loop: Loop) -> None:
         first, second = loop.create_future(), loop.create_future()
 
         async def outer() -> str:
-            return await Within(60.0, _wait_twice(first, second).__await__())
+            return await WithTimeout(60.0, _wait_twice(first, second).__await__())
 
         waiting = asyncio.ensure_future(outer())
         await asyncio.sleep(0)
@@ -173,7 +173,7 @@ def test_wait_that_takes_too_long_ends_and_what_was_waited_for_can_clean_up(new_
 
     async def run() -> None:
         with pytest.raises(TimeoutError):
-            await Within(0.001, endless().__await__())
+            await WithTimeout(0.001, endless().__await__())
         assert cleaned == ["up"]
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -192,7 +192,7 @@ def test_cancellation_and_errors_reach_what_is_waited_for(new_loop: Loop) -> Non
         loop = asyncio.get_running_loop()
 
         async def outer(future: asyncio.Future[str]) -> str:
-            return await Within(60.0, swallowing(future).__await__())
+            return await WithTimeout(60.0, swallowing(future).__await__())
 
         waiting = asyncio.ensure_future(outer(loop.create_future()))
         await asyncio.sleep(0)
@@ -212,7 +212,7 @@ def test_cancellation_and_errors_reach_what_is_waited_for(new_loop: Loop) -> Non
 
 @LOOPS
 def test_error_of_what_is_waited_for_reaches_the_steps(new_loop: Loop) -> None:
-    """They may have something to let go of: a connection that counts as in use, say."""
+    """The steps may have to release something, such as a connection that is in use."""
     let_go: list[str] = []
 
     async def main() -> None:
@@ -226,7 +226,7 @@ def test_error_of_what_is_waited_for_reaches_the_steps(new_loop: Loop) -> None:
 
         asyncio.get_running_loop().call_soon(failing.set_exception, ValueError("no"))
         with pytest.raises(ValueError, match="no"):
-            await Unbroken(work().__await__())
+            await Uninterrupted(work().__await__())
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())

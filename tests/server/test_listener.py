@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from rookery.server import listener
-from rookery.server.asgi import Receive, Scope, Send
 from tests.certificates import make_certificate
 
 

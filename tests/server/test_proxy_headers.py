@@ -1,4 +1,4 @@
-"""Whom a request came from, as proxies say it: who is believed, and what of it is seen."""
+"""The client address and scheme from proxy headers: which proxies are trusted, and the effect."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ async def test_connection_of_a_proxy_that_shows_the_secret_is_not_counted_as_a_s
 @pytest.mark.parametrize(
     ("said", "client"),
     [
-        (b"203.0.113.9, 10.0.0.7", "203.0.113.9"),  # one proxy of ours behind another
-        (b"198.51.100.1, 203.0.113.9", "203.0.113.9"),  # what the client itself sent is not believed
+        (b"203.0.113.9, 10.0.0.7", "203.0.113.9"),  # two trusted proxies in a row
+        (b"198.51.100.1, 203.0.113.9", "203.0.113.9"),  # headers of the client itself are not trusted
         (b"[2001:db8::1]:443", "2001:db8::1"),
         (b"203.0.113.9:5555", "203.0.113.9"),
         (b"", "10.1.2.3"),

@@ -1,4 +1,4 @@
-"""Requests that come too slowly or are too large, on real sockets."""
+"""Requests that are too slow or too large, on real sockets."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from rookery.server.asgi import Receive, Scope, Send
 from rookery.server.listener import serving
-from rookery.server.request_timeouts import MAX_HEAD_BYTES, TimelyRequests
+from rookery.server.request_timeouts import MAX_HEAD_BYTES, TimedHttpProtocol
 from tests.eventually import until
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
-class Hasty(TimelyRequests):
+class Hasty(TimedHttpProtocol):
     _head_seconds = 0.3
     _body_seconds = 0.3
 
 
-class Reserved(TimelyRequests):
-    _max_guests = 2
+class Reserved(TimedHttpProtocol):
+    _max_unauthenticated = 2
 
 
 class Counter:
-    """An application that reads the body and says how long it was; None when the client left before its end."""
+    """An application that reads the body and records its length; None if the client disconnected before its end."""
 
     def __init__(self) -> None:
         self.bodies: list[int | None] = []
         self.got = 0
         self.begun = 0
-        # Requests for /held that wait for `go_on`; and those for /long whose client does not read.
+        # Requests for /held wait for `go_on`. The clients of /long do not read.
         self.held = 0
         self.go_on = asyncio.Event()
         self.stuck = 0
@@ -47,7 +47,7 @@ class Counter:
             self.held += 1
             await self.go_on.wait()
         if scope["path"] == "/known" or (scope["type"] == "websocket" and scope["path"] == "/held"):
-            # Absent on a connection that was known before.
+            # Absent on a connection that is already authenticated.
             scope.get("rookery.known", lambda: None)()
         if scope["type"] == "websocket":
             await receive()
@@ -55,7 +55,7 @@ class Counter:
             return await self._until_gone(receive)
         if scope["path"] == "/long":
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            # More than the buffers of both ends take; the next send waits for the client to read.
+            # More than the buffers of both sides hold; the next send waits for the client to read.
             await send({"type": "http.response.body", "body": bytes(32 * 1024 * 1024), "more_body": True})
             self.stuck += 1
         while True:
@@ -94,7 +94,7 @@ class Client:
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def rest(self) -> bytes:
-        """Everything until the server hangs up."""
+        """Return everything until the server closes the connection."""
         async with asyncio.timeout(10):
             return await self._reader.read()
 
@@ -103,7 +103,7 @@ class Client:
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[Client]:
-        """Another connection to the same server."""
+        """Open another connection to the same server."""
         client = Client(*await asyncio.open_connection(*self._writer.get_extra_info("peername")))
         yield client
         client.close()
@@ -170,8 +170,8 @@ async def test_head_that_does_not_end_is_given_up() -> None:
 
 
 async def test_connection_that_says_nothing_is_closed() -> None:
-    class Silent(TimelyRequests):
-        _head_seconds = 0.3  # its body would have the time that it always has
+    class Silent(TimedHttpProtocol):
+        _head_seconds = 0.3  # its body has the usual time limit
 
     async with open_door(Counter(), http=Silent) as client:
         assert await client.rest() == b""
@@ -212,14 +212,14 @@ async def test_head_that_comes_byte_by_byte_gets_no_longer_for_it() -> None:
 
 
 async def fill(first: Client, stack: AsyncExitStack, sent: bytes) -> list[Client]:
-    """As many further connections as there is room for, each of which has sent this."""
-    others = [await stack.enter_async_context(first.beside()) for _ in range(Reserved._max_guests - 1)]
+    """Open connections up to the limit; each sends this data."""
+    others = [await stack.enter_async_context(first.beside()) for _ in range(Reserved._max_unauthenticated - 1)]
     for client in (first, *others):
         await client.send(sent)
     return others
 
 
-# What a stranger has sent, and how much of it was answered, when another one comes.
+# The data that an unauthenticated client has sent, and the responses it got, when another client connects.
 IDLE_WITH = {
     "nothing": b"",
     "half_a_head": HEAD,
@@ -237,7 +237,7 @@ async def test_new_stranger_takes_the_place_of_the_oldest_idle_one(sent: bytes) 
             for client in (first, second):
                 await client.answer()
         elif sent:
-            # The server has read what was sent, before it hears of the next one.
+            # The server has read the data before the next connection arrives.
             await until(lambda: counter.begun == 2 if b"abc" in sent else True)
         third = await stack.enter_async_context(first.beside())
         await third.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -305,7 +305,7 @@ async def test_websocket_counts_until_its_credential_was_found_good() -> None:
         await until(lambda: counter.held == 2)
         third = await stack.enter_async_context(first.beside())
         assert (await third.rest()).startswith(b"HTTP/1.1 429 ")
-        counter.go_on.set()  # both are known now
+        counter.go_on.set()  # both are authenticated now
         for client in (first, second):
             assert (await client.head()).startswith(b"HTTP/1.1 101 ")
         (fifth,) = await fill(await stack.enter_async_context(first.beside()), stack, UPGRADE % b"known")

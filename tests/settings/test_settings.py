@@ -1,4 +1,4 @@
-"""Settings: where values come from, what is refused, and that everything wrong is said at once."""
+"""Start settings: sources of values, invalid values, and the report of all problems together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.settings import keys, reference, settings, values
+from rookery.settings import keys, settings, values
 from rookery.settings.keys import KEYS
 from rookery.settings.settings import Loaded, Settings, SettingsError
 from rookery.settings.values import Address
@@ -516,7 +516,7 @@ def test_masked_database_url_keeps_host_and_database(home: Path, url: str, seen:
     assert settings.masked(effective)["database_url"] == seen
 
 
-# What a password can hold inside the user part of a URL that is accepted.
+# Passwords that are accepted in the user part of a URL.
 _PASSWORDS = st.text("abcXYZ019:@!$&'()*+,;=._~-", min_size=8, max_size=20)
 
 
@@ -602,7 +602,7 @@ def test_settings_cannot_be_changed(home: Path) -> None:
 def test_reference_page_is_current() -> None:
     page = REFERENCE.read_text()
 
-    assert page == reference.reference_markdown(), "run: make docs"
+    assert page == keys.reference_markdown(), "run: make docs"
 
 
 def test_lists_are_arrays_in_the_file_and_separated_by_commas_elsewhere(home: Path) -> None:
@@ -765,8 +765,8 @@ def test_new_setting_that_is_a_path_is_private_unless_somebody_decides_otherwise
         ("99999999999-99999999999", "not a range"),
         ("2000-1999", "ends before"),
         ("0-5000", "below 1000"),
-        ("60000-70000", "stand for nobody"),
-        ("65534-65534", "stand for nobody"),
+        ("60000-70000", "have a special meaning"),
+        ("65534-65534", "have a special meaning"),
         ("2000000000-4294967295", "highest user id"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A client of the SDK that keeps all it was told, and is held to what was committed."""
+"""A client of the SDK that records everything it receives, and compares it with the committed state."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ ORDER = (
 
 
 class Follower:
-    """`line` is what lies between; `check` goes through everything that came since the last one."""
+    """`line` is the connection of the client. `check` checks all events since the last check."""
 
     def __init__(self, rig: ReplicasRig, chat_id: ChatId, line: FaultyProxy, *, tail: int) -> None:
         self.chat_id = chat_id
         self.line = line
         self.state = View()
-        self._town = rig
+        self._rig = rig
         self._tail = tail
         self._unchecked: list[Change] = []
-        # What was checked last.
+        # The state at the last check.
         self._before = View()
         self._episode: EpisodeKey | None = None
         self._seq = 0
@@ -51,7 +51,7 @@ class Follower:
 
     @asynccontextmanager
     async def following(self, transport: Transport) -> AsyncIterator[Follower]:
-        token = self._town.person.token
+        token = self._rig.person.token
         async with AsyncRookery(self.line.url, token=token, clock=HastyClock(), rng=Random(1)) as client:
             reading = asyncio.ensure_future(self._read(client, transport))
             try:
@@ -71,9 +71,9 @@ class Follower:
                 self.state = change.state
 
     async def settled(self) -> None:
-        """Return when this client shows what is stored; fail when it does not come to that, or was told otherwise."""
-        truth = await self._town.note(self.chat_id)
-        preview = self._town.preview(truth)
+        """Return when this client shows the stored state. Fail if it does not, or if it received something else."""
+        truth = await self._rig.note(self.chat_id)
+        preview = self._rig.preview(truth)
 
         def agrees() -> bool:
             self.check()
@@ -88,7 +88,7 @@ class Follower:
     def check(self) -> None:
         unchecked, self._unchecked = self._unchecked, []
         for change in unchecked:
-            self._town.told.update(event["type"] for event in change.events)
+            self._rig.told.update(event["type"] for event in change.events)
             if change.is_committed:
                 self._check_committed(change)
             else:
@@ -102,7 +102,7 @@ class Follower:
         self._check_messages(change)
         version = change.state.snapshot_version
         assert version >= self._before.snapshot_version, "the client was taken back"
-        truth = self._town.truths[self.chat_id][version]
+        truth = self._rig.truths[self.chat_id][version]
         found = difference(change.state, truth.view)
         assert not found, f"at version {version} the client differs in {found}: {kinds}"
         if "preview_reset" in kinds:
@@ -130,5 +130,5 @@ class Follower:
                 assert event["seq"] - event.get("n", 1) == self._seq, f"part {event['seq']} comes after {self._seq}"
                 self._seq = event["seq"]
                 self._text += event["part"]["text"]
-                said = self._town.said[self._episode]
+                said = self._rig.said[self._episode]
                 assert said.startswith(self._text), f"{self._text!r} was never said, but {said!r}"

@@ -1,4 +1,4 @@
-"""Many light clients of one server in one process: plain sockets, the reducer, and the waits every client keeps."""
+"""Many light clients of one server in one process: plain sockets, the reducer, and the delays of every client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decoder = msgspec.json.Decoder(list[dict[str, object]])
 
 
 class Spectator:
-    """Follows one chat for as long as it `watch`es. `replica_id` is who serves it, None while nobody does."""
+    """Follows one chat while `watch` runs. `replica_id` is the replica that serves it; None while there is none."""
 
     def __init__(self, url: str, chat_id: UUID, token: str, *, rng: Random) -> None:
         self.chat_id = chat_id

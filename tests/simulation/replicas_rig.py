@@ -1,7 +1,7 @@
-"""Three whole replicas over one database, chats that are moved by hand, and everything that may go wrong between.
+"""Three complete replicas on one database, chats that tests change, and faults between all of them.
 
-Hints go through PostgreSQL, live parts over the replicas' own sockets, clients come over TCP. What a replica hears of
-chats may be lost, or kept for later, to be told twice and in another order.
+Hints pass through PostgreSQL, live parts through the sockets of the replicas, and clients connect over TCP. Hints about
+chats can be lost, delayed, repeated and reordered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ END_LISTENERS = """
 
 
 class HastyClock(SystemClock):
-    """Nobody waits long for another try. A moment all the same: what is down would be asked in a tight loop."""
+    """A clock with short delays between tries.
+
+    Some delay remains, so that an unreachable service is not called in a tight loop.
+    """
 
     async def sleep(self, seconds: float, tag: str) -> None:
         await super().sleep(min(seconds, 0.01) if tag in RETRIES else seconds, tag)
@@ -57,8 +60,8 @@ class Hearing(Enum):
     LATER = "later"
 
 
-class Ear:
-    """Between a replica's bus and what comes to it: hints about chats are passed on, lost or kept."""
+class HintFilter:
+    """Between a replica's bus and its hints: passes hints about chats on, drops them or holds them."""
 
     def __init__(self, bus: Bus) -> None:
         self._pass_on = bus.dispatch
@@ -84,14 +87,14 @@ class Ear:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A chat as it was committed at one snapshot version."""
+    """The committed state of a chat at one snapshot version."""
 
     chat: Chat
     view: View
 
     @property
     def episode(self) -> EpisodeKey | None:
-        """Whose parts clients may be shown."""
+        """The episode whose parts clients may be shown."""
         chat = self.chat
         is_live = chat.status in ("running", "interrupting") and chat.retry_state is None
         return key_of(chat) if is_live and chat.generation_attempt else None
@@ -100,13 +103,13 @@ class Truth:
 class ReplicasRig:
     """`truths` holds every committed version of every chat, `said` the whole text of every episode.
 
-    `told` counts the events that were checked against them, by type.
+    `told` counts the checked events by type.
     """
 
-    def __init__(self, houses: list[ApiRig], person: Person, chats: MachineRig) -> None:
-        self.houses = houses
+    def __init__(self, replicas_rigs: list[ApiRig], person: Person, chats: MachineRig) -> None:
+        self.replicas_rigs = replicas_rigs
         self.person = person
-        self.ears = [Ear(rig.replica.bus) for rig in houses]
+        self.hint_filters = [HintFilter(rig.replica.bus) for rig in replicas_rigs]
         self.truths: dict[ChatId, dict[int, Truth]] = defaultdict(dict)
         self.said: dict[EpisodeKey, str] = defaultdict(str)
         self.told: Counter[str] = Counter()
@@ -116,9 +119,9 @@ class ReplicasRig:
 
     @property
     def replicas(self) -> list[Replica]:
-        return [rig.replica for rig in self.houses]
+        return [rig.replica for rig in self.replicas_rigs]
 
-    # What people and workers do
+    # Actions of users and workers
 
     async def create(self) -> ChatId:
         chat_id = await self._chats.create()
@@ -126,7 +129,7 @@ class ReplicasRig:
         return chat_id
 
     async def move(self, chat_id: ChatId, choice: int, *, at: int) -> None:
-        """One of the transitions that are allowed now, through a replica of the town."""
+        """Apply one of the transitions that are allowed now, through one of the replicas."""
         self._chats.machine = self.replicas[at].machine
         state = await self._chats.state(chat_id)
         legal = [transition for transition in PLAYED if state in TABLE[transition]]
@@ -139,7 +142,7 @@ class ReplicasRig:
         await self.note(chat_id)
 
     async def attempt(self, chat_id: ChatId, *, at: int) -> None:
-        """A replica takes the chat, from whoever has it, and begins a step."""
+        """Let a replica take the chat from its owner and begin a step."""
         replica = self.replicas[at]
         self._chats.machine = replica.machine
         if await self._chats.state(chat_id) not in TABLE[Transition.RECORD_GENERATION_ATTEMPT]:
@@ -152,7 +155,7 @@ class ReplicasRig:
             self._episodes[truth.episode] = (replica, replica.worker.buffer.create_episode(truth.episode))
 
     async def speak(self, chat_id: ChatId, count: int, *, is_merged: bool) -> None:
-        """The model says so many words, to whoever began the step: the owner, or one that does not know better."""
+        """Let the model stream this many words to the replica that began the step, which may no longer own the chat."""
         key = key_of(await self._chats.load(chat_id))
         if key not in self._episodes:
             return
@@ -168,7 +171,7 @@ class ReplicasRig:
                     episode.flush()
 
     async def end_step(self, chat_id: ChatId) -> None:
-        """The owner closes its episode, then commits what was said in it."""
+        """Let the owner close its episode and commit its text."""
         truth = await self.note(chat_id)
         if truth.episode is None or truth.episode not in self._episodes or truth.chat.status != "running":
             return
@@ -181,7 +184,7 @@ class ReplicasRig:
         await self.note(chat_id)
 
     async def note(self, chat_id: ChatId) -> Truth:
-        """Write down what is committed now. Nobody else moves the chats, so no version is missed."""
+        """Record the committed state. Only this rig changes the chats, so no version is missed."""
         chat = await self._chats.load(chat_id)
         truths = self.truths[chat_id]
         if chat.snapshot_version not in truths:
@@ -189,7 +192,7 @@ class ReplicasRig:
         return truths[chat.snapshot_version]
 
     def preview(self, truth: Truth) -> str | None:
-        """What a client shows of the running step once all has arrived; None when that depends on when it came."""
+        """Return the preview of the running step after all parts have arrived; None if it depends on the timing."""
         if truth.episode is None:
             return ""
         if truth.episode not in self._episodes:
@@ -197,10 +200,10 @@ class ReplicasRig:
         replica, _ = self._episodes[truth.episode]
         return self.said[truth.episode] if replica.id == truth.chat.worker_id else None
 
-    # What goes wrong, and what makes up for it
+    # Faults and recovery
 
     def cut_links(self) -> None:
-        """Break every connection between the replicas where it is, without a goodbye."""
+        """Break every connection between the replicas without a close frame."""
         for replica in self.replicas:
             for link in replica.relay.hub.links():
                 if link._connection is not None:
@@ -211,7 +214,7 @@ class ReplicasRig:
             await replica.streams.poller.tick()
 
     async def lose_listeners(self) -> None:
-        """PostgreSQL ends the sessions on which the replicas hear; they come back, and have missed something."""
+        """End the sessions on which the replicas listen for hints. They reconnect, and have missed hints."""
         before = [replica.listener.stats().connections for replica in self.replicas]
         async with self._chats.pool.acquire() as conn:
             await conn.execute(END_LISTENERS)
@@ -219,8 +222,8 @@ class ReplicasRig:
             await until(lambda r=replica, c=connections: r.listener.stats().connections > c)  # type: ignore[misc]
 
     def mend(self) -> None:
-        for ear in self.ears:
-            ear.mend()
+        for hint_filter in self.hint_filters:
+            hint_filter.mend()
 
 
 def key_of(chat: Chat) -> EpisodeKey:
@@ -228,15 +231,15 @@ def key_of(chat: Chat) -> EpisodeKey:
 
 
 @asynccontextmanager
-async def open_town(database_url: str, tmp_path: Path, *, replicas: int = 3) -> AsyncIterator[ReplicasRig]:
+async def open_replicas(database_url: str, tmp_path: Path, *, replicas: int = 3) -> AsyncIterator[ReplicasRig]:
     async with AsyncExitStack() as stack:
-        houses = [
+        replicas_rigs = [
             await stack.enter_async_context(open_house(database_url, tmp_path, clock=HastyClock()))
             for _ in range(replicas)
         ]
-        first = houses[0]
+        first = replicas_rigs[0]
         person = await first.add("ada", role=UserRole.ADMIN)
         model: UUID = await first.add_model()
         chats = MachineRig(first.database.api, user=person.id, model=model, worker=first.replica.id)
         chats.machine = first.replica.machine
-        yield ReplicasRig(houses, person, chats)
+        yield ReplicasRig(replicas_rigs, person, chats)

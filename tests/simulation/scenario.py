@@ -1,4 +1,4 @@
-"""A scenario over three replicas that hypothesis chooses step by step: user actions, faults, recovery."""
+"""A scenario with three replicas, whose actions, faults and recoveries hypothesis chooses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rookery.client.frames import Transport
 from rookery.domain.chat.messages import ChatId
 from tests.faulty_proxy import FaultyProxy
 from tests.simulation.follower import Follower
-from tests.simulation.replicas_rig import Hearing, ReplicasRig, open_town
+from tests.simulation.replicas_rig import Hearing, ReplicasRig, open_replicas
 
-# Chat, transport, and how much of the history it asks for.
+# Chat, transport, and the requested length of the history.
 CLIENTS: tuple[tuple[int, Transport, int], ...] = (
     (0, "websocket", 1000),
     (0, "sse", 3),
     (1, "sse", 1000),
     (1, "websocket", 3),
 )
-# By weight. The first is what others shrink to.
+# By weight. Hypothesis shrinks to the first.
 WEIGHTS = {
     "rest": 1,
     "move": 24,
@@ -46,7 +46,7 @@ KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 class Act(NamedTuple):
-    """What is done, and the choices in it; each kind takes those it needs."""
+    """An action and its parameters; each kind uses those it needs."""
 
     kind: str
     chat: int
@@ -68,59 +68,59 @@ ACTS = st.builds(
 
 
 class Scenario:
-    """`is_apart`: clients are at the first replica only, and never is it the owner of a chat."""
+    """With `is_apart`, clients are connected only to the first replica, which never owns a chat."""
 
     def __init__(
         self, rig: ReplicasRig, chats: Sequence[ChatId], followers: Sequence[Follower], *, is_apart: bool
     ) -> None:
-        self._town = rig
+        self._rig = rig
         self._chats = chats
         self._followers = followers
         self._is_apart = is_apart
 
     async def act(self, act: Act) -> None:
         await getattr(self, act.kind)(act)
-        await asyncio.sleep(0)  # whoever was woken comes to act
+        await asyncio.sleep(0)  # let woken tasks run
 
     async def rest(self, act: Act) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
-    # What people and workers do
+    # Actions of users and workers
 
     async def move(self, act: Act) -> None:
-        await self._town.move(self._chats[act.chat], act.number, at=self._worker(act))
+        await self._rig.move(self._chats[act.chat], act.number, at=self._worker(act))
 
     async def attempt(self, act: Act) -> None:
-        await self._town.attempt(self._chats[act.chat], at=self._worker(act))
+        await self._rig.attempt(self._chats[act.chat], at=self._worker(act))
 
     async def answer(self, act: Act) -> None:
-        """What workers do most: a whole step, shown while it is made."""
+        """Run a whole step with live parts, the most frequent action of workers."""
         await self.attempt(act)
         await self.speak(act)
         await self.end_step(act)
 
     async def speak(self, act: Act) -> None:
-        """Sometimes so much that it is merged for who comes late."""
-        await self._town.speak(self._chats[act.chat], 1 + act.number % 90, is_merged=act.is_so)
+        """Stream words, sometimes so many that they are merged for late readers."""
+        await self._rig.speak(self._chats[act.chat], 1 + act.number % 90, is_merged=act.is_so)
 
     async def end_step(self, act: Act) -> None:
-        await self._town.end_step(self._chats[act.chat])
+        await self._rig.end_step(self._chats[act.chat])
 
-    # What goes wrong
+    # Faults
 
     async def hear(self, act: Act) -> None:
-        self._town.ears[act.replica].hearing = list(Hearing)[act.number % 3]
+        self._rig.hint_filters[act.replica].hearing = list(Hearing)[act.number % 3]
 
     async def tell_what_was_kept(self, act: Act) -> None:
-        self._town.ears[act.replica].tell_what_was_kept(is_reversed=act.is_so, times=1 + act.number % 2)
+        self._rig.hint_filters[act.replica].tell_what_was_kept(is_reversed=act.is_so, times=1 + act.number % 2)
 
     async def cut_links(self, act: Act) -> None:
-        self._town.cut_links()
+        self._rig.cut_links()
 
     async def cut_line(self, act: Act) -> None:
-        """At once, or a little later, and on to another replica."""
+        """Break the connection of a client, now or a little later. It reconnects to another replica."""
         line = self._followers[act.who].line
-        line.target = url_of(self._town, act.replica, is_apart=self._is_apart)
+        line.target = url_of(self._rig, act.replica, is_apart=self._is_apart)
         if act.is_so:
             line.cut()
         else:
@@ -133,15 +133,15 @@ class Scenario:
         self._followers[act.who].line.flow()
 
     async def lose_listeners(self, act: Act) -> None:
-        await self._town.lose_listeners()
+        await self._rig.lose_listeners()
 
-    # What makes up for it
+    # Recovery
 
     async def settle_by_polling(self, act: Act) -> None:
-        await self.settle(self._town.poll)
+        await self.settle(self._rig.poll)
 
     async def settle_by_resync(self, act: Act) -> None:
-        await self.settle(self._town.lose_listeners)
+        await self.settle(self._rig.lose_listeners)
 
     async def settle(self, make_up: Callable[[], Awaitable[None]]) -> None:
         for follower in self._followers:
@@ -155,11 +155,11 @@ class Scenario:
 
 
 def url_of(rig: ReplicasRig, replica: int, *, is_apart: bool) -> str:
-    return rig.houses[0 if is_apart else replica].url
+    return rig.replicas_rigs[0 if is_apart else replica].url
 
 
 async def scenario(rig: ReplicasRig, acts: Sequence[Act], *, is_apart: bool) -> None:
-    """New chats and new clients, every act in turn, and all must agree at the end."""
+    """Run all actions with new chats and clients. At the end, all clients must show the stored state."""
     rig.mend()
     chats = [await rig.create() for _ in range(2)]
     async with AsyncExitStack() as stack:
@@ -174,7 +174,7 @@ async def scenario(rig: ReplicasRig, acts: Sequence[Act], *, is_apart: bool) -> 
         await playing.settle(rig.lose_listeners)
 
 
-def run_plays(
+def run_scenarios(
     rig: ReplicasRig, runner: asyncio.Runner, profile: settings, *, length: int, is_apart: bool = False
 ) -> None:
     @profile
@@ -186,13 +186,13 @@ def run_plays(
 
 
 @contextmanager
-def running_town(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> Iterator[ReplicasRig]:
-    """Opened and closed by one task of its own: what it holds belongs to a task."""
+def running_replicas(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> Iterator[ReplicasRig]:
+    """Opened and closed by one task, because its resources belong to a task."""
     stop = asyncio.Event()
     opened: asyncio.Future[ReplicasRig] = runner.get_loop().create_future()
 
     async def host() -> None:
-        async with open_town(database_url, tmp_path) as rig:
+        async with open_replicas(database_url, tmp_path) as rig:
             opened.set_result(rig)
             await stop.wait()
 

@@ -1,4 +1,4 @@
-"""`serve --replicas 3` with two hundred clients, one of whose replicas is killed."""
+"""`serve --replicas 3` with two hundred clients, and the kill of one replica."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
 from tests.cli.serve.replicas_rig import FIRST, REST, ReplicasRig, open_fleet
 from tests.eventually import until
+from tests.machine_load import slowdown
 from tests.simulation.light_clients import Spectator, watching
 
 PEOPLE, EACH = 10, 20
@@ -29,7 +30,7 @@ WAIT_SECONDS = 120.0
 async def test_clients_of_a_killed_replica_are_back_and_complete_within_five_seconds(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Measured against a loss that costs no replica, on the same machine: what is slow there is slow here."""
+    """The time is compared with a loss of connections without a kill on the same machine."""
     async with open_fleet(database_url, tmp_path, replicas=3) as rig:
         chats = [await start_chat(rig, f"person{index}") for index in range(PEOPLE)]
         crowd = [
@@ -62,13 +63,13 @@ async def test_clients_of_a_killed_replica_are_back_and_complete_within_five_sec
             f"{len(hit)} of {len(crowd)} clients lost their replica; back and synced after {quantiles(returned)};"
             f" after a mere cut {quantiles(baseline)}"
         )
-        assert max(returned) < max(BUDGET_SECONDS, 3 * max(baseline))
+        assert max(returned) < max(BUDGET_SECONDS * slowdown(), 3 * max(baseline))
         assert [each.repeated for each in crowd] == [[]] * len(crowd)
         assert all(text_of(each).count(FIRST + REST) == 2 for each in crowd)
 
 
 async def start_chat(rig: ReplicasRig, name: str) -> tuple[UUID, str]:
-    """A chat of a new person's, whose answer waits for a word."""
+    """Create a chat of a new user, whose answer waits for a signal."""
     draft = UserDraft(email=f"{name}@example.test", username=name, name=name)
     user = await users.create_user(rig.database, draft, password_hash=None)
     made = await tokens.create_token(
@@ -83,7 +84,7 @@ async def start_chat(rig: ReplicasRig, name: str) -> tuple[UUID, str]:
 
 
 async def send(rig: ReplicasRig, chat_id: UUID, token: str) -> None:
-    """Another question, while the first is being answered; connections to the dead replica are lost, so try again."""
+    """Send another question during the first answer. Connections to the dead replica are lost, so try again."""
 
     async def is_sent() -> bool:
         body = {"content": [{"type": "text", "text": "And another one."}], "client_id": "the-second"}
@@ -99,7 +100,7 @@ async def send(rig: ReplicasRig, chat_id: UUID, token: str) -> None:
 
 
 async def rest(rig: ReplicasRig, chat_id: UUID) -> list[int]:
-    """The ids of all visible messages, once both questions are answered."""
+    """Return the ids of all visible messages after both questions are answered."""
 
     async def is_done() -> bool:
         row = await rig.database.fetchrow("SELECT status, queue_len FROM chats WHERE id = $1", chat_id)

@@ -1,4 +1,4 @@
-"""The simulation is able to fail: whoever breaks the streams is found out, for the right reason."""
+"""The simulation can fail: sabotage of the streams is detected, for the right reason."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from rookery.client.live import LiveChat
 from rookery.store.db.hints import ChatHint
 from rookery.stream.inbox import Registry
 from rookery.stream.outbox import Outbox
-from rookery.stream.viewer import StreamLoop
+from rookery.stream.viewer import ClientView
 from tests.simulation import follower
-from tests.simulation.replicas_rig import Ear, ReplicasRig
-from tests.simulation.scenario import run_plays, running_town
+from tests.simulation.replicas_rig import HintFilter, ReplicasRig
+from tests.simulation.scenario import run_scenarios, running_replicas
 
-LENGTH = 50  # acts in a play
+LENGTH = 50  # actions in a scenario
 PROFILE = settings(
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=40,  # the first that fails ends it
+    max_examples=40,  # the first failing scenario ends the run
     derandomize=True,
     phases=[Phase.generate],
     report_multiple_bugs=False,
 )
-# A client that never comes to agree is waited for twice: when it is found out, and when that is tried again.
+# A client that never agrees is waited for twice: when it is detected, and when hypothesis repeats it.
 PATIENCE_SECONDS = 2.0
 
 
 def drop_a_message(patch: pytest.MonkeyPatch) -> None:
-    """The newest message of a change is not sent."""
-    apply = StreamLoop.apply
+    """Do not send the newest message of a change."""
+    apply = ClientView.apply
 
-    def apply_most(self: StreamLoop, *args: Any, **options: Any) -> list[bytes]:
+    def apply_most(self: ClientView, *args: Any, **options: Any) -> list[bytes]:
         events = apply(self, *args, **options)
         newest = [event for event in events if event.startswith(b'{"type":"message",')][-1:]
         return [event for event in events if event not in newest]
 
-    patch.setattr(StreamLoop, "apply", apply_most)
+    patch.setattr(ClientView, "apply", apply_most)
 
 
 def skip_the_resync(patch: pytest.MonkeyPatch) -> None:
-    """Streams do not look again after a time in which nothing was heard; and nothing is heard of any chat."""
+    """Drop all hints about chats, and do not resynchronize streams."""
     patch.setattr(Registry, "_on_resync", lambda self: None)
-    patch.setattr(Ear, "_hear", lambda self, hint: None if isinstance(hint, ChatHint) else self._pass_on(hint))
+    patch.setattr(HintFilter, "_hear", lambda self, hint: None if isinstance(hint, ChatHint) else self._pass_on(hint))
 
 
 def lose_a_part(patch: pytest.MonkeyPatch) -> None:
-    """The first part of a batch is not shown, if there are others."""
+    """Drop the first part of a batch with several parts."""
     show = Outbox.show
     patch.setattr(Outbox, "show", lambda self, parts: show(self, parts[1:] if len(parts) > 1 else parts))
 
 
 def keep_old_parts(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told that another episode begins."""
-    apply = StreamLoop.apply
+    """Do not announce the start of another episode."""
+    apply = ClientView.apply
 
-    def apply_most(self: StreamLoop, *args: Any, **options: Any) -> list[bytes]:
+    def apply_most(self: ClientView, *args: Any, **options: Any) -> list[bytes]:
         return [event for event in apply(self, *args, **options) if not event.startswith(b'{"type":"preview_reset"')]
 
-    patch.setattr(StreamLoop, "apply", apply_most)
+    patch.setattr(ClientView, "apply", apply_most)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_sabotage_is_noticed(
 def test_client_that_resumes_at_the_wrong_message_is_noticed(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that it holds the newest message, as one would that keeps the last id of every answer it gets."""
+    """The client claims to have the newest message, like one that stores the last id of every response."""
     towns: list[ReplicasRig] = []
 
     def where(self: LiveChat) -> dict[str, Any]:
@@ -111,18 +111,18 @@ def expect(
     *,
     meet: Callable[[ReplicasRig], None] = lambda _: None,
 ) -> None:
-    """Plays must fail, and one of them for this reason. A second try may go well, which hypothesis calls flaky."""
+    """Run scenarios, of which one must fail for this reason. A repetition may pass, which hypothesis calls flaky."""
     patch.setattr(follower, "PATIENCE_SECONDS", PATIENCE_SECONDS)
-    with asyncio.Runner() as runner, running_town(database_url, tmp_path, runner) as rig:
+    with asyncio.Runner() as runner, running_replicas(database_url, tmp_path, runner) as rig:
         meet(rig)
         with pytest.raises((AssertionError, BaseExceptionGroup)) as failed:
-            run_plays(rig, runner, PROFILE, length=LENGTH)
+            run_scenarios(rig, runner, PROFILE, length=LENGTH)
 
     assert any(symptom in line for line in told(failed.value)), told(failed.value)
 
 
 def told(error: BaseException) -> list[str]:
-    """What an error says, and those inside it and before it."""
+    """Return the text of an error and of all errors inside and before it."""
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     before = [each for each in (error.__cause__, error.__context__) if each is not None]
     return [str(error), *(line for each in (*inside, *before) for line in told(each))]

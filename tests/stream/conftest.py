@@ -1,4 +1,4 @@
-"""One replica over a fresh database."""
+"""One replica with a new database."""
 
 from __future__ import annotations
 

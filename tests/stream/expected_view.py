@@ -1,4 +1,4 @@
-"""What the database says of a chat, in the words of a client's view, and where a view differs from it."""
+"""The expected view of a chat, read from the database, and its differences from a client's view."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plain(value: object) -> Any:
 
 
 def difference(shown: View, stored: View) -> list[str]:
-    """The fields in which a client differs. One with a short window may lack old messages, never others."""
+    """Return the fields in which a client differs. A client with a short window may lack old messages only."""
     names = ["queue", "status", "archived", "error", "retry", "last_message_id"]
     found = [name for name in names if getattr(shown, name) != getattr(stored, name)]
     first = min(shown.messages, default=0)

@@ -1,6 +1,6 @@
-"""Clients on real sockets: a small ASGI application under uvicorn, and ends that keep what they were sent.
+"""Clients on real sockets: a small ASGI application under uvicorn, and clients that record what they receive.
 
-The application does what the API's routers will do, but for the login: the user is a header.
+The application opens streams as the API does, without a login: a header names the user.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from uuid import UUID, uuid4
 
 import aiohttp
 import msgspec
+from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, unix_connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
-from rookery.server.asgi import Receive, Scope, Send
 from rookery.server.listener import serving, unix_socket
-from rookery.stream import endpoint, query_parameters
+from rookery.stream import query_parameters
 from rookery.stream.access_monitor import Grant
-from rookery.stream.service import Opened, Streams
+from rookery.stream.service import Streams
 
 Event = dict[str, Any]
 
@@ -37,16 +37,14 @@ class SocketServer:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         user = UUID(headers["x-user"])
         query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
-
-        async def open_stream() -> Opened:
-            _, _, chat, *_ = scope["path"].split("/")
-            if chat == "watch":
-                return self._streams.open_watch(Grant(user_id=user, credential=str(user)))
+        _, _, chat, *_ = scope["path"].split("/")
+        if chat == "watch":
+            opened = self._streams.open_watch(Grant(user_id=user, credential=str(user)))
+        else:
             given = query_parameters.parse(query, last_event_id=headers.get("last-event-id"))
             grant = Grant(user_id=user, credential=str(user), chat_id=UUID(chat), root_id=UUID(chat))
-            return await self._streams.open_chat(grant, given)
-
-        await endpoint.serve(scope, receive, send, open_stream)
+            opened = await self._streams.open_chat(grant, given)
+        await opened.serve(scope, receive, send)
 
 
 class _End:
@@ -77,7 +75,7 @@ class WebSocketEnd(_End):
             self.closed = (self.connection.close_code or 0, self.connection.close_reason or "")
 
     def _take_text(self, data: str | bytes) -> None:
-        # Not in the loop above: what it holds while it waits would count as memory of the stream.
+        # Not in the loop above, where the last frame would count as memory of the stream.
         assert isinstance(data, str), "frames are text"
         frame = msgspec.json.decode(data)
         last = frame[-1]
@@ -140,14 +138,6 @@ class EventStreamEnd(_End):
         self.response.close()
 
 
-class Refused(Exception):
-    def __init__(self, status: int, body: Event, headers: dict[str, str]) -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-        super().__init__(f"{status} {body}")
-
-
 class Sockets:
     """Connects clients to one server."""
 
@@ -167,22 +157,14 @@ class Sockets:
         return await self._event_stream(f"http://{target}", sent)
 
     async def _websocket(self, url: str, headers: dict[str, str]) -> WebSocketEnd:
-        try:
-            connection = await unix_connect(
-                str(self.path), url, additional_headers=headers, compression=None, max_size=None, max_queue=None
-            )
-        except InvalidStatus as error:
-            response = error.response
-            raise Refused(
-                response.status_code, msgspec.json.decode(response.body or b"{}"), dict(response.headers.raw_items())
-            ) from None
+        connection = await unix_connect(
+            str(self.path), url, additional_headers=headers, compression=None, max_size=None, max_queue=None
+        )
         return WebSocketEnd(connection)
 
     async def _event_stream(self, url: str, headers: dict[str, str]) -> EventStreamEnd:
         response = await self.session.get(url, headers=headers)
-        if response.status != 200:
-            body = msgspec.json.decode(await response.read())
-            raise Refused(response.status, body, dict(response.headers))
+        response.raise_for_status()
         return EventStreamEnd(response)
 
 

@@ -1,7 +1,7 @@
-"""Replicas that only serve streams, over a real database, with clients that keep everything they were sent.
+"""Replicas that only serve streams, with a real database and clients that record everything they receive.
 
-Hints travel from the machine to the replicas by hand: a test may lose, repeat or reverse them. Parts are added to
-the buffers as a worker would.
+The test delivers hints from the machine to the replicas, and may lose, repeat or reverse them. Parts are added to the
+buffers as by a worker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import msgspec
 from rookery.domain.chat.chat import Chat, LastError, RetryState
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
-from rookery.live.limits import PartLimits
-from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.server.listener import internal_unix
 from rookery.store import machine
@@ -47,7 +46,7 @@ Event = dict[str, Any]
 
 
 class Wire:
-    """Carries hints from the machine to the buses of all replicas. `is_cut` loses them; `keeps` holds them back."""
+    """Delivers hints from the machine to the buses of all replicas. `is_cut` drops them; `keeps` delays them."""
 
     def __init__(self) -> None:
         self.buses: list[Bus] = []
@@ -70,7 +69,7 @@ class Wire:
 
 
 class MemoryTransport:
-    """A client's end in memory. It reads as fast as it can unless `gate` is closed."""
+    """A client in memory. It reads as fast as it can unless `gate` is closed."""
 
     def __init__(self, *, heartbeat_seconds: float = 20.0) -> None:
         self.heartbeat_seconds = heartbeat_seconds
@@ -112,7 +111,7 @@ class MemoryTransport:
 class Viewer:
     """A connected client."""
 
-    transport: Any  # the client's end, of whatever kind
+    transport: Any  # the client's transport
     task: asyncio.Task[None]
     seen: int = 0
 
@@ -127,7 +126,7 @@ class Viewer:
         return [event for event in self.events if event["type"] == kind]
 
     async def until(self, kind: str, count: int = 1) -> Event:
-        """Wait for so many events of a kind in all; the last of them."""
+        """Wait for this many events of a type in total. Return the last one."""
         await until(lambda: len(self.of(kind)) >= count)
         return self.of(kind)[count - 1]
 
@@ -135,7 +134,7 @@ class Viewer:
         await until(lambda: any(event["snapshot_version"] >= snapshot_version for event in self.of("synced")))
 
     def fresh(self) -> list[Event]:
-        """What came since the last call."""
+        """Return the events since the last call."""
         events = self.events[self.seen :]
         self.seen += len(events)
         return events
@@ -144,7 +143,7 @@ class Viewer:
         return [event["message"]["content"][0]["text"] for event in self.of("message")]
 
     def preview(self) -> str:
-        """The text of the parts since the last reset."""
+        """Return the text of the parts since the last reset."""
         said = ""
         for event in self.events:
             if event["type"] == "preview_reset":
@@ -167,7 +166,7 @@ class Viewer:
 
 @dataclass(kw_only=True)
 class Site:
-    """One replica, as far as streams go."""
+    """The streams of one replica."""
 
     id: UUID
     bus: Bus
@@ -224,18 +223,18 @@ class Rig:
 
     @property
     def site(self) -> Site:
-        """Where clients are."""
+        """The replica of the clients."""
         return self.sites[0]
 
     @property
     def owner(self) -> Site:
-        """Who works on chats: another replica than that of the clients, where there is one."""
+        """The replica that runs chats: not that of the clients, if there are several."""
         return self.sites[min(1, len(self.sites) - 1)]
 
     # Acting on chats
 
     async def chat(self, *said: str) -> ChatId:
-        """A chat that waits, with these messages by turns of user and assistant."""
+        """Create a waiting chat with these messages, alternately of user and assistant."""
         roles = (Role.USER, Role.ASSISTANT)
         messages = [NewMessage(role=roles[i % 2], content=(Text(words),)) for i, words in enumerate(said)]
         chat_id = await self.chats.create(*messages[:1])
@@ -245,7 +244,7 @@ class Rig:
         return chat_id
 
     async def running(self, *, worker: UUID, said: str = "hello") -> tuple[ChatId, Chat]:
-        """A chat at its first attempt, owned by a replica."""
+        """Create a chat in its first attempt, owned by a replica."""
         chat_id = await self.chats.create(NewMessage(role=Role.USER, content=(Text(said),)))
         return chat_id, await self.attempt(chat_id, worker=worker)
 
@@ -276,7 +275,7 @@ def key_of(chat: Chat) -> EpisodeKey:
 
 
 def say(episode: Episode, *pieces: str) -> None:
-    """Add pieces as a model would, each with a number of its own."""
+    """Add live parts, each with its own number."""
     for piece in pieces:
         episode.add_part(Role.ASSISTANT, Text(piece))
         episode.flush()
@@ -293,7 +292,7 @@ async def open_rig(
     limits: PartLimits | None = None,
     **options: Any,
 ) -> AsyncIterator[Rig]:
-    """`sockets` is where replicas listen for each other; without it there is no relay."""
+    """Start the replicas. `sockets` is the directory of the relay sockets; without it there is no relay."""
     async with AsyncExitStack() as stack:
         chats = await stack.enter_async_context(make_rig(database_url))
         wire = Wire()
@@ -375,7 +374,7 @@ async def _add_site(
 
 
 async def leave(site: Site) -> None:
-    """All clients hang up."""
+    """Disconnect all clients."""
     for viewer in site.viewers:
         viewer.transport.gate.set()
         viewer.transport.leave()

@@ -1,4 +1,4 @@
-"""What is left of somebody's rights, as the database has it; and who hears what was read."""
+"""Database checks of the rights behind streams, and notifications of read cursors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.runtime.clock import SystemClock
 from rookery.store.people import sessions
-from rookery.stream.access_check import AccessCheck, ReadTeller
+from rookery.stream.access_check import AccessCheck, ReadNotifier
 from rookery.stream.access_monitor import Grant, Right
 from rookery.testing.clock import FakeClock
 from tests.store.people.accounts import person
@@ -97,7 +97,7 @@ async def test_reading_is_told_to_other_tabs_of_the_reader_and_to_nobody_else(ri
     await owners.until("ready")
     await readers.until("ready")
 
-    ReadTeller(rig.wire)(reader, chat_id)
+    ReadNotifier(rig.wire)(reader, chat_id)
     event = await readers.until("chat")
 
     assert event["kinds"] == ["read"]

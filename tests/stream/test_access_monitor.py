@@ -1,4 +1,4 @@
-"""Streams of people who lose their rights."""
+"""Streams of users who lose their rights."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ async def test_check_that_fails_withdraws_nothing(database_url: str) -> None:
     async with open_rig(database_url, check=check) as rig:
         viewer = await rig.site.view(await rig.chat("one"))
         await viewer.until("synced")
-        await rig.site.streams.guard.recheck()
+        await rig.site.streams.access.recheck()
         was_open = not viewer.task.done()
 
-        await rig.site.streams.guard.recheck()
+        await rig.site.streams.access.recheck()
 
         assert was_open
         assert (await viewer.ended())[0] == 4403
@@ -114,7 +114,7 @@ async def test_missed_hints_are_made_up_for_by_a_resync(rig: Rig) -> None:
 @pytest.mark.parametrize(("right", "code"), [(Right.LOGGED_OUT, 4401), (Right.WITHDRAWN, 4403), (Right.DELETED, 4404)])
 async def test_right_that_is_lost_while_a_stream_opens_shows_nothing(rig: Rig, right: Right, code: int) -> None:
     chat_id, user = await rig.chat("secret"), uuid4()
-    since = rig.site.streams.guard.changes
+    since = rig.site.streams.access.changes
     rig.wire.deliver([AccessHint(kind="chat_acl", id=str(chat_id))])  # after the check of the API
     rig.site.rights[str(user)] = right
     grant = Grant(user_id=user, credential=str(user), chat_id=chat_id, root_id=chat_id)

@@ -1,4 +1,4 @@
-"""One part more in a stream at rest takes a short way. What it promises its session is true: nobody rings twice."""
+"""The fast path for one more part in an idle stream, and its wake-ups of the session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stream.stream_rig import Rig, say
 
 
 class Reader:
-    """Takes frames as a session does, and counts how often it is woken."""
+    """Takes frames like a session, and counts wake-ups."""
 
     def __init__(self, source: ChatStream) -> None:
         self.source = source
@@ -34,7 +34,7 @@ class Reader:
         self.rings += 1
 
     def take(self) -> list[str]:
-        """What there is, up to the first frame behind which there is said to be nothing."""
+        """Return the frames up to the first one with `is_all`."""
         taken: list[str] = []
         while (frame := self.source.take()) is not None:
             self.frames.append(frame)
@@ -47,7 +47,7 @@ class Reader:
 
 @asynccontextmanager
 async def resting(rig: Rig) -> AsyncIterator[tuple[Reader, Episode, ChatId]]:
-    """A reader of a running chat that has seen its first part."""
+    """Return a reader of a running chat that has received the first part."""
     chat_id, chat = await rig.running(worker=rig.owner.id)
     grant = Grant(user_id=uuid4(), credential="c", chat_id=chat_id, root_id=chat_id)
     opened = await rig.site.streams.open_chat(grant, StreamParams(debug=True))
@@ -74,7 +74,7 @@ async def test_single_part_is_all_there_is(rig: Rig) -> None:
 
 async def test_parts_that_do_not_fit_one_batch_are_not_all(rig: Rig) -> None:
     async with resting(rig) as (reader, episode, _):
-        # Each nearly a batch: they are read one by one, and only the first of them rings.
+        # Each is nearly a batch, so they are read one by one, and only the first wakes the reader.
         say(episode, *(letter * 200_000 for letter in "bcdef"))
 
         assert reader.take() == list("bcdef")

@@ -1,6 +1,6 @@
-"""What one client is told of a chat: in memory, over WebSocket and over server-sent events, always the same.
+"""The events of a chat for one client: in memory, over WebSocket and over server-sent events.
 
-At the replica that owns the chat or at another: live parts then come over the relay, everything else as ever.
+The client is connected to the replica that owns the chat, or to another one, which gets live parts over the relay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.store.machine.machine_rig import assistant, call, calling
 from tests.stream.socket_clients import open_sockets
 from tests.stream.stream_rig import Rig, key_of, leave, open_rig, say
 
-# Where the client is, and how: at the replica that owns the chats, or at another one of three.
+# The replica of the client (the owner of the chats, or one of three) and its transport.
 PLACES = [(1, "memory"), (1, "websocket"), (1, "sse"), (3, "websocket"), (3, "sse")]
 
 
@@ -618,7 +618,7 @@ async def test_source_that_merged_across_the_position_starts_the_preview_over(ri
         assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "rebase"]
         return
 
-    # What was mirrored before contradicts it, however often it is looked at.
+    # The earlier mirror contradicts it, and stays inconsistent.
     await viewer.until("preview_truncated")
     assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", *["rebase"] * MAX_REBASES]
 

@@ -1,4 +1,4 @@
-"""Clients that are gone in the moment between a broken connection and the server's word that it is lost."""
+"""Clients that disconnect before the server notices that the connection is broken."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.asyncio.client import ClientConnection, unix_connect
 
-from rookery.server.asgi import Receive, Scope, Send
 from rookery.server.listener import serving, unix_socket
-from rookery.stream import endpoint
 from rookery.stream.access_monitor import Grant
 from rookery.stream.query_parameters import StreamParams
-from rookery.stream.service import Opened
 from tests.eventually import until
 from tests.stream.stream_rig import Rig, say
 
 
 class Porch:
-    """Serves one chat's stream, and holds arrivals until `gate` opens. `connections` are the server's ends."""
+    """Serves one chat's stream, and delays new clients until `gate` is set. `connections` are the server's sides."""
 
     def __init__(self, rig: Rig, chat_id: UUID) -> None:
         self._rig = rig
@@ -40,15 +38,12 @@ class Porch:
         return made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def open_stream() -> Opened:
-            user = uuid4()
-            grant = Grant(user_id=user, credential=str(user), chat_id=self._chat_id, root_id=self._chat_id)
-            opened = await self._rig.site.streams.open_chat(grant, StreamParams())
-            self.arrived += 1
-            await self.gate.wait()
-            return opened
-
-        await endpoint.serve(scope, receive, send, open_stream)
+        user = uuid4()
+        grant = Grant(user_id=user, credential=str(user), chat_id=self._chat_id, root_id=self._chat_id)
+        opened = await self._rig.site.streams.open_chat(grant, StreamParams())
+        self.arrived += 1
+        await self.gate.wait()
+        await opened.serve(scope, receive, send)
 
     @asynccontextmanager
     async def open(self, path: Path) -> AsyncIterator[Callable[[], asyncio.Task[ClientConnection]]]:
@@ -72,7 +67,7 @@ async def test_client_that_vanishes_during_the_handshake_is_no_failure(
         await until(lambda: porch.arrived)
         (connection,) = porch.connections
 
-        # In this order: the stream goes on first, at a connection that is closing and not yet lost.
+        # In this order: the stream continues while the connection is closing and not yet lost.
         porch.gate.set()
         connection.transport.close()
         await until(lambda: len(rig.site.streams.sessions) == 0)

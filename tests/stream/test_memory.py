@@ -1,4 +1,4 @@
-"""What an idle stream costs."""
+"""The memory of an idle stream."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_idle_stream_fits_its_budget_whatever_the_length_of_the_history(ri
 
 
 async def bare_client(path: Path, chat_id: UUID) -> socket.socket:
-    """A connected client that costs this process nothing but its socket, once it has read the first window."""
+    """Connect a client that, after the first window, uses no memory of this process except for its socket."""
     loop = asyncio.get_running_loop()
     client = socket.socket(socket.AF_UNIX)
     client.setblocking(False)

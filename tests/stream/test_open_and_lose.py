@@ -1,4 +1,4 @@
-"""What a client asks for, or loses, in the middle of something: while its stream opens, while it does not read."""
+"""Requests and losses at critical moments: while a stream opens, and while a client does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two lanes, their bounds and their order."""
+"""The two queues of the outbox: limits and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poller, for hints that were lost."""
+"""The poller, which makes up for lost hints."""
 
 from __future__ import annotations
 

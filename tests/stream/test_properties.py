@@ -1,9 +1,9 @@
-"""Anything, in any order, with hints lost, repeated and reversed and links cut: a client ends with what is stored.
+"""Random operations with lost, repeated and reversed hints and cut links: clients end with the stored state.
 
-Hypothesis chooses; an event loop of its own does it, on PostgreSQL and over unix sockets between two replicas. The
-clients are the reducer that every client implements, fed with what the sockets carried.
+Hypothesis chooses the operations. They run in a separate event loop, on PostgreSQL and over unix sockets between two
+replicas. Each client is a reducer that gets the data from its socket.
 
-HYPOTHESIS_PROFILE=thorough runs many more and other examples than the default, which repeats the same ones.
+HYPOTHESIS_PROFILE=thorough runs many more and different samples than the default, which repeats the same ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TAILS = (1000, 3, 1000)
 
 
 class Person:
-    """A client with its reducer, which survives its connections."""
+    """A client with a reducer that is kept across connections."""
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -70,7 +70,7 @@ class Person:
         self.viewer, self._taken = None, 0
 
     def catch_up(self) -> View:
-        """Reduce what has come; the view now."""
+        """Reduce the received events; return the view."""
         if self.viewer is not None:
             frames = self.viewer.transport.frames
             for frame in frames[self._taken :]:
@@ -98,17 +98,17 @@ class Play(RuleBasedStateMachine):
 
     @rule(choice=CHOICES, site=SITES)
     def move(self, choice: int, site: int) -> None:
-        """A transition that is allowed now."""
+        """Make a transition that is currently allowed."""
         self.runner.run(self._move(choice, self.rig.sites[site]))
 
     @rule(site=SITES)
     def attempt(self, site: int) -> None:
-        """What workers do most: take the chat and begin a step."""
+        """Acquire the chat and begin a step, as workers do."""
         self.runner.run(self._attempt(self.rig.sites[site]))
 
     @rule(count=st.integers(1, 90))
     def speak(self, count: int) -> None:
-        """The owner's model says something; sometimes so much that it is merged."""
+        """Add live parts at the owner, sometimes so many that they are merged."""
         self.runner.run(self._speak(count))
 
     @rule(mode=st.sampled_from(["open", "cut", "keep"]))
@@ -175,13 +175,13 @@ class Play(RuleBasedStateMachine):
         await self.rig.chats.run(self.chat_id, machine.acquire, worker_id=site.id, runner_id=uuid4())
 
     async def _note(self, transition: Transition) -> None:
-        """Whose attempt it is: only that replica has parts of it."""
+        """Note the replica of the current attempt: only it has parts."""
         if transition is Transition.RECORD_GENERATION_ATTEMPT:
             chat = await self.rig.load(self.chat_id)
             self.spoke[key_of(chat)] = chat.worker_id
 
     def _owner(self, chat: Chat) -> Site | None:
-        """The replica whose parts clients are to see now."""
+        """Return the replica whose parts clients should see."""
         is_live = chat.status in ("running", "interrupting") and chat.retry_state is None
         if not is_live or chat.generation_attempt < 1 or self.spoke.get(key_of(chat)) != chat.worker_id:
             return None
@@ -221,7 +221,7 @@ class Play(RuleBasedStateMachine):
             site.viewers.clear()
 
     async def _settle(self) -> None:
-        """Let everything arrive, then compare."""
+        """Wait until everything is delivered, then compare."""
         await self._poll()
         chat = await self.rig.load(self.chat_id)
         stored = await stored_view(self.rig.pool, chat)
@@ -242,7 +242,7 @@ class Play(RuleBasedStateMachine):
                 raise AssertionError(f"the client differs in {problem}") from None
 
     def _preview(self, chat: Chat) -> str | None:
-        """What a client shows of the running step; None when that depends on when it came."""
+        """Return the preview of a client; None if it depends on timing."""
         if not (chat.status in ("running", "interrupting") and chat.retry_state is None and chat.generation_attempt):
             return ""
         owner = self._owner(chat)
@@ -260,7 +260,7 @@ def said(parts: Sequence[LivePart]) -> str:
 
 @contextmanager
 def running_rig(database_url: str, sockets: Path, runner: asyncio.Runner) -> Iterator[Rig]:
-    """Opened and closed by one task of its own: what it holds belongs to a task."""
+    """Open and close the rig in one task, because its task groups belong to a task."""
     stop = asyncio.Event()
     opened: asyncio.Future[Rig] = runner.get_loop().create_future()
 

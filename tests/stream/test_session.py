@@ -1,4 +1,4 @@
-"""A connection's life: heartbeats, what clients send, slowness, limits, the end."""
+"""One connection: heartbeats, client frames, slow clients, limits, and the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.stream.stream_rig import MemoryTransport, Rig, Viewer, open_rig, say
 
 @pytest.fixture
 async def hasty(database_url: str) -> AsyncIterator[Rig]:
-    """One that gives a slow client up soon."""
+    """A rig with a short send timeout."""
     async with open_rig(database_url, send_seconds=0.2) as opened:
         yield opened
 
@@ -196,7 +196,7 @@ async def test_evicted_client_starts_over_when_it_is_back(database_url: str) -> 
         await viewer.until("message_part")
         viewer.transport.gate.clear()
         say(episode, "two ")
-        await until(lambda: bool(episode._feed._idle))  # it was taken, and is stuck on the way
+        await until(lambda: bool(episode._feed._idle))  # the frame was taken, and its send is blocked
         say(episode, "three")
         await clock.advance(11)
         rig.site.buffer.sweep()
@@ -340,14 +340,14 @@ async def test_ended_stream_leaves_nothing(rig: Rig) -> None:
     await viewer.close()
 
     streams = rig.site.streams
-    assert (len(streams.sessions), len(streams.registry), len(streams.guard)) == (0, 0, 0)
+    assert (len(streams.sessions), len(streams.registry), len(streams.access)) == (0, 0, 0)
     assert rig.site.buffer.stats().subscribers == 0
     assert rig.site.bus.stats().get("ChatHint", 0) == 0
     assert rig.site.bus.stats().get("MiscHint", 0) == 0
 
 
 async def fall_behind(viewer: Viewer, episode: Episode, taken: str, pending: str) -> None:
-    """Let the client take something, hang on it, miss something else and be given up for it; then it reads on."""
+    """Let the client stop reading until it misses an event and is closed; then it reads again."""
     await until(lambda: bool(episode._feed._idle))
     viewer.transport.gate.clear()
     say(episode, taken)

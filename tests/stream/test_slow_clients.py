@@ -1,4 +1,4 @@
-"""A client that connects and never reads: what waits for it is bounded, and nobody else waits."""
+"""A client that connects and never reads: its pending data is limited, and others are not delayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rookery.server.listener import serving, unix_socket
-from rookery.server.request_timeouts import TimelyRequests
+from rookery.server.request_timeouts import TimedHttpProtocol
 from rookery.stream.outbox import MAX_FRAME_BYTES
 from tests.eventually import until
 from tests.store.machine.machine_rig import assistant
@@ -20,7 +20,7 @@ from tests.stream.socket_clients import SocketServer
 from tests.stream.stream_rig import Rig, open_rig, say
 from tests.stream.test_sockets import UPGRADE
 
-# A frame that was taken, what asyncio lets gather before it says stop, and the heads of both.
+# One frame, the write buffer of asyncio, and their headers.
 MAX_WAITING_BYTES = MAX_FRAME_BYTES + 64 * 1024 + 1024
 PIECE = "x" * 50_000
 
@@ -32,18 +32,18 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 
 class Server:
-    """Serves the streams of a site, and knows how much waits in its sockets."""
+    """Serves the streams of a site, and reports the unsent data in its sockets."""
 
     def __init__(self) -> None:
-        self._connections: list[WebSocketsSansIOProtocol | TimelyRequests] = []
+        self._connections: list[WebSocketsSansIOProtocol | TimedHttpProtocol] = []
 
     def websocket(self, *args: Any, **options: Any) -> WebSocketsSansIOProtocol:
         made = WebSocketsSansIOProtocol(*args, **options)
         self._connections.append(made)
         return made
 
-    def http(self, *args: Any, **options: Any) -> TimelyRequests:
-        made = TimelyRequests(*args, **options)
+    def http(self, *args: Any, **options: Any) -> TimedHttpProtocol:
+        made = TimedHttpProtocol(*args, **options)
         self._connections.append(made)
         return made
 
@@ -53,7 +53,7 @@ class Server:
 
 @pytest.mark.parametrize("upgrade", [UPGRADE, ""], ids=["websocket", "sse"])
 async def test_what_waits_for_a_client_that_never_reads_is_bounded(rig: Rig, tmp_path: Path, upgrade: str) -> None:
-    """Eight megabytes of parts and messages are for it, and the server holds a frame of them."""
+    """Of eight megabytes of parts and messages, the server holds one frame."""
     chat_id, chat = await rig.running(worker=rig.site.id)
     server, waited = Server(), [0]
     fast = await rig.site.view(chat_id)

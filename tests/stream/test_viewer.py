@@ -1,4 +1,4 @@
-"""What hints are worth, and which parts are shown: the rules alone, without a database."""
+"""The rules of the viewer, without a database: the effects of hints, and the accepted parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.live.deltas import PartEvent
 from rookery.live.part_buffer import EpisodeKey
 from rookery.store.db.hints import ChatHint
 from rookery.stream.snapshots import Batch, Snapshot
-from rookery.stream.viewer import LoopStats, Step, StreamLoop, Target, Verdict
+from rookery.stream.viewer import ClientView, HintEffect, Step, Target, ViewStats
 
 CHAT = ChatId(UUID(int=1))
 HERE, THERE = UUID(int=2), UUID(int=3)
@@ -61,61 +61,61 @@ def hint(**fields: Any) -> ChatHint:
     return ChatHint(**{**values, **fields})
 
 
-def loop_at(row: Chat | None = None, **options: Any) -> StreamLoop:
-    loop = StreamLoop(CHAT, tail=200, stats=LoopStats(), **{"shows_parts": True, **options})
+def loop_at(row: Chat | None = None, **options: Any) -> ClientView:
+    loop = ClientView(CHAT, tail=200, stats=ViewStats(), **{"shows_parts": True, **options})
     loop.apply(Snapshot(row or chat(), Batch((), 5)), is_first=True)
     return loop
 
 
-def told(loop: StreamLoop, row: Chat, **options: Any) -> list[tuple[str, str | None]]:
-    """Kinds of the events, with the reason where there is one."""
+def told(loop: ClientView, row: Chat, **options: Any) -> list[tuple[str, str | None]]:
+    """Return the types of the events, with the reason if there is one."""
     events = [msgspec.json.decode(each) for each in loop.apply(Snapshot(row, **options))]
     return [(event["type"], event.get("reason")) for event in events]
 
 
 @pytest.mark.parametrize(
-    ("fields", "verdict"),
+    ("fields", "consequence"),
     [
-        ({}, Verdict.IGNORE),
-        ({"gone": True}, Verdict.GONE),
-        ({"gone": True, "snapshot_version": 0}, Verdict.GONE),
-        ({"snapshot_version": 10, "history_version": 99}, Verdict.IGNORE),
-        ({"snapshot_version": 9, "status": "waiting"}, Verdict.IGNORE),
-        ({"history_version": 11}, Verdict.READ),
-        ({"history_version": 7}, Verdict.IGNORE),
-        ({"queue_version": 11}, Verdict.READ),
-        ({"queue_version": 3}, Verdict.IGNORE),
-        ({"retry_state_version": 11}, Verdict.READ),
-        ({"status": "waiting"}, Verdict.READ),
-        ({"archived": True}, Verdict.READ),
-        ({"worker_id": THERE}, Verdict.MOVED),
-        ({"worker_id": None}, Verdict.MOVED),
-        ({"generation_attempt": 2}, Verdict.MOVED),
-        ({"generation_attempt": 2, "snapshot_version": 10}, Verdict.IGNORE),
-        ({"generation_attempt": 2, "history_version": 11}, Verdict.READ),
-        ({"generation_attempt": 2, "retry_state_version": 11}, Verdict.READ),
-        ({"worker_id": THERE, "status": "waiting"}, Verdict.READ),
-        ({"runner_id": UUID(int=9)}, Verdict.IGNORE),
+        ({}, HintEffect.IGNORE),
+        ({"gone": True}, HintEffect.GONE),
+        ({"gone": True, "snapshot_version": 0}, HintEffect.GONE),
+        ({"snapshot_version": 10, "history_version": 99}, HintEffect.IGNORE),
+        ({"snapshot_version": 9, "status": "waiting"}, HintEffect.IGNORE),
+        ({"history_version": 11}, HintEffect.READ),
+        ({"history_version": 7}, HintEffect.IGNORE),
+        ({"queue_version": 11}, HintEffect.READ),
+        ({"queue_version": 3}, HintEffect.IGNORE),
+        ({"retry_state_version": 11}, HintEffect.READ),
+        ({"status": "waiting"}, HintEffect.READ),
+        ({"archived": True}, HintEffect.READ),
+        ({"worker_id": THERE}, HintEffect.MOVED),
+        ({"worker_id": None}, HintEffect.MOVED),
+        ({"generation_attempt": 2}, HintEffect.MOVED),
+        ({"generation_attempt": 2, "snapshot_version": 10}, HintEffect.IGNORE),
+        ({"generation_attempt": 2, "history_version": 11}, HintEffect.READ),
+        ({"generation_attempt": 2, "retry_state_version": 11}, HintEffect.READ),
+        ({"worker_id": THERE, "status": "waiting"}, HintEffect.READ),
+        ({"runner_id": UUID(int=9)}, HintEffect.IGNORE),
     ],
 )
-def test_hint_is_worth_a_read_only_when_it_tells_something_new(fields: dict[str, Any], verdict: Verdict) -> None:
-    assert loop_at().judge(hint(**fields)) is verdict
+def test_hint_is_worth_a_read_only_when_it_tells_something_new(fields: dict[str, Any], consequence: HintEffect) -> None:
+    assert loop_at().effect_of(hint(**fields)) is consequence
 
 
 def test_late_hint_is_older_than_one_that_brought_nothing_new() -> None:
     loop = loop_at()
 
-    newest = loop.judge(hint(snapshot_version=13))
-    late = loop.judge(hint(snapshot_version=12, status="waiting"))
-    next_one = loop.judge(hint(snapshot_version=14, status="waiting"))
+    newest = loop.effect_of(hint(snapshot_version=13))
+    late = loop.effect_of(hint(snapshot_version=12, status="waiting"))
+    next_one = loop.effect_of(hint(snapshot_version=14, status="waiting"))
 
-    assert (newest, late, next_one) == (Verdict.IGNORE, Verdict.IGNORE, Verdict.READ)
+    assert (newest, late, next_one) == (HintEffect.IGNORE, HintEffect.IGNORE, HintEffect.READ)
 
 
 def test_hint_of_an_error_is_looked_at_because_errors_differ() -> None:
     loop = loop_at(chat(status="error", last_error="{}"))
 
-    assert loop.judge(hint(snapshot_version=13, status="error")) is Verdict.READ
+    assert loop.effect_of(hint(snapshot_version=13, status="error")) is HintEffect.READ
 
 
 @pytest.mark.parametrize("retry_state", [None, "{}"])
@@ -135,12 +135,12 @@ def test_hint_of_another_owner_or_attempt_says_what_a_read_would(
     row = chat(retry_state=retry_state)
     by_hint, by_read = loop_at(row, shows_parts=shows_parts), loop_at(row, shows_parts=shows_parts)
 
-    assert by_hint.judge(hint(**fields)) is Verdict.MOVED
+    assert by_hint.effect_of(hint(**fields)) is HintEffect.MOVED
     moved = by_hint.move(hint(**fields))
     read = by_read.apply(Snapshot(replace(row, snapshot_version=11, **fields)))
 
     assert moved == read
-    assert all(getattr(by_hint, name) == getattr(by_read, name) for name in StreamLoop.__slots__ if name != "_stats")
+    assert all(getattr(by_hint, name) == getattr(by_read, name) for name in ClientView.__slots__ if name != "_stats")
 
 
 def test_older_snapshot_says_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What clients see of a message."""
+"""The JSON views of messages."""
 
 from __future__ import annotations
 

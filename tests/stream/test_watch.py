@@ -1,4 +1,4 @@
-"""What somebody who watches a list of chats is told."""
+"""The events of the watch stream."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_new_chat_is_seen_after_ready(rig: Rig) -> None:
 
 
 async def test_chat_made_before_the_greeting_was_sent_is_seen_behind_it(rig: Rig) -> None:
-    """Whatever the moment: a list that is loaded after `ready` has the chat, or its event follows."""
+    """At any moment, a list that is loaded after `ready` contains the chat, or its event follows."""
     watcher = rig.site.watch(rig.chats.user)
     watcher.transport.gate.clear()
     chat_id = await rig.chats.create()
@@ -212,7 +212,7 @@ async def test_many_changes_are_read_with_as_many_statements_as_one(rig: Rig, da
         serving.cancel()
         await asyncio.wait([serving])
 
-    # Before the first, the connection learns about types.
+    # The first query of a connection also loads type information.
     assert counts[1] == counts[2] > 0
 
 
@@ -283,7 +283,7 @@ async def test_watcher_that_falls_behind_is_told_to_load_anew(rig: Rig) -> None:
     watcher.transport.gate.set()
     await watcher.until("resync")
 
-    # Only what was told after the queue was full, as long as the two chats may still have been in it.
+    # Only events after the queue was full, because the two chats may still have been in it.
     assert len(watcher.of("chat_gone")) <= len(ids)
 
 
@@ -313,7 +313,7 @@ async def test_row_that_makes_no_sense_costs_nobody_else_anything(rig: Rig) -> N
 
 
 async def test_chat_that_cannot_be_shown_does_not_end_the_hub(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub is one of the loops whose end is the end of the process."""
+    """If the hub ends, the process ends."""
     chat_id = await rig.chat("one")
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")
@@ -349,7 +349,7 @@ def tell(rig: Rig, *chat_ids: ChatId, kind: WatchKind = WatchKind.TITLE_CHANGE) 
 
 
 async def listed(rig: Rig, actor: UserActor) -> Any:
-    """The only chat in somebody's list, as the API sends it."""
+    """Return the only chat of a user's list, as in the API."""
     store = Store(rig.pool, machine=rig.chats.machine, publisher=rig.wire, clock=SystemClock())
     query = search_query.parse("source:created_by_me,shared_with_me")
     (chat,) = (await store.as_actor(actor).chats.list(actor.id, query)).items
@@ -417,5 +417,5 @@ async def test_chat_that_is_no_longer_shared_is_gone_for_who_lost_it(rig: Rig) -
 
 
 def watch_hint(chat_id: ChatId, user: UUID, kind: str, *users: UUID) -> WatchHint:
-    """Of a kind that its writers are yet to name."""
+    """Return a hint of an unknown kind."""
     return WatchHint(user_id=user, kind=kind, chat_id=chat_id, snapshot_version=1, users=users)  # type: ignore[arg-type]

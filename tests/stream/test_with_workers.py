@@ -1,4 +1,4 @@
-"""Streams over whole workers: real hints through PostgreSQL, real runners, models that read from scripts."""
+"""Streams with real workers: hints through PostgreSQL, runners, and scripted models."""
 
 from __future__ import annotations
 

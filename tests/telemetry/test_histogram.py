@@ -1,4 +1,4 @@
-"""Counting values by size."""
+"""Histograms."""
 
 from __future__ import annotations
 

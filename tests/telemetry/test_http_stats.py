@@ -1,4 +1,4 @@
-"""What is counted about requests, and that clients cannot add to the names in it."""
+"""Counters of requests, and that clients cannot add label values."""
 
 from __future__ import annotations
 

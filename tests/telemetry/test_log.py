@@ -1,4 +1,4 @@
-"""Logging: what a line holds, what it never holds, and that nobody waits for it."""
+"""Logging: the content of a line, redaction, and that logging never blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
 
 
 class Lines:
-    """A log that is read back. `read` closes it, so that everything is written."""
+    """A log whose lines can be read. `read` closes the log, so that everything is written."""
 
     def __init__(self, handle: Handle, stream: io.StringIO) -> None:
         self.handle = handle
@@ -121,7 +121,7 @@ def test_field_cannot_take_the_place_of_the_line_s_own(lines: Lines) -> None:
 
 
 def test_libraries_come_out_as_the_same_lines(lines: Lines) -> None:
-    # Not one of a library in use: a server that another test has started may have changed its level.
+    # Not a logger of a used library, because a server of another test may have changed its level.
     logging.getLogger("some.library").info("Listening on %s", "127.0.0.1")
     logging.getLogger("asyncio").debug("Using selector")
 
@@ -225,7 +225,7 @@ def test_long_text_is_cut_and_says_how_long_it_was(lines: Lines) -> None:
 def test_cut_never_leaves_half_a_secret(cut: int, key_size: int) -> None:
     secrets = SecretRegistry()
     secrets.add("key", "hunter22hunter22")
-    # A long key ahead of it shrinks when it is hidden, and so pulls what follows into view.
+    # A long key before it gets shorter when it is hidden, so the text after it moves into the shown part.
     pem = "-----BEGIN PRIVATE KEY-----" + "A" * key_size + "-----END PRIVATE KEY-----"
     keys = pem * ((cut - 6) // len(pem)) if key_size else ""
 
@@ -475,7 +475,7 @@ def test_auto_is_text_on_a_terminal_with_color_unless_refused(
 
 
 def _fill(stream: TextIO) -> Handle:
-    """Log more than the queue takes into a pipe that nobody reads."""
+    """Log more lines than the queue can hold, to a pipe without a reader."""
     handle = log.configure("info", "json", replica="", stream=stream)
     for number in range(log.MAX_QUEUED_LINES + 2_000):
         logger.info("line", number=number)
@@ -490,7 +490,7 @@ def test_slow_reader_costs_lines_and_never_time() -> None:
         assert stats.dropped > 0
         assert stats.queued <= log.MAX_QUEUED_LINES
 
-        # Now somebody reads: what was kept arrives in order, then the number of those that did not.
+        # With a reader, the queued lines arrive in order, followed by the number of dropped lines.
         seen: list[dict[str, Any]] = []
         while not seen or seen[-1]["event"] != "log_lines_dropped":
             seen.append(json.loads(source.readline()))
@@ -510,7 +510,7 @@ def test_close_gives_up_on_a_reader_who_never_comes() -> None:
             handle.close(timeout=0.01)
             assert handle.stats().queued > 0
 
-        # With the reader gone for good, the thread gets an error instead of waiting, and ends.
+        # Without a reader, the thread gets an error instead of waiting, and ends.
         handle.close()
         assert handle.stats().queued == 0
 

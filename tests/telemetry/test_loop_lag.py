@@ -12,7 +12,7 @@ async def test_a_loop_that_wakes_late_is_behind_by_that_much_until_the_next_tick
     with clock.trap("lag") as trap:
         task = asyncio.create_task(monitor.run())
         await trap.caught()
-        await clock.advance(2)  # something else had the loop for two seconds
+        await clock.advance(2)  # another task blocked the loop for two seconds
         trap.release()
         await clock.fire("lag")
         late = monitor.lag_seconds

@@ -1,4 +1,4 @@
-"""The fake clock: tests of everything else stand on it."""
+"""The fake clock."""
 
 from __future__ import annotations
 

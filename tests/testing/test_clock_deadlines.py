@@ -1,4 +1,4 @@
-"""Deadlines and tickers, on real and on fake time: both must tell the same story."""
+"""Deadlines and tickers: the real and the fake clock must behave the same."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_deadline_of_nothing_expires_at_once(make_clock: MakeClock) -> N
 @both
 async def test_a_deadline_that_is_reset_to_nothing_expires_at_once(make_clock: MakeClock) -> None:
     async def work() -> None:
-        # The outer limit is real: a deadline that stays at its first time fails the test instead of passing late.
+        # The outer limit is real time: a deadline that is not reset fails the test instead of passing late.
         async with asyncio.timeout(10), make_clock().deadline(60, "work") as deadline:
             deadline.reset(0)
             await forever()

@@ -1,4 +1,4 @@
-"""The fake Messages server refuses what the real one refuses: otherwise tests against it would prove nothing."""
+"""The fake Messages server refuses the requests that the real one refuses."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_bad_request_is_refused_and_takes_no_answer(
 
 
 async def thought(server: FakeAnthropic) -> Json:
-    """A thinking block that the server has issued after `a`."""
+    """Return a thinking block that the server issued after the message `a`."""
     server.answer(Answer([Thinking("hm"), Redacted()]))
     response = await post(server, body(user(text("a")), stream=False))
     return response.json()["content"]

@@ -1,4 +1,4 @@
-"""The fake Chat Completions server refuses what real servers refuse."""
+"""The fake Chat Completions server refuses the requests that real servers refuse."""
 
 from __future__ import annotations
 

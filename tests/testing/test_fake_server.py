@@ -1,4 +1,4 @@
-"""The fake server does on a real socket, byte for byte, what its scenarios say."""
+"""The fake server sends its scenarios exactly, on a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about testing: every example on it is run as it stands there."""
+"""Every block of docs/guide/testing.md runs unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | 
 
 
 def examples() -> dict[str, Callable[[], Awaitable[None]]]:
-    """The test functions of all blocks, each block with names of its own."""
+    """Return the test functions of all blocks. Each block has its own namespace."""
     found: dict[str, Callable[[], Awaitable[None]]] = {}
     for place, block in enumerate(BLOCKS):
         names: dict[str, Any] = {"__name__": f"testing_guide_{place}"}

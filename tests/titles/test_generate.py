@@ -128,7 +128,7 @@ async def test_plain_text_of_one_line_within_the_limit_is_a_title(said: str, tit
         made = None
 
     assert made == title
-    # Taken at once, where it was taken.
+    # Accepted at the first try if plain text is accepted.
     assert len(model.calls) == (1 if title else 2)
 
 

@@ -40,7 +40,7 @@ PATIENCE = 120.0
 
 
 class HastyClock(SystemClock):
-    """The offline model speaks as slowly as people read; here nobody reads along."""
+    """A clock without pauses: the offline model otherwise answers at reading speed."""
 
     async def sleep(self, seconds: float, tag: str) -> None:
         await super().sleep(0 if tag == "scripted-token" else seconds, tag)
@@ -57,7 +57,7 @@ class Said:
 
 @dataclass
 class ReplicaRig:
-    """`restart` ends the replica and starts another over the same data, as a server that is started again."""
+    """A replica with a user and a chat. `restart` ends the replica and starts another with the same data."""
 
     config: Settings
     database: Database
@@ -87,7 +87,7 @@ class ReplicaRig:
         return chat_id
 
     async def say(self, chat_id: ChatId, words: str) -> list[Said]:
-        """Send, and wait for the end of the turn; its tool calls."""
+        """Send a message, wait for the end of the turn, and return its tool calls."""
         before = len(await self.calls(chat_id))
         message = NewQueuedMessage(content=(Text(words),), created_by=self.user)
         await self.replica.machine.chat(chat_id).update(
@@ -168,7 +168,7 @@ async def open_homestead(
 
 
 async def _end_workspaces(stead: ReplicaRig) -> None:
-    """Sandboxes outlive their server; those of a test must not."""
+    """Kill the sandboxes of the test, which would outlive the replica."""
     for driver in stead.replica.workspaces.parts.inventories:
         for found in await driver.list_running():
             await driver.stop_stray(found)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.tools import commands
+from rookery.tools.commands import BadDuration
 from rookery.workspaces.agent_messages import Truncated
 
 
@@ -33,7 +34,7 @@ def test_ampersand_at_the_end_means_background(command: str, expected: tuple[str
     [("cat /etc/hosts", True), ("cat a b", True), ("cat a | wc", False), ("echo cat a", False), ("cat", False)],
 )
 def test_command_that_only_prints_files_gets_a_note(command: str, is_noted: bool) -> None:
-    assert (commands.note_on(command) is not None) is is_noted
+    assert (commands.hint_for(command) is not None) is is_noted
 
 
 @given(st.text(max_size=400), st.integers(120, 300))
@@ -71,3 +72,28 @@ def test_what_the_agent_left_out_stays_counted() -> None:
     again = commands.view("x" * 40_000, reported).truncated
     assert again is not None
     assert again.original_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30), ("5m", 300), ("1h30m", 5400), ("90", 90), (7, 7), ("1.5h", 5400), (" 10S ", 10)],
+)
+def test_durations_are_read_as_models_write_them(text: str | float, seconds: float) -> None:
+    assert commands.parse_duration(text, field="timeout") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5s", "5 minutes", "s", "5x", "nan", "inf", "1h 30m", "1e3"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(BadDuration, match="1h30m"):
+        commands.parse_duration(text, field="timeout")
+
+
+def test_zero_is_a_snapshot_where_it_may_be() -> None:
+    assert commands.parse_duration("0s", field="wait_timeout", may_be_zero=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "250ms"), (1.5, "1.5s"), (65, "1m5s"), (5400, "1h30m"), (10, "10s")]
+)
+def test_durations_are_shown_short(seconds: float, text: str) -> None:
+    assert commands.format_duration(seconds) == text

@@ -84,7 +84,7 @@ async def test_bad_path_is_an_error_in_words_for_every_tool_and_changes_nothing(
     told = {
         "read_file": await rig.run("read_file", path=path),
         "edit_files": await rig.run("edit_files", files=[{"path": path, "edits": EDITS}]),
-        # One that is missing, or at the end of a link to nothing, is made.
+        # A missing file, or the missing target of a link, is created.
         "write_file": await rig.run("write_file", path=path, content="x") if "does not" not in words else None,
     }
     if kind == "the kernel's":

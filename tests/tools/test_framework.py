@@ -26,7 +26,7 @@ class Edit(msgspec.Struct):
 
 
 class Arguments(msgspec.Struct):
-    """Never seen: the tool has a description."""
+    """This docstring is not part of the schema."""
 
     path: Annotated[str, Meta(description="Where the file is.")]
     title: str = "untitled"
@@ -128,7 +128,7 @@ def test_a_bad_argument_is_named_with_what_it_should_be_and_an_example(given_tex
     message = str(caught.value)
     assert told in message
     _, _, example = message.partition("Example: ")
-    # The example itself would be taken.
+    # The example in the message is valid.
     assert isinstance(decode(example), Arguments)
 
 

@@ -23,7 +23,7 @@ from tests.workspaces.egress.outside_servers import outside
 
 @pytest.fixture(autouse=True)
 def sandbox() -> None:
-    """Skips on a machine that has none."""
+    """Skip the test on a machine without a sandbox."""
     known_machine()
 
 
@@ -36,7 +36,7 @@ async def push(stead: ReplicaRig, *hosts: str) -> None:
 
 @requires("curl")
 async def test_chat_reaches_listed_hosts_before_and_after_a_restart(database_url: str, tmp_path: Path) -> None:
-    # The one name that every machine resolves to the loopback. The variables of the proxy make an exception of it.
+    # Every machine resolves this name to the loopback. The proxy variables exclude it.
     loopback = "127.0.0.1/32,::1/128"
     get = "curl -sS --noproxy nothing.test"
     async with outside(tmp_path) as out, open_homestead(database_url, net_allow_private=loopback) as stead:

@@ -21,7 +21,7 @@ from tests.workspaces.agent.mcp.test_mcp import SERVER
 from tests.workspaces.drivers.driver_rig import known_machine
 
 ADD = "read_calc__add"
-# Leaves a trace as soon as it is started.
+# Creates a file as soon as it is started.
 START = "touch started; exec python3 -I server.py"
 CONFIG = {"mcpServers": {"read_calc": {"command": "/bin/sh", "args": ["-c", START]}}}
 FILES = f"""
@@ -36,12 +36,12 @@ END
 
 @pytest.fixture(autouse=True)
 def sandbox() -> None:
-    """Skips on a machine that has none."""
+    """Skip the test on a machine without a sandbox."""
     known_machine()
 
 
 def project(call: Call) -> Sequence[Step]:
-    """Make the project, look for traces, or use the tool if there is one, as the user says."""
+    """Create the project, list its files, or call the tool if there is one, depending on the user's message."""
     done = len(results_since_user(call.prompt))
     asked = next(message for message in reversed(call.prompt.messages) if message.role is Role.USER)
     steps: dict[str, list[CallTool]] = {

@@ -1,4 +1,4 @@
-"""execute and its companions over a real agent: outcomes, replays, and the end of commands."""
+"""The process tools with a real agent: results, replays, and the end of commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wait_for(file: Path) -> str:
 
 
 def is_alive(pid_file: Path) -> bool:
-    """Whether the process that wrote its number there runs; a corpse that nobody has buried yet does not."""
+    """Return whether the process whose id is in this file is running. A zombie is not."""
     pid = pid_file.read_text().strip()
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -104,7 +104,7 @@ async def test_background_command_returns_at_once(rig: ToolsRig, args: dict[str,
     over = await rig.run("process_output", process_id=done.value["background_process_id"], wait_timeout="60s")
     assert over.value["exit_code"] == 137
     again = await rig.run("process_signal", process_id=done.value["background_process_id"], signal="kill")
-    assert "not running" in again.error
+    assert "already ended" in again.error
 
 
 async def test_process_of_another_chat_is_not_found(rig: ToolsRig) -> None:
@@ -125,7 +125,7 @@ async def test_much_output_keeps_its_end(rig: ToolsRig) -> None:
     assert done.value["output"].endswith("199999\n200000\n")
     assert done.value["truncated"]["original_bytes"] > 1024 * 1024
     assert done.value["truncated"]["strategy"] == "head_tail"
-    # All of it can be read on, without running the command again.
+    # The model can read the rest without running the command again.
     file = str(rig.home / ".rookery/results/call_1")
     assert done.value["truncated"]["file"] == file
     assert f"all of it is in {file}" in done.value["output"]
@@ -165,7 +165,7 @@ async def test_output_after_a_cursor_is_only_what_is_new(rig: ToolsRig) -> None:
 
 
 async def test_result_too_large_for_the_model_is_kept_in_the_workspace(rig: ToolsRig) -> None:
-    """Of whatever tool: here a text of half a megabyte, for a model with a small window."""
+    """This holds for every tool. Here the result is half a megabyte, for a model with a small window."""
     rig.context_limit = 20_000
     (rig.home / "big").write_text("a" * 400 + "\n")
     whole = "\n".join(f"line {number}" for number in range(20_000))
@@ -177,7 +177,7 @@ async def test_result_too_large_for_the_model_is_kept_in_the_workspace(rig: Tool
     assert file.read_text() == whole
     assert f"All of it is in {file}" in done.value["output"]
     assert len(done.value["output"].encode()) <= 20_000
-    # Two that fit each by itself, and not together.
+    # Each of the two results fits, but not both together.
     rig.extra = [make_tool("dump", "", arguments=Dump, handler=partial(_dump, whole[:19_000]))]
     for name, each in zip("34", await rig.run_all(*(rig.call("dump", call_id=n) for n in "34")), strict=True):
         assert f"All of it is in {rig.home}/.rookery/results/{name}" in each.value["output"]
@@ -249,7 +249,7 @@ async def test_output_is_shown_while_the_command_runs(rig: ToolsRig) -> None:
     await task
 
 
-# Once
+# Replays
 
 
 async def test_call_run_again_attaches_to_the_command_that_runs(rig: ToolsRig) -> None:
@@ -278,7 +278,7 @@ async def test_call_run_again_after_the_end_gives_the_recorded_result(rig: Tools
 
 
 class Later(SystemClock):
-    """Of a replica that takes over after an hour."""
+    """The clock of a replica that takes over after an hour."""
 
     def now(self) -> datetime:
         return super().now() + timedelta(hours=1)
@@ -370,7 +370,7 @@ async def test_other_reasons_leave_the_command_alone(rig: ToolsRig, reason: Canc
 async def test_command_cancelled_before_its_start_was_answered(
     rig: ToolsRig, monkeypatch: pytest.MonkeyPatch, reason: CancelReason, is_background: bool, survives: bool
 ) -> None:
-    """Whoever asked does not know its id yet: it is waited for, if the process is to be ended."""
+    """The caller does not know the process id yet. It waits for the id if the process has to be terminated."""
     pid, answer, start = rig.home / "pid", asyncio.Event(), AgentConn.start_process
 
     async def start_slowly(self: AgentConn, wanted: StartProcess, **options: Any) -> StartedProcess:
@@ -392,7 +392,7 @@ async def test_command_cancelled_before_its_start_was_answered(
         await until(lambda: not is_alive(pid), timeout=PATIENCE)
 
 
-# Looking only
+# The read-only view
 
 
 async def test_planning_in_a_workspace_that_cannot_protect_its_files_says_so(rig: ToolsRig) -> None:

@@ -8,7 +8,7 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.tools import registry
 from rookery.tools.registry import Column
 
-# As the design has it; rows of tools that are not built in (mcp, dynamic, web_search) are decided elsewhere.
+# The specified table. It has no rows for tools that are not built in (mcp, dynamic, web_search).
 TABLE = """
 | Tool | root | root, plan | child | child, plan | explore child |
 | --- | --- | --- | --- | --- | --- |
@@ -18,13 +18,13 @@ TABLE = """
 | process_list, process_signal | yes | no | yes | no | no |
 | list_templates, read_template, create_workspace, start_workspace, stop_workspace | yes | yes | no | no | no |
 | ask_user_question, propose_plan | no | yes | no | no | no |
-| spawn_agent, wait_agent, list_agents, list_subagent_models | yes | yes | no | no | no |
+| spawn_agent, wait_agent, list_agents, read_agent_report, list_subagent_models | yes | yes | no | no | no |
 | message_agent, interrupt_agent | yes | no | no | no | no |
 | advisor | if eligible | no | no | no | no |
 """
 
 
-# Which column is whose, by the mode and whether the chat is a root.
+# The column for each mode, for root chats and other chats.
 COLUMNS = [
     (Mode.NORMAL, True, Column.ROOT),
     (Mode.NORMAL, False, Column.CHILD),

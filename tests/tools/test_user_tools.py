@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rookery.domain.content.skills import SkillFile
-from rookery.store.machine.files import MAX_FILES_PER_CHAT
+from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
+from rookery.store.settings import settings
 from rookery.tools.registry import Column
 from tests.store.builders import World, open_world
 from tests.store.people.accounts import open_pool
@@ -86,6 +87,20 @@ async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: To
     assert await world.conn.fetchval("SELECT count(*) FROM chat_files") == MAX_FILES_PER_CHAT
 
 
+async def test_file_beyond_the_quota_of_the_user_is_refused(giving: ToolsRig, world: World) -> None:
+    await settings.write_setting(world.conn, "chats", value={"max_file_mib_per_user": 1})
+    (giving.home / "large").write_bytes(bytes(1024 * 1024))
+    (giving.home / "small").write_bytes(b"x")
+
+    first = await giving.run("attach_file", call_id="first", path=f"{giving.home}/large")
+    refused = await giving.run("attach_file", path=f"{giving.home}/small")
+    again = await giving.run("attach_file", call_id="first", path=f"{giving.home}/large")
+
+    assert "1 MiB" in refused.error
+    assert again.value == first.value
+    assert await world.conn.fetchval("SELECT count(*) FROM chat_files") == 1
+
+
 # Questions and plans
 
 
@@ -100,7 +115,7 @@ async def test_question_is_given_back_for_the_user(rig: ToolsRig) -> None:
     [
         ([], "1 to 4"),
         ([QUESTION] * 5, "1 to 4"),
-        ([{**QUESTION, "options": QUESTION["options"][:1]}], "2 to 4 options"),
+        ([{**QUESTION, "options": QUESTION["options"][:1]}], "needs 2 to 4"),
         ([{**QUESTION, "header": " "}], "questions[0].header"),
         ([{**QUESTION, "options": [{"label": "a", "description": ""}] * 2}], "options[0].description"),
     ],

@@ -17,6 +17,7 @@ from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
 from rookery.models.connect import default_scripts
+from rookery.store.settings import settings
 from tests.eventually import until
 from tests.tools.replica_rig import open_homestead
 from tests.workspaces.drivers.driver_rig import known_machine
@@ -35,7 +36,7 @@ FORGE = "127.0.0.2"
 
 @pytest.fixture(autouse=True)
 def sandbox() -> None:
-    """Skips on a machine that has none."""
+    """Skip the test on a machine without a sandbox."""
     known_machine()
 
 
@@ -54,6 +55,34 @@ async def test_newcomer_gets_a_workspace_and_a_real_tour(database_url: str) -> N
         ], calls
         assert "in a sandbox" in calls[-1].value["output"]
         assert "in a sandbox" in await stead.last_words(chat)
+
+
+async def test_newcomer_lets_two_subagents_work_in_one_workspace(database_url: str) -> None:
+    async with open_homestead(database_url) as stead:
+        chat = await stead.ask("delegate: a note for later")
+
+        calls = await stead.calls(chat)
+        assert [call.name for call in calls] == [
+            *("list_templates", "create_workspace"),
+            *("spawn_agent", "spawn_agent", "wait_agent"),
+        ]
+        listed, written = calls[-1].value["agents"]
+        assert "total" in listed["report"]
+        assert "The file is written." in written["report"]
+        read = await stead.say(chat, f"run cat {written['title'].split()[1]}")
+        assert "a note for later" in read[0].value["output"]
+
+
+async def test_newcomer_gets_scripted_advice_where_the_advisor_is_on(database_url: str) -> None:
+    async with open_homestead(database_url) as stead:
+        async with stead.database.api.acquire() as conn:
+            await settings.write_setting(conn, "advisor", value={"enabled": True})
+        stead.replica.directory.invalidate()
+        chat = await stead.ask("ask the advisor: rewrite or patch?")
+
+        (advice,) = await stead.calls(chat)
+        assert advice.value["type"] == "advice"
+        assert "The advisor says" in await stead.last_words(chat)
 
 
 async def test_two_calls_at_once_make_one_workspace(database_url: str) -> None:
@@ -165,7 +194,7 @@ async def test_task_is_done_in_a_clone_and_goes_on_after_stop_and_restart(databa
         assert (started.name, started.is_error) == ("start_workspace", False)
         assert again.value["exit_code"] == 0
 
-        # The project's instructions were in the prompt, and the transcript says so.
+        # The instructions of the project are in the prompt, and the transcript shows this.
         traces = [
             part
             for message in await stead.messages(chat)

@@ -1,6 +1,6 @@
-"""The life of a chat's workspace as its tools see it, and what the workspace tells the chat meanwhile.
+"""The tools that create, start and stop a chat's workspace, and the context that the chat captures from it.
 
-Over the database and the real services, with a driver whose sandboxes are sockets in this process.
+The tests use the database and the real services, with a driver whose sandboxes are sockets in this process.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from rookery.domain.chat.mcp_consent import Entry, McpDecision
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop import tool_batch
-from rookery.loop.tool_batch import BatchSetup, PendingCall
-from rookery.loop.unfinished_tools import Stragglers
+from rookery.loop.tool_batch import BatchSetup, PendingCall, UnfinishedTools
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.chats import step_reads
@@ -32,7 +31,7 @@ from rookery.tools.registry import Column
 from rookery.tools.step_tools import StepTools
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
 from tests.loop.rig import Shown
 from tests.scripted_tools import MemoryLedger
@@ -46,7 +45,7 @@ from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 # Rows of the table whose tools come with subagents and the advisor.
 NOT_MADE_YET = frozenset(
     {
-        *("spawn_agent", "wait_agent", "list_agents", "list_subagent_models"),
+        *("spawn_agent", "wait_agent", "list_agents", "read_agent_report", "list_subagent_models"),
         *("message_agent", "interrupt_agent", "advisor"),
     }
 )
@@ -54,7 +53,7 @@ NOT_MADE_YET = frozenset(
 
 @dataclass
 class Life:
-    """One chat, whose steps are opened as a worker opens them."""
+    """One chat. Its steps are opened as a worker opens them."""
 
     yard: WorkspacesRig
     rig: Rig
@@ -77,7 +76,7 @@ class Life:
             return await self.toolbox.open(await self.step(), mode=Mode.NORMAL, stack=stack)
 
     async def begin_turn(self) -> StepTools:
-        """The user says something after a rest."""
+        """Open the first step of a new turn."""
         await self.rig.commit(self.chat_id, assistant("done"))
         await self.rig.run(self.chat_id, machine.finish_turn)
         await self.rig.send(self.chat_id, "go on")
@@ -99,7 +98,7 @@ class Life:
             publish=Shown(),
             clock=SystemClock(),
             ledger=MemoryLedger(),
-            stragglers=Stragglers(),
+            unfinished_tools=UnfinishedTools(),
             services=turn.services,
             owner_id=self.rig.user,
         )
@@ -110,10 +109,10 @@ class Life:
         return [each.body for each in found]
 
     async def is_dirty(self) -> bool:
-        return (await context.read_pin(self.yard.world.conn, self.chat_id)).dirty_since is not None
+        return (await context.read_capture_state(self.yard.world.conn, self.chat_id)).dirty_since is not None
 
     async def bound(self) -> UUID | None:
-        return (await context.read_pin(self.yard.world.conn, self.chat_id)).workspace_id
+        return (await context.read_capture_state(self.yard.world.conn, self.chat_id)).workspace_id
 
 
 @pytest.fixture
@@ -306,7 +305,7 @@ async def test_user_who_wants_it_gets_changes_with_the_next_turn_and_not_before(
     await life.run("create_workspace", template_id="plain")
     first = await life.begin_turn()
 
-    # Nobody was there to hear it: the look at the beginning of the turn finds it.
+    # No watch was running. The refresh at the beginning of the turn finds the change.
     await life.replica.watches.close()
     life.driver.tell("Be quick.")
     life.replica.contexts.forget()

@@ -31,7 +31,7 @@ async def always(entry: Entry) -> bool:
 
 
 def tools_of(*servers: ContextResource) -> list[workspace_mcp.WorkspaceMcpTool]:
-    """With an owner who agrees to everything."""
+    """Return the tools if the owner agrees to all servers."""
     agreed = {each.entry.hash for each in servers if each.entry is not None}
     return workspace_mcp.tools(servers, agreed, always)
 
@@ -121,7 +121,7 @@ async def test_a_call_is_refused_once_the_owner_has_withdrawn_or_the_entry_has_c
 
 
 async def _named(rig: ToolsRig) -> Entry:
-    """The file was written after the start: wait until the agent has seen it."""
+    """Wait until the agent has read the file, which was written after its start."""
     version = 0
     while True:
         found = await rig.agent.get(f"/v1/context?after={version}&wait_s=50")

@@ -20,9 +20,8 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content.skills import SkillFile
 from rookery.loop import tool_batch
 from rookery.loop.tool import Cancellation, CancelReason, Services, Tool, ToolSet
-from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.tool_batch import BatchSetup, PendingCall, UnfinishedTools
 from rookery.loop.tool_results import CallResult
-from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.tools import ask_user, attach_file, files, process, propose_plan, skills
 from rookery.tools.registry import Column
@@ -42,7 +41,7 @@ WORKSPACE = UUID(int=10)
 
 @dataclass
 class OneWorkspace:
-    """The row of the one workspace there is, in memory."""
+    """A workspace directory with one row, in memory."""
 
     agent: agents.Rig
     pools: AgentPools
@@ -65,7 +64,7 @@ class OneWorkspace:
     def release(self, location: WorkspaceLocation) -> None:
         self.pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+    async def record_use(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
         pass
 
 
@@ -94,7 +93,7 @@ class ToolsRig:
     pool: asyncpg.Pool | None = None
     skills: Sequence[SkillFile] = ()
     shown: Shown = field(default_factory=Shown)
-    stragglers: Stragglers = field(default_factory=Stragglers)
+    unfinished_tools: UnfinishedTools = field(default_factory=UnfinishedTools)
     cancellation: Cancellation = field(default_factory=Cancellation)
     workspaces: dict[UUID, ChatWorkspace] = field(default_factory=dict)
     extra: Sequence[Tool] = ()
@@ -140,7 +139,7 @@ class ToolsRig:
             publish=self.shown,
             clock=self.clock,
             ledger=MemoryLedger(),
-            stragglers=self.stragglers,
+            unfinished_tools=self.unfinished_tools,
             cancellation=self.cancellation,
             services=Services(turn),
             owner_id=self.owner_id,
@@ -186,6 +185,6 @@ async def open_hands(**fields: Any) -> AsyncIterator[ToolsRig]:
             yield ToolsRig(agent, OneWorkspace(agent, pools), **fields)
         finally:
             await pools.close()
-            # Commands that still run would outlive an agent that is only killed.
+            # Running commands would outlive an agent that is killed.
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 await agent.ask("POST", "/v1/shutdown", json={"grace_s": 0})

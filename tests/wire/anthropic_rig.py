@@ -1,4 +1,4 @@
-"""Asks the fake Messages server, reads its answers, and commits them as rows, for the tests of this wire."""
+"""Calls the fake Messages server, reads its answers, and commits them as rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def encoded(request: Request) -> bytes:
 
 @dataclass
 class Reading:
-    """What a client made of an answer."""
+    """The result of reading an answer with one client."""
 
     text: str = ""
     thinking: list[tuple[str, str]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Reading:
 
 
 async def ask(server: FakeAnthropic, request: Request) -> list[StreamPart]:
-    """Our own reading, down to the bytes of the stream."""
+    """Read an answer with our own code, including the bytes of the stream."""
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server), base_url="http://fake") as client:
         headers = {**request.headers, "x-api-key": KEY, "content-type": "application/json"}
         response = await client.post(request.path, content=encoded(request), headers=headers)
@@ -107,7 +107,7 @@ IDENTITY = ModelIdentity(provider_id=PROVIDER, model="claude-test", wire="anthro
 
 
 def committed(parts: Sequence[StreamPart]) -> tuple[content.Part, ...]:
-    """The step as it is stored."""
+    """Return the step in its stored form."""
     stored: list[content.Part] = []
     text = ""
     for part in parts:
@@ -142,7 +142,7 @@ def committed(parts: Sequence[StreamPart]) -> tuple[content.Part, ...]:
 
 
 def jsonb(text: str) -> str:
-    """As PostgreSQL gives it back: keys by length and bytes, with spaces."""
+    """Return the JSON as PostgreSQL returns it: keys sorted by length and bytes, with spaces."""
 
     def ordered(value: Any) -> Any:
         if isinstance(value, dict):
@@ -154,7 +154,7 @@ def jsonb(text: str) -> str:
 
 @dataclass
 class Chat:
-    """Rows of one chat with one model, as the worker would commit them."""
+    """The rows of one chat with one model, in their committed form."""
 
     rows: list[PromptRow] = field(default_factory=list)
 
@@ -178,11 +178,11 @@ class Chat:
         self.rows.append(PromptRow(message, StepFigures(**figures)))
 
     def step(self, parts: Sequence[StreamPart], request: Request) -> None:
-        """Commit an answer to this request, and a result for each local call in it."""
+        """Commit an answer to this request, and a result for each of its local calls."""
         self._commit(parts, request.prefix_fp)
 
     def commit(self, parts: Sequence[StreamPart]) -> None:
-        """The same for an answer of the driver, which tells the fingerprint itself."""
+        """Commit an answer of the driver, which reports the prefix hash itself."""
         started = next(part for part in parts if isinstance(part, ResponseStarted))
         self._commit(parts, started.prefix_fp)
 
@@ -206,7 +206,7 @@ class Chat:
             writers={CONFIG: IDENTITY},
             files={},
             rules=FileRules(accepts=lambda media_type: True),
-            turn_blocks=(overlay,),
+            step_blocks=(overlay,),
         )
         return Call(prompt=prompt, tools=(READ,))
 

@@ -1,9 +1,10 @@
-"""The request types of the official packages, closed: what they do not name is refused, what they require is required.
+"""Strict validators made from the request types of the official packages. Unknown fields are refused, and required
+fields must be present.
 
-A plain `TypeAdapter` of these types proves nothing. `Iterable` fields are validated lazily (never, unless somebody
-iterates), unknown keys are accepted, and no key is required, because the annotations are strings. Here each
-`TypedDict` is rebuilt, with everything it names, as a strict schema; response models and files that only the
-packages' own helpers understand are taken out of unions. `tests/wire/test_official_types.py` shows that it refuses.
+A plain `TypeAdapter` of these types proves nothing: it validates `Iterable` fields only when they are iterated, accepts
+unknown keys, and requires none, because the annotations are strings. This module rebuilds each `TypedDict` and all
+types that it names as a strict schema. Response models, and files that only the packages' helpers support, are removed
+from unions. `tests/wire/test_official_types.py` shows that invalid requests are refused.
 
     check_anthropic(request.body)       # raises `pydantic_core.ValidationError`
 """
@@ -31,7 +32,7 @@ from pydantic_core import CoreSchema, SchemaValidator, core_schema
 LISTS = frozenset({list, collections.abc.Iterable, collections.abc.Sequence, collections.abc.Collection})
 MAPPINGS = frozenset({dict, collections.abc.Mapping})
 UNIONS = frozenset({typing.Union, types.UnionType})
-# Not JSON: the packages turn these into something else before they send.
+# Values that are not JSON, which the packages convert before they send.
 NOT_JSON = (BaseModel, bytes, bytearray, os.PathLike, date, datetime, typing.IO)
 SCALARS: Mapping[Any, Callable[[], CoreSchema]] = {
     str: core_schema.str_schema,
@@ -46,27 +47,30 @@ SCALARS: Mapping[Any, Callable[[], CoreSchema]] = {
 
 
 def check_anthropic(body: Mapping[str, Any]) -> None:
-    """Raises unless `body` is exactly a streaming request of `anthropic.types`."""
+    """Raise unless `body` is exactly a streaming request of `anthropic.types`."""
     _check(AnthropicRequest, body)
 
 
 def check_anthropic_beta(body: Mapping[str, Any]) -> None:
-    """Raises unless `body` is exactly a streaming request of `anthropic.types.beta`, without the header field."""
+    """Raise unless `body` is exactly a streaming request of `anthropic.types.beta`, without the header field."""
     _check(AnthropicBetaRequest, body)
 
 
 def check_responses(body: Mapping[str, Any]) -> None:
-    """Raises unless `body` is exactly a streaming request of `openai.types.responses`."""
+    """Raise unless `body` is exactly a streaming request of `openai.types.responses`."""
     _check(ResponsesRequest, body)
 
 
 def check_completions(body: Mapping[str, Any]) -> None:
-    """Raises unless `body` is exactly a streaming request of `openai.types.chat`; take compat extras out before."""
+    """Raise unless `body` is exactly a streaming request of `openai.types.chat`.
+
+    Remove extras of compatible servers first.
+    """
     _check(CompletionsRequest, body)
 
 
 def closed(typed_dict: type) -> SchemaValidator:
-    """A strict validator of this TypedDict and all it names, for other types of the official packages."""
+    """Return a strict validator of this TypedDict and all types that it names."""
     rebuild = _Rebuild()
     root = rebuild.schema(typed_dict)
     return SchemaValidator(core_schema.definitions_schema(root, list(rebuild.definitions.values())))
@@ -78,20 +82,20 @@ def _validator(typed_dict: type) -> SchemaValidator:
 
 
 def _check(typed_dict: type, body: Mapping[str, Any]) -> None:
-    # Through JSON and back, as it is sent: `msgspec.Raw` becomes what it says, tuples become lists.
+    # Encoded as JSON and decoded again, as when it is sent: `msgspec.Raw` becomes its content, tuples become lists.
     sent = msgspec.json.decode(msgspec.json.encode(body))
     _validator(typed_dict).validate_python(sent, strict=True)
 
 
 class _Rebuild:
-    """Turns types into schemas. Each TypedDict is a definition of its own, because content blocks are recursive."""
+    """Converts types to schemas. Each TypedDict is a separate definition, because content blocks are recursive."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, CoreSchema] = {}
         self._begun: set[str] = set()
 
     def schema(self, hint: Any) -> CoreSchema:
-        """The schema of a type; `TypeError` for one this does not know, so that nothing passes unchecked."""
+        """Return the schema of a type. Raise `TypeError` for an unknown type, so that nothing is left unchecked."""
         origin = typing.get_origin(hint)
         if origin in (typing.Annotated, typing.Required, typing.NotRequired) or origin in _EXTENSIONS:
             return self.schema(typing.get_args(hint)[0])
@@ -141,7 +145,7 @@ _EXTENSIONS = frozenset({typing_extensions.Required, typing_extensions.NotRequir
 
 def _is_list(hint: Any) -> bool:
     origin = typing.get_origin(hint)
-    # `SequenceNotStr` is a protocol of each package, for "any sequence but a string".
+    # `SequenceNotStr` is a protocol of each package for "any sequence but a string".
     return hint is list or origin in LISTS or getattr(origin, "__name__", "") == "SequenceNotStr"
 
 
@@ -155,7 +159,7 @@ def _is_foreign(hint: Any) -> bool:
 
 
 def _is_open(typed_dict: Any) -> bool:
-    """Whether the type itself says that it takes keys it does not name, in one of the two ways there are."""
+    """Return whether the type accepts keys that it does not name, in one of the two possible ways."""
     if getattr(typed_dict, "__pydantic_config__", {}).get("extra") == "allow":
         return True
     extra = getattr(typed_dict, "__extra_items__", None)
@@ -163,18 +167,21 @@ def _is_open(typed_dict: Any) -> bool:
 
 
 def _is_required(typed_dict: Any, key: str, hint: Any) -> bool:
-    """From the evaluated hints: with postponed annotations, `__required_keys__` knows nothing of `Required`."""
+    """Return whether a key is required, from the evaluated hints.
+
+    With postponed annotations, `__required_keys__` does not know `Required`.
+    """
     origin = typing.get_origin(hint)
     if origin in (typing.Required, typing_extensions.Required):
         return True
     if origin in (typing.NotRequired, typing_extensions.NotRequired):
         return False
-    # The annotations of a TypedDict hold those it inherits: the first one of its line to have the key declared it.
+    # The annotations of a TypedDict include the inherited ones, so the first ancestor with the key declared it.
     owner = next(base for base in _lineage(typed_dict) if key in base.__annotations__)
     return bool(owner.__total__)
 
 
 def _lineage(typed_dict: Any) -> list[Any]:
-    """The TypedDicts it extends, then itself; its `__mro__` is only `dict`."""
+    """Return the TypedDicts that it extends, followed by itself. Its `__mro__` is only `dict`."""
     bases = [base for base in typing_extensions.get_original_bases(typed_dict) if typing_extensions.is_typeddict(base)]
     return [*(owner for base in bases for owner in _lineage(base)), typed_dict]

@@ -1,9 +1,9 @@
-"""Small prompts that every wire must be able to send: the chats of real use, each reduced to what makes it hard.
+"""Small prompts that every wire must be able to send: difficult cases of real chats.
 
     for name, call in calls("anthropic").items(): ...
 
-What a provider wants back (`meta`) differs by wire, so a prompt is made for one. All prompts are as `chat.prompt`
-leaves them: pairs repaired, what is foreign flattened, the system messages first.
+Provider metadata (`meta`) differs by wire, so a prompt is made for one wire. All prompts have the form that
+`chat.prompt` gives them: repaired pairs, foreign parts as text, system messages first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rookery.llm.types import Call, JsonFormat, Tool, WebSearch
 
 Json: TypeAlias = Any
 
-# The smallest picture there is: one transparent pixel.
+# The smallest image: one transparent pixel.
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
@@ -45,7 +45,7 @@ READ = Tool(
 LIST = Tool(name="list_chats", description="List the chats.", input_schema={"type": "object"})
 SEARCH = WebSearch(allowed_domains=("example.org",), max_uses=3)
 
-# What each wire stores beside reasoning so that it can be replayed.
+# The metadata that each wire stores with reasoning for a replay.
 REASONING_META: Mapping[str, Meta] = {
     "anthropic": {"signature": "c2lnbmF0dXJl"},
     "responses": {
@@ -65,7 +65,7 @@ TEXT_META: Mapping[str, Meta | None] = {
     "responses": {"item_id": "msg_1", "phase": "commentary"},
     "completions": None,
 }
-# A provider's own search: what its call and its result were on the wire.
+# A provider's own search: its call and its result on the wire.
 SEARCH_META: Mapping[str, tuple[Meta, Meta]] = {
     "anthropic": (
         {
@@ -144,7 +144,7 @@ def image(media_type: str = "image/png") -> PromptMedia:
 
 
 def searched(wire: str) -> tuple[PromptCall, PromptResult]:
-    """A finished search that the provider ran itself."""
+    """Return a finished search that the provider executed."""
     call_meta, result_meta = SEARCH_META[wire]
     started = PromptCall("srvtoolu_1", "web_search", Raw('{"query": "rooks"}'), True, call_meta)
     found = PromptResult(
@@ -154,7 +154,7 @@ def searched(wire: str) -> tuple[PromptCall, PromptResult]:
 
 
 def prompts(wire: str) -> dict[str, Prompt]:
-    """Every prompt by name, with the metadata of this wire."""
+    """Return every prompt by name, with the metadata of this wire."""
     brief = system("Be brief.")
     thought = PromptReasoning("I should look at the file first.", REASONING_META[wire])
     first = call("call_1", meta=CALL_META[wire])
@@ -226,7 +226,7 @@ def prompts(wire: str) -> dict[str, Prompt]:
 
 
 def calls(wire: str) -> dict[str, Call]:
-    """Every prompt as a call with tools, and the calls that are special for another reason than their prompt."""
+    """Return every prompt as a call with tools, and calls that are special for another reason than their prompt."""
     made = {name: Call(prompt=prompt, tools=(READ, LIST)) for name, prompt in prompts(wire).items()}
     plain = prompts(wire)["text chat"]
     return made | {

@@ -1,4 +1,4 @@
-"""One call against the fake Responses server, as the driver and as the official client make it."""
+"""One call to the fake Responses server, made by the driver and by the official client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ READ_B = FunctionCall(name="read_file", arguments='{"path": "b \\u00e9.txt"}')
 
 @dataclass
 class Reading:
-    """What a client made of an answer."""
+    """The result of reading an answer with one client."""
 
     text: str
     calls: list[tuple[str, str, str]]
@@ -74,7 +74,7 @@ def client(fake: FakeResponses, key: str = KEY) -> httpx2.AsyncClient:
 
 
 async def ask(fake: FakeResponses, call: Call, caps: Capabilities = REASONS) -> list[StreamPart]:
-    """One call as the driver makes it, without its repairs: request, bytes, events, parts."""
+    """Make one call like the driver, without its repairs: request, bytes, events, parts."""
     wire = ResponsesFormat(fake.model, caps)
     request = wire.build(call)
     async with client(fake) as http:
@@ -85,7 +85,7 @@ async def ask(fake: FakeResponses, call: Call, caps: Capabilities = REASONS) -> 
     fold = wire.fold(call)
     fold.start(answer.headers["x-request-id"])
     if answer.headers["content-type"].startswith("application/json"):
-        return list(fold.whole(answer.content))
+        return list(fold.read_document(answer.content))
     decoder = SseDecoder()
     parts = [part for event in decoder.feed(answer.content) for part in fold.feed(event)]
     assert [part for part in parts if isinstance(part, Finish | StreamError)] == parts[-1:]
@@ -151,7 +151,7 @@ async def official_reading(fake: FakeResponses) -> Reading:
 
 
 def committed(parts: Sequence[StreamPart]) -> PromptMessage:
-    """The assistant message a stored answer becomes: in order of the ends, as the loop and `chat.prompt` do it."""
+    """Return the assistant message of a stored answer. Its parts are ordered by the ends of their blocks."""
     texts: dict[str, str] = {}
     content: list[PromptPart] = []
     for part in parts:
@@ -173,7 +173,7 @@ def committed(parts: Sequence[StreamPart]) -> PromptMessage:
 
 
 def continued(first: Call, message: PromptMessage, **fields: Any) -> Call:
-    """The call after an answer: its calls are answered, and the user goes on."""
+    """Return the call after an answer: its calls have results, and the user continues."""
     results = tuple(
         tool(PromptResult(part.id, part.name, "done"))
         for part in message.parts

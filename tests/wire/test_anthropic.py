@@ -1,4 +1,7 @@
-"""The Messages wire against the official package: our requests, our fake's events, and both clients' readings."""
+"""The Messages wire, compared with the official package.
+
+The comparison covers our requests, the events of our fake server, and the results of both clients.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +170,7 @@ async def test_official_client_and_ours_read_the_same(answer: Answer) -> None:
     mine = read(await ask(ours, request))
     official = await read_officially(theirs, request)
 
-    # Both servers have issued the same: they were asked the same.
+    # Both servers have issued the same ids, because they got the same requests.
     assert mine == official
 
 
@@ -203,7 +206,7 @@ async def test_answer_without_a_stream_is_read_the_same() -> None:
         response = await client.post(
             request.path, content=encoded(whole), headers={**request.headers, "x-api-key": KEY}
         )
-    parts = AnthropicFormat("m", BINDING).fold(HELLO).whole(response.content)
+    parts = AnthropicFormat("m", BINDING).fold(HELLO).read_document(response.content)
 
     reading = read(parts)
     assert reading.text == "I will look."

@@ -1,4 +1,4 @@
-"""Whole chats over the Messages wire: what a model said is committed, and sent back in a way the server takes."""
+"""Whole chats over the Messages wire: answers are committed and sent back in a form that the server accepts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_whatever_the_model_says_can_be_committed_and_sent_back(script: list[lis
     asyncio.run(play(script))
 
 
-# Going on after what is special
+# Continuing after special answers
 
 
 async def test_paused_search_goes_on_and_gets_its_result_from_the_next_response() -> None:

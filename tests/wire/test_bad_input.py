@@ -1,6 +1,6 @@
-"""What servers do that no provider should, on real sockets and on every wire: one terminal part a person can act on.
+"""Misbehaving servers on real sockets and on every wire: each call ends with one terminal part with a useful message.
 
-Nothing hangs, nothing is raised, and a server that goes on is left within a second.
+Nothing hangs, nothing is raised, and the connection to a server that keeps sending is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = {
     "responses": ("openai", "gpt-6"),
     "completions": ("openai_compat", "qwen"),
 }
-# One piece of text, as each wire sends it, with a place for the words.
+# One piece of text in the form of each wire, with a placeholder for the words.
 DELTAS = {
     "anthropic": (
         b'data: {"type":"message_start","message":{"id":"m"}}\n\n'
@@ -66,6 +66,10 @@ WHOLE = {
     "completions": b'{"id":"c","choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}]}',
 }
 JSON = "application/json"
+# Limit of waits that should end much sooner, so that a test fails instead of hanging.
+LIMIT_SECONDS = 30.0
+# A cancelled call awaits nothing, which takes one pass of the event loop.
+MAX_TURNS = 5
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ async def model_at(base_url: str, wire: str, connector: Connector, key: str = KE
 
 
 async def ask(base_url: str, wire: str, connector: Connector, key: str = KEY) -> list[StreamPart]:
-    """All parts of one call; fails when they do not come to an end."""
+    """Return all parts of one call. Fail if they do not end."""
     type_, model = KINDS[wire]
     ready = ready_model(type_, model, base_url=base_url, key=key)
     asked = await model_at(base_url, wire, connector, key)
@@ -104,7 +108,7 @@ async def error_from(reply: bytes, wire: str, connector: Connector) -> ProviderE
 
 
 def error_of(parts: list[StreamPart]) -> ProviderError:
-    """The error at the end, which says who failed and what to do, and shows no page and no key."""
+    """Return the error at the end. Check that it names the provider and a remedy, and shows no HTML page and no key."""
     last = parts[-1]
     assert isinstance(last, StreamError), parts
     error = last.error
@@ -179,7 +183,7 @@ async def test_error_with_status_200_is_told_like_any_other(
     assert (await error_from(answer(b"data: " + body + b"\n\n"), wire, connector)).kind is kind
 
 
-# Answers that are none
+# Invalid answers
 
 
 async def test_server_that_ignores_stream_is_understood(wire: str, connector: Connector) -> None:
@@ -251,7 +255,7 @@ async def test_event_beyond_32_mib_is_refused_and_its_server_left(wire: str, con
 
     async with serving(only_posts(handle)) as server:
         parts = await ask(f"{server.url}/v1", wire, connector)
-        await asyncio.wait_for(lost(server.connections), 1)
+        await asyncio.wait_for(lost(server.connections), LIMIT_SECONDS)
 
     assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hi"]
     assert "larger than" in (error_of(parts).detail or "")
@@ -269,13 +273,13 @@ async def test_json_beyond_32_mib_is_refused(wire: str, connector: Connector) ->
 
     async with serving(only_posts(handle)) as server:
         parts = await ask(f"{server.url}/v1", wire, connector)
-        await asyncio.wait_for(lost(server.connections), 1)
+        await asyncio.wait_for(lost(server.connections), LIMIT_SECONDS)
 
     assert "larger than" in (error_of(parts).detail or "")
 
 
 def only_posts(handle: Handler) -> Handler:
-    """Questions about the model are answered with 404: they are not what is tested here."""
+    """Answer requests for information about the model with 404, because they are not tested here."""
 
     async def sorted_out(connection: Connection) -> None:
         if (await connection.reader.readexactly(4)) == b"GET ":
@@ -294,7 +298,7 @@ async def lost(connections: list[Connection]) -> None:
 
 
 def endless(piece: bytes, *, opening: bytes = b"") -> Handler:
-    """Sends the piece for ever. The client's farewell is seen while it does."""
+    """Send the piece forever. The end of the connection is detected meanwhile."""
 
     async def handle(connection: Connection) -> None:
         await connection.read_request()
@@ -324,7 +328,11 @@ async def silent(connection: Connection) -> None:
 
 
 async def cancelled_after(count: int, handler: Handler, wire: str, connector: Connector) -> list[StreamPart]:
-    """Reads some parts, cancels in the middle of waiting for more, and checks that the server is left at once."""
+    """Read some parts, cancel while waiting for more, and check that the connection is closed within a few passes of
+    the loop.
+
+    Passes are counted and not time, because a busy machine makes them longer, but not more.
+    """
     seen: list[StreamPart] = []
     reached = asyncio.Event()
 
@@ -341,36 +349,37 @@ async def cancelled_after(count: int, handler: Handler, wire: str, connector: Co
 
         task = asyncio.create_task(read())
         if count:
-            await asyncio.wait_for(reached.wait(), 10)
+            await asyncio.wait_for(reached.wait(), LIMIT_SECONDS)
         else:
             await until(lambda: server.connections)
         task.cancel()
-        async with asyncio.timeout(1):
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await lost(server.connections)
+        turns = 0
+        while not task.done() and turns < MAX_TURNS:
+            turns += 1
+            await asyncio.sleep(0)
+        assert task.cancelled(), f"still running after {turns} turns"
+        await asyncio.wait_for(lost(server.connections), LIMIT_SECONDS)
     return seen
 
 
-async def test_endless_answer_is_left_within_a_second_of_cancelling(wire: str, connector: Connector) -> None:
+async def test_endless_answer_is_left_when_it_is_cancelled(wire: str, connector: Connector) -> None:
     opening, delta = DELTAS[wire]
 
-    seen = await cancelled_after(500, endless(delta % b"on and on", opening=opening), wire, connector)
+    # Parts are merged while they wait for the next read of the socket. Twenty parts are hundreds of pieces.
+    seen = await cancelled_after(20, endless(delta % b"on and on", opening=opening), wire, connector)
 
     assert any(isinstance(part, TextDelta) for part in seen)
 
 
 @pytest.mark.parametrize("piece", [b": ping\n\n", b"event: ping\ndata: {}\n\n: x\n\n", b"\n\n"])
-async def test_endless_pings_are_left_within_a_second_of_cancelling(
-    piece: bytes, wire: str, connector: Connector
-) -> None:
+async def test_endless_pings_are_left_when_the_call_is_cancelled(piece: bytes, wire: str, connector: Connector) -> None:
     seen = await cancelled_after(0, endless(piece), wire, connector)
 
     assert seen == [] or isinstance(seen[-1], StreamError)
 
 
 @pytest.mark.parametrize("handler", [silent, stalling])
-async def test_silent_server_is_left_within_a_second_of_cancelling(
+async def test_silent_server_is_left_when_the_call_is_cancelled(
     handler: Handler, wire: str, connector: Connector
 ) -> None:
     assert await cancelled_after(0, only_posts(handler), wire, connector) == []
@@ -382,7 +391,7 @@ async def test_server_that_goes_on_behind_the_end_is_left(wire: str, connector: 
 
     async with serving(handler) as server:
         parts = await ask(f"{server.url}/v1", wire, connector)
-        await asyncio.wait_for(lost(server.connections), 1)
+        await asyncio.wait_for(lost(server.connections), LIMIT_SECONDS)
 
     assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hi"]
     assert isinstance(parts[-1], Finish)

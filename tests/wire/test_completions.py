@@ -1,4 +1,7 @@
-"""The Chat Completions wire against the official package: our requests, our fake's chunks, both clients' readings."""
+"""The Chat Completions wire, compared with the official package.
+
+The comparison covers our requests, the chunks of our fake server, and the results of both clients.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ STYLES: dict[str, Style] = {
     "end of stream": Style(end="eof"),
     "one character a chunk": Style(piece_chars=1),
 }
-# What no official type allows, and real servers send all the same.
+# Fields that no official type allows, but that real servers send.
 FOREIGN_STYLES: dict[str, Style] = {
     "no indexes": Style(indexes="missing"),
     "arguments as objects": Style(arguments="object"),
@@ -110,7 +113,7 @@ FOREIGN_STYLES: dict[str, Style] = {
 
 @dataclass
 class Reading:
-    """What a client made of an answer."""
+    """The result of reading an answer with one client."""
 
     text: str
     reasoning: str
@@ -128,7 +131,7 @@ def client(fake: FakeCompletions) -> httpx2.AsyncClient:
 
 
 async def ask(fake: FakeCompletions, asked: Call, *, provider_type: str = "openai_compat") -> list[StreamPart]:
-    """One call as the driver makes it, without its repairs: request, bytes, events, parts."""
+    """Make one call like the driver, without its repairs: request, bytes, events, parts."""
     wire = CompletionsFormat("gpt-fake", PLAIN, provider="Fake", provider_type=provider_type)
     request = wire.build(asked)
     async with client(fake) as http:
@@ -139,7 +142,7 @@ async def ask(fake: FakeCompletions, asked: Call, *, provider_type: str = "opena
     fold = wire.fold(asked)
     fold.start(answer.headers["x-request-id"])
     if answer.headers["content-type"].startswith("application/json"):
-        return list(fold.whole(answer.content))
+        return list(fold.read_document(answer.content))
     parts: list[StreamPart] = []
     decoder = SseDecoder()
     for event in decoder.feed(answer.content):
@@ -171,7 +174,7 @@ def reading(parts: Sequence[StreamPart]) -> Reading:
 
 
 class OfficialReading:
-    """Adds up the chunks of the official client, as its documentation tells."""
+    """Adds up the chunks of the official client, as its documentation describes."""
 
     def __init__(self) -> None:
         self.reading = Reading("", "", [], None, None)
@@ -199,7 +202,7 @@ class OfficialReading:
 
     def result(self, answer: Answer) -> Reading:
         told = [(call_id, name, text) for _, (call_id, name, text) in sorted(self._calls.items())]
-        # A refusal is text with a reason of its own here; the official type has only a field for it.
+        # Here, a refusal is text with its own finish reason. The official type has only a field for it.
         reason = "content_filter" if answer.refusal else self.reading.reason
         return replace(self.reading, calls=told, reason=reason)
 
@@ -221,7 +224,7 @@ async def official_reading(fake: FakeCompletions, answer: Answer) -> Reading:
 
 
 def committed(parts: Sequence[StreamPart]) -> PromptMessage:
-    """The assistant message a stored answer becomes: in order of the ends, as the loop and `chat.prompt` do it."""
+    """Return the assistant message of a stored answer. Its parts are ordered by the ends of their blocks."""
     texts: dict[str, str] = {}
     content: list[PromptPart] = []
     for part in parts:
@@ -238,7 +241,7 @@ def committed(parts: Sequence[StreamPart]) -> PromptMessage:
 
 
 def continued(first: Call, message: PromptMessage) -> Call:
-    """The call after an answer: its calls are answered."""
+    """Return the call after an answer, whose calls have results."""
     results = tuple(tool(result(part.id, name=part.name)) for part in message.parts if isinstance(part, PromptCall))
     rest = () if results else (user("Go on."),)
     prompt = Prompt((*first.prompt.messages, message, *results, *rest))
@@ -246,7 +249,7 @@ def continued(first: Call, message: PromptMessage) -> Call:
 
 
 def without_extras(body: Json) -> Json:
-    """The body without what only compatible servers take: sampling by rank, and reasoning that is sent back."""
+    """Return the body without fields that only compatible servers accept: top_k, and replayed reasoning."""
     plain = msgspec.json.decode(msgspec.json.encode(body))
     plain.pop("top_k", None)
     for message in plain["messages"]:

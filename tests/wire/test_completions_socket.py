@@ -1,4 +1,4 @@
-"""The Chat Completions wire on real sockets: broken connections, through the driver and through the official client."""
+"""The Chat Completions wire on real sockets: broken connections, with the driver and with the official client."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_driver_and_fake_agree_on_a_whole_exchange(clients: HttpClients) -
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.RESET])
 async def test_answer_broken_at_any_byte_is_a_retryable_error(clients: HttpClients, fault: Fault) -> None:
     fake = FakeCompletions(api_key=KEY)
-    # The last two bytes are the blank line behind the last event, which may be missing at the end of a stream.
+    # The last two bytes are the blank line after the last event, which may be missing at the end of a stream.
     places = range(0, HELLO_BYTES - 2, 7)
     fake.enqueue(*(Scenario(events=HELLO, fault=fault, after_bytes=count) for count in places))
     async with fake.listening() as url:

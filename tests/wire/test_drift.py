@@ -1,7 +1,7 @@
-"""Whether the catalog and the wires still fit what providers and others publish.
+"""Checks that the catalog and the wires match the published packages of providers.
 
-Run with the locked versions by `make test`, and with the newest ones by `make drift`: what appeared since is then named
-by the test that fails. A gap that is known stands here with its reason, and falls out when it is closed.
+`make test` uses the locked versions, and `make drift` the newest ones; a failing test then names what is new. A known
+gap is listed here with its reason, and its test fails when the gap is closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rookery.models import catalog
 
 
 def literals(annotation: Any) -> set[str]:
-    """Every string that a type allows, however deep in unions it stands."""
+    """Return every string that a type allows, at any depth of its unions."""
     annotation = getattr(annotation, "__value__", annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return {value for value in typing.get_args(annotation) if isinstance(value, str)}
@@ -48,7 +48,7 @@ def literals(annotation: Any) -> set[str]:
 
 
 def types_of(union: Any) -> set[str]:
-    """The `type` of every member of a union of official models."""
+    """Return the `type` of every member of a union of official models."""
     found: set[str] = set()
     for member in typing.get_args(union):
         fields = getattr(member, "model_fields", None)
@@ -64,7 +64,7 @@ GPT = sorted(literals(ChatModel) | {name.removeprefix("openai:") for name in KNO
 
 GEMINI = sorted({name.removeprefix("google:") for name in KNOWN if name.startswith("google:")})
 
-# These get the conservative defaults, which work everywhere.
+# These models get the conservative defaults, which work everywhere.
 NOT_IN_THE_CATALOG = {
     "claude-mythos-preview": "a preview for few",
     "computer-use-preview": "for computer use only",
@@ -82,7 +82,7 @@ NOT_IN_THE_CATALOG = {
 }
 
 
-# The profile knows only the names of these, and takes them for older models of their family.
+# The profile has only the names of these models, and treats them like older models of their family.
 SAFER = {model: {"supports_forced_tool_choice": False} for model in ("claude-fable-5-2", "claude-mythos-5-2")}
 
 
@@ -187,7 +187,8 @@ def test_deltas_and_blocks_of_messages_are_those_that_are_handled() -> None:
         "input_json_delta",
         "citations_delta",
     }
-    # Results of the provider's own tools are told by how their types end; a `container_upload` is kept as it came.
+    # Results of provider-executed tools are recognized by the suffix of their type. A `container_upload` is kept
+    # unchanged.
     handled = {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "container_upload"}
     assert {name for name in types_of(ContentBlock) if not name.endswith("_tool_result")} == handled
 
@@ -196,7 +197,7 @@ def test_every_reason_of_messages_to_stop_is_mapped() -> None:
     assert literals(StopReason) == STOP_REASONS.keys()
 
 
-# Of tools that are never asked for, and repetitions of what the item events say anyway.
+# Events of tools that are never requested, and events that repeat the item events.
 IGNORED_EVENTS = (
     "response.audio.",
     "response.code_interpreter_call",
@@ -257,7 +258,7 @@ def test_items_of_responses_are_those_that_were_thought_about() -> None:
 def test_reasons_of_responses_to_be_incomplete_are_known() -> None:
     reasons = literals(IncompleteDetails.model_fields["reason"].annotation)
 
-    # The others end as `other`: they belong to features that are never asked for.
+    # The other reasons become `other`. They belong to features that are never requested.
     assert reasons == {"max_output_tokens", "content_filter", "max_messages", "steered"}
 
 

@@ -1,4 +1,4 @@
-"""The fake Responses server refuses what the real one refuses, and its refusals name the rung that repairs them."""
+"""The fake Responses server refuses what the real one refuses, and its errors lead to the matching repair."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def refused(fake: FakeResponses, *items: dict[str, Any], **fields: Any) ->
 
 
 def replayed(fake: FakeResponses) -> list[dict[str, Any]]:
-    """Everything the fake has issued, as it wants it back."""
+    """Return everything that the fake server has issued, in the form that it requires."""
     items = [dict(issued.item) for issued in fake.issued.values()]
     called = [item["call_id"] for item in items if item["type"] == "function_call"]
     return [*items, *({"type": "function_call_output", "call_id": call_id, "output": "ok"} for call_id in called)]

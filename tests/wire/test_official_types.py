@@ -1,4 +1,4 @@
-"""The closed types refuse what the plain ones let pass: without these tests the others would prove nothing."""
+"""The strict validators refuse what the plain types accept. Without these tests, the others would prove nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Responses wire against the official package: our requests, our fake's events, and both clients' readings."""
+"""The Responses wire, compared with the official package.
+
+The comparison covers our requests, the events of our fake server, and the results of both clients.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,7 @@ async def test_wrong_key_is_an_auth_error_for_both_clients() -> None:
         await official_reading(fake)
 
 
-# Round trip: an answer, stored and sent back, is accepted
+# Round trip: a stored answer that is sent back is accepted
 
 
 @pytest.mark.parametrize("case", SCENARIOS.values(), ids=SCENARIOS)
@@ -237,7 +240,7 @@ async def test_encrypted_reasoning_is_replayed_with_ids_from_the_end_of_its_item
     assert [item["id"] for item in sent] == [item_id for item_id in fake.issued if item_id in str(sent)]
     assert sent[0]["encrypted_content"] == fake.issued[sent[0]["id"]].item["encrypted_content"]
     search = dict(fake.issued[sent[1]["id"]].item)
-    # The API refuses the sources that it lists itself.
+    # The API refuses the sources that it has listed itself.
     search["action"] = {name: value for name, value in search["action"].items() if name != "sources"}
     assert sent[1] == search
     assert sent[2]["phase"] == "commentary"

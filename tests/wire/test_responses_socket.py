@@ -1,4 +1,4 @@
-"""The Responses wire on real sockets, through the driver: broken connections, and the rungs of the replay ladder."""
+"""The Responses wire on real sockets with the driver: broken connections, and the rungs of the replay ladder."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_wrong_key_is_an_auth_error_that_does_not_quote_the_key(clients: H
 async def test_answer_broken_at_any_place_is_a_retryable_error(clients: HttpClients, fault: Fault) -> None:
     fake = FakeResponses(api_key=KEY)
     events = FakeResponses().answer(say("Hello."))
-    # The last two bytes are the blank line behind the last event, which may be missing at the end of a stream.
+    # The last two bytes are the blank line after the last event, which may be missing at the end of a stream.
     places = range(0, sum(len(encode_event(event)) for event in events) - 2, 97)
     fake.enqueue(*(Scenario(events=events, fault=fault, after_bytes=count) for count in places))
     async with fake.listening() as url:

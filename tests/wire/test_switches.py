@@ -1,6 +1,7 @@
-"""One chat over several providers, on real sockets: every request it makes is taken by the strict fake that gets it.
+"""One chat with several providers on real sockets: the strict fake servers accept every request.
 
-Rows go through the stored form and the prompt, as in a running chat; nothing here knows what a wire sends.
+Rows pass through the stored form and the prompt, as in a running chat. The test does not depend on the content of
+requests.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TOOLS = ToolSet([scripted_tools.echo("read", input_schema=READ.input_schema)], a
 
 
 class Provider:
-    """A fake, the model behind it, and who its answers count as written by."""
+    """A fake server, its model, and the identity of its answers."""
 
     def __init__(self, number: int, wire: Wire, type_: str, model: str, fake: Any) -> None:
         self.fake = fake
@@ -87,7 +88,7 @@ class Provider:
 
 
 class Chat:
-    """Rows as they would be committed, and the model that each step is asked of."""
+    """The rows of a chat in their committed form, and the model of each step."""
 
     def __init__(self, providers: dict[str, Provider], models: dict[str, WireModel]) -> None:
         self.providers = providers
@@ -131,7 +132,7 @@ class Chat:
         return Call(prompt=prompt, tools=(READ,), web_search=search, max_output_tokens=1000, chat_id=str(CHAT_ID))
 
     async def step(self, name: str, *, config: LoopConfig | None = None) -> AssistantOutcome:
-        """A step, its rows, and a result for each of its calls."""
+        """Run a step. Store its rows and a result for each of its calls."""
         setup = StepSetup(
             provider_name="Fake",
             publish=lambda role, part: None,
@@ -170,7 +171,7 @@ async def chat() -> AsyncIterator[Chat]:
 
 
 def script(chat: Chat, name: str, *, calls: bool = True) -> None:
-    """An answer with everything that only its own provider can take back: proofs, a search, ids."""
+    """Return an answer with everything that only its own provider accepts back: signatures, a search, ids."""
     fake = chat.providers[name].fake
     page = ("https://example.org/rooks", "Rooks")
     match name:
@@ -214,7 +215,7 @@ async def test_chat_moves_between_providers_and_every_request_is_taken(way: list
         assert last.local_calls == ()
 
     for name in set(way):
-        # A refusal takes no answer, and would have been asked again: there was none.
+        # A refusal uses no answer and would have been repeated, so there was none.
         fake = chat.providers[name].fake
         assert len([request for request in fake.requests if request.method == "POST"]) == 2 * way.count(name)
         assert fake.remaining == 0
@@ -240,7 +241,7 @@ async def test_what_another_provider_found_survives_as_text(chat: Chat) -> None:
     assert b"Where do they live?" not in seen_by_anthropic
 
 
-# Interrupted in the middle of each thing that can be under way
+# Interruptions inside each kind of part
 
 TEXT = parts.Text("Half an answ")
 THOUGHT = parts.Reasoning("Half a tho", AT)
@@ -282,7 +283,7 @@ async def test_request_after_an_interruption_is_taken(where: str, name: str, cha
 
 
 async def test_pings_are_no_answer(chat: Chat) -> None:
-    """A server that keeps the connection warm and says nothing is as silent as one that does not."""
+    """A server that only keeps the connection alive counts as silent."""
     chat.say("Hello?")
     ping = ("ping", {"type": "ping"})
     chat.providers["anthropic"].fake.enqueue(Scenario(events=[ping] * 2000, events_per_second=400))

@@ -1,8 +1,9 @@
-"""Streams in the forms that providers document and local servers are known for, and the parts they must fold to.
+"""Streams in the forms that providers document and local servers use, and the parts that they must give.
 
-Each `.sse` file under `transcripts/<wire>/` begins with comments that say what it shows; its `.json` beside it is the
-list of parts. Comments may also hold `request-id`, `options` of the wire as JSON, and `unofficial`: the one field in
-which this server leaves the official type. To write the lists of new transcripts, and then to read them:
+Each `.sse` file below `transcripts/<wire>/` begins with comments that describe it; the `.json` file beside it is the
+list of parts. Comments may contain `request-id`, the `options` of the wire as JSON, and `unofficial`, the field in
+which this server differs from the official type. To write the lists of new transcripts, run the following command, and
+review them:
 
     .venv/bin/python -m tests.wire.test_transcripts
 """
@@ -81,7 +82,10 @@ class Transcript:
         return dict(HEADER.findall(comments))
 
     def read(self, chunks: Iterable[bytes]) -> list[StreamPart]:
-        """The parts of an answer that arrives in these pieces; reading stops where the client would hang up."""
+        """Return the parts of an answer that arrives in these pieces.
+
+        Stop where the client would close the connection.
+        """
         options = self.header.get("options")
         call = Call(
             prompt=Prompt((user("Hello."),)),
@@ -113,7 +117,7 @@ every_transcript = pytest.mark.parametrize(
 
 
 def shown(parts: Sequence[StreamPart]) -> list[object]:
-    """Parts as JSON: each its name and the fields that say something."""
+    """Return parts as JSON: the name of each part and its fields with a value."""
     return [
         {"part": type(part).__name__, **{k: v for k, v in msgspec.to_builtins(part).items() if v not in (None, False)}}
         for part in map(_plain, parts)
@@ -121,14 +125,14 @@ def shown(parts: Sequence[StreamPart]) -> list[object]:
 
 
 def _plain(part: StreamPart) -> StreamPart:
-    """What a tool gave, decoded: its bytes are JSON already."""
+    """Return the decoded output of a tool, whose bytes are JSON."""
     if isinstance(part, ToolResult):
         return msgspec.structs.replace(part, output=msgspec.json.decode(part.output))
     return part
 
 
 def written(parts: Sequence[StreamPart]) -> str:
-    """One part a line, so that a change is one line of a diff."""
+    """Return one part per line, so that a change is one line of a diff."""
     lines = ",\n".join(f"  {msgspec.json.encode(part).decode()}" for part in shown(parts))
     return f"[\n{lines}\n]\n"
 
@@ -177,7 +181,7 @@ def test_stream_cut_at_any_event_is_an_error_to_retry_or_the_whole_answer(transc
         if isinstance(last, StreamError):
             assert last.error.retryable, (count, last)
         elif finish(parts).reason is FinishReason.TOOL_CALLS and transcript.wire == "completions":
-            # Servers that never say why they stopped: calls that are whole are taken for the step.
+            # Servers that send no finish reason. Complete calls count as the step.
             made = calls(parts)
             assert made
             assert made == calls(whole)[: len(made)], count
@@ -202,7 +206,7 @@ def test_every_event_is_of_the_official_type(transcript: Transcript) -> None:
 
 
 def problems(transcript: Transcript) -> set[str]:
-    """The fields of this transcript that the official types do not allow, as they are called there."""
+    """Return the fields of this transcript that the official types do not allow, by their official names."""
     found: set[str] = set()
     for event in SseDecoder().feed(transcript.data):
         try:
@@ -237,7 +241,7 @@ def calls(parts: Sequence[StreamPart]) -> list[ToolCall]:
     return [part for part in parts if isinstance(part, ToolCall)]
 
 
-# Facts that are worth more than a list to compare with
+# Facts that are more important than the comparison with a list
 
 
 def folded(wire: str, name: str) -> list[StreamPart]:

@@ -1,4 +1,4 @@
-"""Exceptions as provider libraries raise them, and the expected verdicts."""
+"""Exceptions in the forms in which provider libraries raise them, and their expected classification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = (ErrorKind.GENERIC, False)
 
 
 class Answered(Exception):
-    """An exception as libraries of providers raise it: what is known stands in attributes."""
+    """An exception of a provider library, with status, body and headers in attributes."""
 
     def __init__(
         self,

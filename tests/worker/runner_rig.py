@@ -1,4 +1,7 @@
-"""Replicas without a model: real leases, runners and tasks on a real database, with work that the test defines."""
+"""A rig for runners: real leases, runners and tasks on a real database.
+
+Tests define the work, and there is no model.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.leases import LeaseKeeper
 from rookery.worker.manager import RunnerManager
-from rookery.worker.runner import Runner, RunnerParts
+from rookery.worker.runner import Runner, RunnerServices
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskKind, TaskLoop, Work
 from tests.eventually import until
@@ -37,14 +40,14 @@ UNLIMITED = Limits(running_roots=0, running_subagents=0)
 
 
 class Run:
-    """One try of a task's work. It does nothing until the test says what, or until it is cancelled."""
+    """One try of a task's work. It waits for an instruction of the test or for its cancellation."""
 
     def __init__(self, handle: TaskHandle) -> None:
         self.handle = handle
         self.is_over = False
         self.is_cancelled = False
-        self.reason: CancelReason | None = None  # as a tool reads it when the cancellation arrives
-        self.is_stubborn = False  # stays after its cancellation until `let_go` is set
+        self.reason: CancelReason | None = None  # the reason that a tool reads when it is cancelled
+        self.is_stubborn = False  # keeps the work running after its cancellation, until `let_go` is set
         self.let_go = asyncio.Event()
         self._todo: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
 
@@ -53,7 +56,7 @@ class Run:
         return self.handle.input.kind
 
     def end(self) -> None:
-        """Return, and leave the chat as it is."""
+        """Return without changing the chat."""
         self.do(_nothing)
 
     def fail(self, error: BaseException) -> None:
@@ -90,12 +93,12 @@ async def _nothing(_: TaskHandle) -> None:
 
 
 async def let_go(handle: TaskHandle) -> None:
-    """The work of an abandon task, without what it tells others."""
+    """The work of an abandon task, without its hint."""
     await handle.update(leave, transition=Transition.ABANDON)
 
 
 class Works:
-    """All work of a replica, in the order in which it started. `scripts` say what a kind does; others are held."""
+    """All work of a replica in the order of its start. `scripts` define the work of a kind; other kinds wait."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -124,17 +127,17 @@ class Works:
         return found
 
     async def started(self, count: int) -> Run:
-        """Wait until so many have started in all; the last of them."""
+        """Wait until this many have started in all. Return the last of them."""
         await until(lambda: len(self.runs) >= count)
         return self.runs[count - 1]
 
 
 class Heard:
-    """A publisher that keeps what passes through it, on the way to the real one."""
+    """A publisher that records all hints and passes them on."""
 
     def __init__(self, notifier: Notifier) -> None:
         self.hints: list[Hint] = []
-        self.is_silent = False  # hints are lost, here and elsewhere
+        self.is_silent = False  # drops all hints
         self._notifier = notifier
 
     def publish(self, hints: Sequence[Hint]) -> None:
@@ -144,7 +147,7 @@ class Heard:
 
 
 class Replica:
-    """One process's worth of worker, wired as the composition root does, but driven by a clock that stands still."""
+    """The worker parts of one process, wired as in the composition root, with a clock that the test controls."""
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class Replica:
         self.frees = 0
         self._url = url
         self._loops: set[asyncio.Task[object]] = set()
-        self.parts = RunnerParts(
+        self.services = RunnerServices(
             worker_id=worker_id,
             machine=self.machine,
             bus=self.bus,
@@ -184,7 +187,7 @@ class Replica:
             tasks=TaskLoop(clock=self.clock, config=config, stats=self.stats),
             work_of=self.works.of,
         )
-        self.manager = RunnerManager(self.parts, pool=self.pool, inflight=self.inflight, on_free=self._freed)
+        self.manager = RunnerManager(self.services, pool=self.pool, inflight=self.inflight, on_free=self._freed)
         self.leases = LeaseKeeper(self.manager, self._connect, clock=self.clock, config=config, stats=self.stats)
         self.acquirer = Acquirer(
             self.manager,
@@ -201,7 +204,7 @@ class Replica:
             may_acquire=lambda: self.is_fit,
         )
 
-    # Acting
+    # Actions
 
     def start(self, loop: Awaitable[object]) -> asyncio.Task[object]:
         task = asyncio.ensure_future(loop)
@@ -209,14 +212,14 @@ class Replica:
         return task
 
     async def listen(self) -> None:
-        """Hear what other replicas announce, and announce to them."""
+        """Exchange hints with other replicas."""
         listener = Listener(self._connect, self.bus, clock=self.clock, rng=Random(7))
         self.start(self.notifier.run())
         self.start(listener.run())
         await listener.wait_connected()
 
     async def acquire(self, chat_id: ChatId) -> LeaseKey:
-        """Take the chat as a pass would, without a runner."""
+        """Acquire the chat as a pass does, without starting a runner."""
 
         async def admit(_: Tx) -> bool:
             return True
@@ -227,7 +230,7 @@ class Replica:
         return chat_id, runner_id
 
     async def drive(self, chat_id: ChatId) -> Runner:
-        """Take the chat and start its runner."""
+        """Acquire the chat and start its runner."""
         key = await self.acquire(chat_id)
         assert self.manager.spawn(*key_of(key))
         runner = self.manager.runner(key)
@@ -235,16 +238,16 @@ class Replica:
         return runner
 
     async def gone(self, runner: Runner) -> None:
-        """Wait until the runner has left, and its heartbeat with it."""
+        """Wait until the runner has ended and its heartbeat is deleted."""
         await until(lambda: runner.key not in self.manager.all_keys())
         await self.inflight.wait_idle()
 
     async def turns(self) -> None:
-        """Let everything that needs no input or output come to rest."""
+        """Run the event loop until all tasks wait for input or output."""
         await self.clock.advance(0)
 
     def cut_off(self) -> None:
-        """The database is out of reach for the leases, the open connection included."""
+        """Make the database unreachable for the leases, including the open connection."""
         self.is_cut_off = True
         self.leases._disconnect()
 
@@ -285,7 +288,7 @@ def closed_port() -> int:
 
 
 class RunnerRig:
-    """A database, its chats, and the replicas on it."""
+    """A database, its chats, and the replicas that use it."""
 
     def __init__(self, rig: Rig, url: str) -> None:
         self.rig = rig
@@ -303,7 +306,7 @@ class RunnerRig:
         return made
 
     async def age_leases(self, seconds: float = 31.0, chat_id: UUID | None = None) -> None:
-        """Time passes for the database, whose clock decides over leases."""
+        """Age the leases by the clock of the database."""
         await self.rig.sql(
             "UPDATE chat_heartbeats SET heartbeat_at = heartbeat_at - make_interval(secs => $1)"
             " WHERE $2::uuid IS NULL OR chat_id = $2",
@@ -327,7 +330,7 @@ class RunnerRig:
         return Status((await self.rig.load(chat_id)).status)
 
     async def delete(self, chat_id: UUID) -> None:
-        """The row goes without a word, as if the hint was lost."""
+        """Delete the row without a hint."""
         await self.rig.sql("DELETE FROM chats WHERE id = $1", chat_id)
 
 

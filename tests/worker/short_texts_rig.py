@@ -36,7 +36,7 @@ def saying(**fields: str) -> tuple[Step, ...]:
 
 
 class Pushes:
-    """Keeps what is pushed; with `error` it fails as a broken service would, with a closed `gate` it hangs."""
+    """Records pushed notices. With `error` it raises; with a closed `gate` it hangs."""
 
     def __init__(self) -> None:
         self.sent: list[Push] = []
@@ -54,7 +54,10 @@ class Pushes:
 
 
 class TitlesRig:
-    """`answers` are what the model says by what it is asked for; a list of answers is used up, its last one stays."""
+    """A rig for titles, labels and summaries.
+
+    `answers` maps a requested object to its answers; the last one is repeated.
+    """
 
     def __init__(self, rig: Rig, config: WorkerConfig | None = None) -> None:
         self.rig = rig
@@ -105,13 +108,13 @@ class TitlesRig:
         return await load_step(self.rig.machine, chat_id, fence=fence, cache=HistoryCache())
 
     async def answered(self, words: str = LONG, **fields: object) -> ChatId:
-        """A chat whose first turn has its answer, and is not over."""
+        """Return a chat whose first turn has an answer but has not ended."""
         chat_id = await self.rig.create(**{"client_type": "ui", **fields})
         await self.rig.commit(chat_id, assistant(words))
         return chat_id
 
     async def finish(self, chat_id: ChatId, reason: TurnEnd = TurnEnd.COMPLETE) -> Chat:
-        """End the turn as the worker does, without waiting for what follows."""
+        """End the turn as the worker does, without waiting for the effects."""
         step = await self.load(chat_id)
         done = await self.rig.update(chat_id, machine.finish_turn)
         chat = await self.rig.load(chat_id)
@@ -125,7 +128,7 @@ class TitlesRig:
         return chat
 
     async def turn(self, chat_id: ChatId, words: str = LONG) -> None:
-        """A whole further turn, with all that follows it."""
+        """Run another turn and wait for its effects."""
         await self.rig.send(chat_id, "and now?")
         await self.rig.commit(chat_id, assistant(words))
         await self.finish_and_wait(chat_id)
@@ -138,11 +141,11 @@ class TitlesRig:
         return chat
 
     async def idle(self) -> None:
-        """Wait for all that follows; fail rather than hang when something waits for a time that never comes."""
+        """Wait for all effects. Fail if one of them waits for a time that the test does not reach."""
         async with asyncio.timeout(10):
             await self.inflight.wait_idle()
 
-    # Looking
+    # Queries
 
     async def label(self, chat_id: ChatId) -> str | None:
         return (await self.rig.columns(chat_id))["last_turn_summary"]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Acquisition of runnable chats: in order, once each, and only those that may be taken."""
+"""Acquisition of runnable chats: their order, and which chats are taken."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def owners(rig: RunnerRig) -> dict[ChatId, UUID | None]:
 
 
 def taken(replica: Replica) -> list[UUID]:
-    """The chats of this replica, in the order in which it took them."""
+    """Return the chats of this replica in the order in which it took them."""
     keys = replica.manager.keys()
     return [chat_id for chat_id, _ in keys]
 
 
-# Who gets what.
+# Choice of chats
 
 
 async def test_two_workers_share_two_hundred_chats_and_each_chat_has_one_task(rig: RunnerRig) -> None:
@@ -71,7 +71,7 @@ async def test_locked_chat_is_skipped_not_waited_for(rig: RunnerRig, replica: Re
     locked, free = await rig.rig.create(), await rig.rig.create()
     async with rig.rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", locked)
-        async with asyncio.timeout(3):  # a lock is waited for up to 5 s
+        async with asyncio.timeout(3):  # the lock timeout is 5 s
             assert await replica.acquirer.run_pass() == 1
 
     assert taken(replica) == [free]
@@ -146,7 +146,7 @@ async def test_message_to_a_waiting_chat_does_not_change_its_place(rig: RunnerRi
     assert taken(replica) == [first, second]
 
 
-# How much.
+# Number of chats
 
 
 async def test_pass_takes_at_most_its_batch_and_asks_for_another(rig: RunnerRig) -> None:
@@ -199,7 +199,7 @@ async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fi
     await replica.clock.fire("acquire")
 
     await replica.works.started(1)
-    assert replica.clock.monotonic() < 1.0  # and not after the 5 s of the timer
+    assert replica.clock.monotonic() < 1.0  # sooner than the timer, which takes 5 s
 
 
 async def test_next_hint_brings_back_the_one_that_found_the_replica_unfit(rig: RunnerRig, replica: Replica) -> None:
@@ -233,7 +233,7 @@ async def test_replica_that_lost_its_leases_takes_nothing(rig: RunnerRig, replic
     assert await replica.acquirer.run_pass() == 1
 
 
-# Capacity.
+# Capacity
 
 
 async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(rig: RunnerRig) -> None:
@@ -251,7 +251,7 @@ async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(rig: Runn
     assert replica.stats.acquired == {"full": 1}
     assert replica.published.hints == []
     assert {chat: await rig.rig.trace(chat) for chat in waiting} == before
-    assert not replica.acquirer._wanted.is_set()  # nor does it wake itself
+    assert not replica.acquirer._pass_requested.is_set()  # it does not wake itself
 
 
 async def test_full_pool_of_roots_does_not_hide_a_subagent(rig: RunnerRig) -> None:
@@ -303,10 +303,10 @@ async def test_newcomer_is_taken_soon_although_a_pass_over_a_long_list_has_begun
     await replica.works.started(41)
 
     ((chat_id, before),) = came
-    assert taken(replica).index(chat_id) <= before + replica.config.acquire_turn + 1
+    assert taken(replica).index(chat_id) <= before + replica.config.acquire_reread_after + 1
 
 
-# When.
+# Triggers
 
 
 async def test_first_pass_comes_at_once_and_then_one_per_interval(rig: RunnerRig, replica: Replica) -> None:
@@ -318,14 +318,14 @@ async def test_first_pass_comes_at_once_and_then_one_per_interval(rig: RunnerRig
 
     for count in range(2, 6):
         await replica.clock.until_waiting("acquire")
-        await rig.rig.create()  # unheard
+        await rig.rig.create()  # without a hint
         await replica.clock.fire("acquire")
         await replica.works.started(count)
         times.append(replica.clock.monotonic())
 
     gaps = [after - before for before, after in zip([0.0, *times], times, strict=False)]
     assert all(4.0 <= gap <= 6.0 for gap in gaps)
-    assert len(set(gaps)) > 1  # replicas do not march in step
+    assert len(set(gaps)) > 1  # jitter keeps replicas apart
 
 
 async def test_hint_from_another_replica_wakes_this_one(rig: RunnerRig, replica: Replica) -> None:
@@ -359,7 +359,7 @@ async def test_busy_replica_lets_idle_ones_go_first_after_a_hint(rig: RunnerRig,
     await replica.clock.until_waiting("acquire")
     await replica.clock.fire("acquire")
     await replica.clock.until_waiting("acquire")
-    assert replica.clock.waiting("acquire-delay") == []  # the timer's pass is nobody's race
+    assert replica.clock.waiting("acquire-delay") == []  # a pass of the timer is not delayed
 
 
 async def test_delay_after_a_hint_has_a_limit(rig: RunnerRig) -> None:
@@ -425,7 +425,7 @@ async def test_loop_that_ends_hears_no_hints_any_more(replica: Replica) -> None:
     assert replica.clock.waiting() == []
 
 
-# Failures.
+# Failures
 
 
 async def test_chat_that_cannot_be_taken_does_not_keep_the_others_from_it(rig: RunnerRig, replica: Replica) -> None:
@@ -459,7 +459,7 @@ async def test_pass_without_a_database_takes_nothing_and_the_next_one_does(rig: 
 
 async def test_chat_won_after_the_close_is_let_go_of_at_once(rig: RunnerRig, replica: Replica) -> None:
     chat_id = await rig.rig.create()
-    # Between its commit and the spawn: the commit is announced first.
+    # The commit is announced between the COMMIT and the start of the runner.
     replica.bus.subscribe(ChatHint, lambda _: replica.manager.close(), key=chat_id)
 
     assert await replica.acquirer.run_pass() == 0
@@ -475,7 +475,7 @@ async def test_chat_won_after_the_close_is_let_go_of_at_once(rig: RunnerRig, rep
 @pytest.mark.parametrize("is_at_once", [False, True], ids=["by a bundle", "at once"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["answer lost", "cancelled"])
 async def test_chat_that_may_have_been_won_is_let_go_of(rig: RunnerRig, is_cancelled: bool, is_at_once: bool) -> None:
-    """Nobody is going to drive it here; without this it would lie until its lease has run out."""
+    """Without the release, the chat would stay without a runner until its lease ends."""
     async with Proxy(rig.url).listen() as door:
         pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
         replica = await rig.replica(pool=pool)
@@ -483,7 +483,7 @@ async def test_chat_that_may_have_been_won_is_let_go_of(rig: RunnerRig, is_cance
         door.fault = Fault.HOLD_ANSWER if is_cancelled else Fault.LOSE_ANSWER
         if is_at_once:
             door.statement = chat_id.bytes
-        else:  # somebody had it, which takes more than one statement
+        else:  # another replica had the chat, so taking it needs more than one statement
             await rig.rig.run(chat_id, machine.acquire, worker_id=uuid4(), runner_id=uuid4())
             await rig.rig.sql("DELETE FROM chat_heartbeats")
 

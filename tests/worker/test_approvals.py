@@ -1,4 +1,4 @@
-"""Tool calls that need approval: before, while waiting, after the answer, and after a crash."""
+"""Tool calls that need approval: questions, waiting, answers, and crashes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def deny(call_id: str) -> Answer:
 
 
 async def asked(rig: WorkerRig, **fields: object) -> ChatId:
-    """A chat that waits for an answer, and that nobody owns."""
+    """Return a chat that waits for an approval and has no worker."""
     chat_id = await rig.ask("hello", **fields)
     await until_asked(rig, chat_id)
     return chat_id
@@ -216,7 +216,7 @@ async def test_rules_of_the_owner_and_of_the_chat_count_as_well(database_url: st
 
 
 async def blocked_chat(rig: WorkerRig) -> ChatId:
-    """A chat whose owner denies one tool, and which itself denies the other."""
+    """Return a chat whose owner denies one tool and which itself denies the other."""
     own = msgspec.json.encode([{"tool": "look", "action": "deny"}]).decode()
     of_chat = msgspec.json.encode([{"tool": "run", "action": "deny"}]).decode()
     insert = "INSERT INTO user_settings (user_id, key, value) VALUES ($1, 'approval_rules', $2)"
@@ -252,7 +252,7 @@ async def test_a_stored_rule_over_the_bounds_denies_its_tool_and_stops_no_chat(d
 
 
 async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_command(database_url: str) -> None:
-    """Turns of the loop are counted, not moments: the judgement of one call is given up in many pieces."""
+    """Passes of the event loop are counted and not time, because one call is judged in many pieces."""
     policy = Policy(
         rules=tuple(
             Rule(tool="*", action=RuleAction.DENY, match={f"a{at}": "*".join(["a" * 15] * 15) + f"{place:03}b"})
@@ -270,7 +270,7 @@ async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_com
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await in_pieces(approvals.judging(policy, ("tool",), args))
+    await in_pieces(approvals.judge_sliced(policy, ("tool",), args))
     is_over = True
     await counting
 
@@ -280,7 +280,7 @@ async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_com
 async def test_the_event_loop_goes_on_while_a_question_is_prepared(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No two patterns are matched in one turn of the loop: neither in judging, nor for what "always" would permit."""
+    """At most one pattern is matched per pass of the event loop, both for judging and for the offers of "always"."""
     args: dict[str, object] = {f"a{at}": "a" * 2000 for at in range(16)}
     rule = {"tool": "run", "action": "ask", "match": {name: "a*a*a*" for name in args}}
     script = ((CallTool("run", args), CallTool("run", args)), (Say("done"),))
@@ -289,7 +289,7 @@ async def test_the_event_loop_goes_on_while_a_question_is_prepared(
         async with matches_by_turn(monkeypatch) as matches:
             await asked(rig)
 
-        # Each of the two calls: 16 patterns that restrict, then the same 16 as if they permitted.
+        # Each of the two calls matches 16 restrictive patterns, and then the same 16 for the offers.
         assert matches.total() >= 64
         assert max(matches.values()) == 1
 
@@ -358,7 +358,7 @@ async def test_an_approved_call_with_a_ledger_runs_once_although_its_process_die
         assert "outcome is unknown" in (await errors(rig, chat_id))[0]
 
 
-# Other ways out
+# Other endings
 
 
 async def test_an_interrupt_closes_the_question(database_url: str) -> None:
@@ -423,7 +423,7 @@ async def test_a_deadline_closes_the_question_where_one_is_set(database_url: str
 
 
 async def pass_deadline(rig: WorkerRig, chat_id: ChatId) -> None:
-    """An hour passes for the database, and the owner of the chat, who waits for it, dies."""
+    """Let an hour pass for the database, and kill the replica that owns the waiting chat."""
 
     async def change(tx: machine.Tx) -> None:
         await tx.conn.execute("UPDATE chats SET requires_action_deadline_at = clock_timestamp() WHERE id = $1", chat_id)

@@ -1,4 +1,4 @@
-"""Background tasks: bounded, logged, and ended with the process."""
+"""Background tasks: time limits, logs, and the end of the process."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
         await clock.until_waiting("usage-retry")
         written = asyncio.create_task(inflight.wait_idle())
         async with asyncio.timeout(30):
-            # The pool may hand the lost connection out once more before it notices. Only the wait ends: time that goes
-            # on while a row is being written would cut that off.
+            # The pool may return the lost connection once more. Only the wait is advanced, because more time would also
+            # end the write.
             while not written.done():
                 if clock.waiting("usage-retry"):
                     await clock.fire("usage-retry")
@@ -131,7 +131,7 @@ async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_proces
 async def test_row_whose_answer_got_lost_is_not_written_twice(
     rows: ModelRows, config: ModelConfig, pool: asyncpg.Pool
 ) -> None:
-    """It was committed with its step, and nobody heard of it: the call is taken for one that came to nothing."""
+    """The row was committed with its step, but the response was lost, so the call looks failed."""
     clock = FakeClock()
     inflight = BackgroundTasks(clock)
     row = await failed_call(rows, config, status=CallStatus.OK, at=clock.now())

@@ -1,4 +1,4 @@
-"""Tools that the client executes: the chat waits for their results, up to a deadline."""
+"""Tools that the client executes: the chat waits for their results until a deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def submit(rig: WorkerRig, chat_id: ChatId, output: str) -> None:
 
 
 async def set_deadline(rig: WorkerRig, chat_id: ChatId, value: str) -> None:
-    """Time passes for the database, whose clock decides over deadlines."""
+    """Set the deadline relative to the clock of the database."""
 
     async def change(tx: machine.Tx) -> None:
         await tx.conn.execute(f"UPDATE chats SET requires_action_deadline_at = {value} WHERE id = $1", chat_id)
@@ -129,7 +129,7 @@ async def test_chat_without_a_deadline_does_not_wait(database_url: str) -> None:
     async with open_house(database_url, script=in_turn(*SCRIPT)) as rig:
         chat_id = await waiting_chat(rig)
         await rig.crash()
-        # As a restore could leave it; today's schema does not allow it.
+        # A restored backup could contain this state. The current schema does not allow it.
         await rig.sql("ALTER TABLE chats DROP CONSTRAINT chats_deadline")
         await set_deadline(rig, chat_id, "NULL")
 

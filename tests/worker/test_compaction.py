@@ -1,4 +1,4 @@
-"""Summaries of long chats: when they are made, what they leave, and what happens when they do not help."""
+"""Compaction of long chats: when it happens, its rows, and its failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(tokens: int) -> Count:
 
 
 def by_purpose(*turns: Sequence[Step], summary: Sequence[Step] = (Say(SUMMARY),)) -> Script:
-    """Turns get their scripts one after the other; summaries always the same."""
+    """Return a script: turns use the given scripts in order, and summaries always use the same one."""
     play = in_turn(*turns)
 
     def script(call: Call) -> Sequence[Step]:
@@ -61,7 +61,7 @@ async def answered(rig: WorkerRig, words: str = "hello") -> ChatId:
     return chat_id
 
 
-# When: limit 1000 tokens
+# Trigger, with a limit of 1000 tokens
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def answered(rig: WorkerRig, words: str = "hello") -> ChatId:
     [(70, 699, False), (70, 700, True), (0, 1, True), (100, 5000, False)],
 )
 async def test_threshold_decides(threshold: int, tokens: int, is_compacted: bool, database_url: str) -> None:
-    # Paused, so that nothing stands behind the answer that was counted: the next request holds exactly that.
+    # A paused answer has no message after it, so the next request contains exactly the counted tokens.
     script = by_purpose((read(tokens), Say("hm"), Pause()), (Say("done"),))
     async with open_house(database_url, script=script, context_limit=1_000, threshold=threshold) as rig:
         await answered(rig)
@@ -89,7 +89,7 @@ async def test_threshold_of_the_user_wins(database_url: str) -> None:
 
 @pytest.mark.parametrize(("tokens", "is_compacted"), [(1_000, False), (9_000, True)])
 async def test_huge_result_is_noticed_before_it_is_sent(tokens: int, is_compacted: bool, database_url: str) -> None:
-    # It takes 5,461 tokens: 16 KiB, which every result may have, at three bytes a token.
+    # The result has 5,461 tokens: 16 KiB, the limit of every result, at three bytes per token.
     script = by_purpose((read(tokens), CallTool("huge")), (Say("done"),))
     async with open_house(
         database_url, script=script, tools=[scripted_tools.huge(30_000)], context_limit=15_000
@@ -157,7 +157,7 @@ async def test_finished_turn_is_never_compacted_unasked(database_url: str) -> No
         assert purposes(rig) == ["turn"]
 
 
-# What it leaves
+# Rows
 
 
 async def test_three_rows_are_committed_at_once_and_the_turn_goes_on(database_url: str) -> None:
@@ -207,7 +207,7 @@ async def test_running_summary_is_shown_and_a_crash_leaves_no_boundary(database_
         assert [compressed for (compressed,) in await rig.rows(chat_id, "compressed")].count(True) == 3
 
 
-# When it fails, and by hand
+# Failures and manual compaction
 
 
 async def test_summary_that_does_not_help_ends_the_turn_and_a_manual_one_recovers(database_url: str) -> None:
@@ -315,7 +315,7 @@ async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -
         error = await rig.error(chat_id)
 
         assert error.kind == "context_overflow"
-        # The whole, without bulk, without the oldest; and not all of that again.
+        # The rungs are whole, trimmed and pieces. They are not repeated.
         assert purposes(rig).count("compaction") <= 3
 
 
@@ -337,11 +337,11 @@ async def test_turn_goes_on_without_its_summary_while_there_is_room(database_url
         chat_id = await answered(rig)
 
         assert (await rig.chat(chat_id)).status == Status.WAITING
-        # Each step tries again; people are told once.
+        # Each step tries again, but the notice is shown once.
         assert purposes(rig) == ["turn", "compaction", "turn", "compaction", "turn"]
         told = [words for role, words in await rig.story(chat_id) if role == "system"]
         assert len(told) == 1
-        assert "could not be summarised: The model returned an empty summary." in told[0]
+        assert "could not be summarized: The model returned an empty summary." in told[0]
         assert rig.worker.stats.calls.compactions["scripted", "test", "automatic", "error"] == 2
 
 

@@ -1,4 +1,4 @@
-"""The chats of a user whose account is disabled."""
+"""Disabled accounts: their chats are stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANG = (Say("half"), Wait(3600))
 
 
 async def set_status(rig: WorkerRig, status: AccountStatus) -> None:
-    """As an administrator does it."""
+    """Change the status as an administrator does."""
     async with rig.database.api.acquire() as conn:
         admin = await conn.fetchval("SELECT id FROM users WHERE role = 'admin'")
         if admin is None:
@@ -73,7 +73,7 @@ async def test_turn_that_begins_just_behind_the_change_asks_no_model(database_ur
 
 
 async def test_replica_makes_up_for_what_another_one_did_not_live_to_tell(database_url: str) -> None:
-    """The account was disabled, and a chat started, behind the back of every hint."""
+    """The account was disabled and a chat was started without any hint."""
     clock = FakeClock()
     async with open_house(database_url, script=HANG, clock=clock) as rig:
         chat_id = await rig.ask("hello")
@@ -85,7 +85,7 @@ async def test_replica_makes_up_for_what_another_one_did_not_live_to_tell(databa
         told = Recorder()
         looking = DisabledUsers(rig.machine, rig.database.api, publisher=told, clock=clock, every_seconds=2.0)
 
-        assert await looking.look() == 1
+        assert await looking.run_once() == 1
         assert (await rig.rested(chat_id)).status == Status.WAITING
-        assert await looking.look() == 0
+        assert await looking.run_once() == 0
         assert told.hints == [AccessHint(kind="user", id=str(rig.user))]

@@ -1,4 +1,4 @@
-"""Effects of an outcome: labels, summaries, hints and pushes, and late results that are dropped."""
+"""Effects of outcomes: labels, summaries, hints and pushes, and late results that are dropped."""
 
 from __future__ import annotations
 
@@ -472,7 +472,7 @@ async def test_of_a_long_chat_only_its_two_ends_are_read(rig: TitlesRig, monkeyp
     assert len(whole) == 2000
     assert len(read) < 500
     assert [speech for speech in whole if speech in ends] == ends
-    # What is told of it is the same, but for the number of characters that were left out.
+    # The text is the same except for the number of omitted characters.
     read_whole, read_ends = (
         titles.transcript(turns, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         for turns in (whole, ends)
@@ -510,7 +510,7 @@ async def test_nothing_is_started_once_the_process_stops(rig: TitlesRig) -> None
     assert rig.asked == []
 
 
-# Who gets them
+# Chats with labels and summaries
 
 
 @pytest.mark.parametrize(

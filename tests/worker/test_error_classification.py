@@ -12,7 +12,7 @@ from rookery.domain.chat.messages import MessageId
 from rookery.domain.chat.prompt import UnreadableRow
 from rookery.domain.chat.summary_prompt import SummaryFailed
 from rookery.llm import errors
-from rookery.llm.errors import Broken, CallFailed, TransportError
+from rookery.llm.errors import CallFailed, TransportError, TransportFault
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, Usage
 from rookery.llm.wire import PromptInvalid
 from rookery.models.secrets import SecretsError
@@ -144,7 +144,7 @@ def test_history_mismatch_shows_no_items_of_the_provider() -> None:
 
 
 class Hostile(Exception):
-    """Fails wherever it is touched."""
+    """An error that raises whenever it is used."""
 
     def __str__(self) -> str:
         raise ValueError("no")
@@ -160,7 +160,7 @@ def test_exception_that_fails_itself_is_classified() -> None:
     assert (verdict(failure), failure.detail) == (UNKNOWN, "Hostile")
 
 
-# What is classified already
+# Errors that are already classified
 
 
 def provider_error(**changes: object) -> ProviderError:
@@ -264,8 +264,8 @@ def test_flags_are_off_otherwise() -> None:
     ("failure", "kind", "retryable"),
     [
         (DeadlineExceeded("step", 5), ErrorKind.TIMEOUT, False),
-        (TransportError(Broken.CONNECT, "x"), ErrorKind.TIMEOUT, True),
-        (TransportError(Broken.CERTIFICATE, "x"), ErrorKind.CONFIG, False),
+        (TransportError(TransportFault.CONNECT, "x"), ErrorKind.TIMEOUT, True),
+        (TransportError(TransportFault.CERTIFICATE, "x"), ErrorKind.CONFIG, False),
         (PromptInvalid("timeout"), ErrorKind.GENERIC, False),
         (ModelUnusable(Unusable.UNKNOWN), ErrorKind.CONFIG, False),
         (ModelUnusable(Unusable.DISABLED), ErrorKind.CONFIG, False),
@@ -294,7 +294,7 @@ def test_our_own_errors_speak_for_themselves() -> None:
     assert classify(ModelUnusable(Unusable.DISABLED)).message == Unusable.DISABLED.sentence
 
 
-# What is stored
+# Stored forms
 
 
 def test_last_error_holds_everything_people_need() -> None:
@@ -329,7 +329,7 @@ def test_retry_state_says_when_and_names_no_remedy() -> None:
 def test_wait_beyond_the_servers_patience_is_final() -> None:
     failure = classify(provider_error(retry_after=timedelta(minutes=5), detail="slow down"))
 
-    final = error_classification.not_waited_for(failure, now=NOW)
+    final = error_classification.without_retry(failure, now=NOW)
 
     assert not final.retryable
     assert final.detail == "Possible again at 2030-01-02 03:09 UTC. slow down"

@@ -1,4 +1,4 @@
-"""Fair share of slots: an owner with nothing running does not wait, and giving up a slot loses no work."""
+"""Fair share of slots: an owner without a running chat does not wait, and giving way loses no work."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
 from tests.worker.worker_rig import GatedToolbox, WorkerRig, open_house
 
-# Tests that wait for a slot must not be saved by the timer.
+# The timer is too slow to help a test that waits for a slot.
 QUIET = WorkerConfig(acquire_interval_seconds=3600.0, slot_hold_seconds=0.0)
-DONE = 4  # steps of a turn that works on
+DONE = 4  # steps of a long turn
 
 
 class Bench:
-    """A tool that holds each chat until the test lets it go, and a model that calls it when it is told to work."""
+    """A tool that blocks each chat until the test releases it, and a model that calls the tool on request."""
 
     def __init__(self) -> None:
         self.held: list[ChatId] = []
@@ -61,8 +61,8 @@ def gave_way(rig: WorkerRig) -> int:
 
 
 def was_asked(worker: Worker) -> bool:
-    """Whether the worker knows of an owner who holds too much."""
-    return bool(worker.manager._parts.askings._slots)
+    """Return whether the worker knows of an owner who must give up slots."""
+    return bool(worker.manager._services.slot_requests._slots)
 
 
 async def ask_for_work(rig: WorkerRig, owner: UUID, count: int) -> list[ChatId]:
@@ -70,7 +70,7 @@ async def ask_for_work(rig: WorkerRig, owner: UUID, count: int) -> list[ChatId]:
 
 
 async def answer_of(rig: WorkerRig, chat_id: ChatId, words: str) -> int:
-    """The id of the message that says this: ids of all chats are in the order of their commits."""
+    """Return the id of the message with this text. Ids of all chats are in the order of their commits."""
     await rig.rested(chat_id)
     return next(each.id for each in await rig.messages(chat_id) if each.role is Role.ASSISTANT and words in str(each))
 
@@ -119,7 +119,7 @@ async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on
 
 
 async def test_turn_that_only_has_to_end_does_not_give_way(database_url: str) -> None:
-    toolbox = GatedToolbox()  # holds each step back until its owner was asked
+    toolbox = GatedToolbox()  # delays each step until the owner's slots are requested
     async with open_house(database_url, script=(Say("done"),), toolbox=toolbox, config=QUIET) as rig:
         await rig.set("chats", {"running_roots": 2})
         mine = [await rig.ask("hi") for _ in range(2)]

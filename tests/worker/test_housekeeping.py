@@ -1,4 +1,4 @@
-"""Housekeeping jobs: what each does, and that a failure ends none of them."""
+"""Housekeeping jobs: their effects, and that a failure ends no other job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OLD = NOW - timedelta(days=40)
 
 
 class Digests:
-    """Keeps what is sent to owners; `failing` ones get nothing."""
+    """Records digests. Owners in `failing` get none."""
 
     def __init__(self) -> None:
         self.sent: list[Digest] = []
@@ -54,7 +54,7 @@ class Digests:
         self.sent.append(digest)
 
 
-class House:
+class HousekeepingRig:
     def __init__(self, rig: Rig, database_url: str, past: asyncpg.Connection) -> None:
         self.rig = rig
         self.url = database_url
@@ -85,7 +85,7 @@ class House:
         )
 
     async def age(self, chat_id: ChatId, at: datetime = OLD) -> None:
-        """EncodedRequest the triggers, which keep such times as they are."""
+        """Set old times, which the triggers would otherwise replace."""
         await self._past.execute("UPDATE chats SET created_at = $2, updated_at = $2 WHERE id = $1", chat_id, at)
         await self._past.execute("UPDATE chat_messages SET created_at = $2 WHERE chat_id = $1", chat_id, at)
 
@@ -114,41 +114,41 @@ class House:
 
 
 @pytest.fixture
-async def house(database_url: str) -> AsyncIterator[House]:
+async def jobs_rig(database_url: str) -> AsyncIterator[HousekeepingRig]:
     past = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))
     await past.execute("SET session_replication_role = replica")
     async with make_rig(database_url) as rig:
-        yield House(rig, database_url, past)
+        yield HousekeepingRig(rig, database_url, past)
     await past.close()
 
 
 # Auto-archive
 
 
-async def test_nothing_is_archived_by_default(house: House) -> None:
-    chat_id = await house.old_root()
+async def test_nothing_is_archived_by_default(jobs_rig: HousekeepingRig) -> None:
+    chat_id = await jobs_rig.old_root()
 
-    await house.archive()()
+    await jobs_rig.archive()()
 
-    assert not await house.is_archived(chat_id)
+    assert not await jobs_rig.is_archived(chat_id)
 
 
-async def test_old_family_is_archived_as_a_whole_announced_and_counted(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    root = await house.old_root("The old one")
-    child = await house.old_child(root)
+async def test_old_family_is_archived_as_a_whole_announced_and_counted(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    root = await jobs_rig.old_root("The old one")
+    child = await jobs_rig.old_child(root)
 
-    await house.archive()()
+    await jobs_rig.archive()()
 
-    assert await house.is_archived(root)
-    assert await house.is_archived(child)
-    assert [(hint.kind, hint.chat_id) for hint in house.rig.published.watch()] == [
+    assert await jobs_rig.is_archived(root)
+    assert await jobs_rig.is_archived(child)
+    assert [(hint.kind, hint.chat_id) for hint in jobs_rig.rig.published.watch()] == [
         (WatchKind.ARCHIVED, root),
         (WatchKind.ARCHIVED, child),
     ]
-    assert house.stats.auto_archived == 2
-    assert house.digests.sent == [Digest(owner_id=house.rig.user, titles=("The old one",), more=0)]
-    async with house.rig.pool.acquire() as conn:
+    assert jobs_rig.stats.auto_archived == 2
+    assert jobs_rig.digests.sent == [Digest(owner_id=jobs_rig.rig.user, titles=("The old one",), more=0)]
+    async with jobs_rig.rig.pool.acquire() as conn:
         (entry,) = (await audit.list_entries(conn)).entries
     assert (entry.action, entry.resource_id, entry.actor_kind, entry.actor_label, entry.extra) == (
         "chat.archive",
@@ -159,217 +159,221 @@ async def test_old_family_is_archived_as_a_whole_announced_and_counted(house: Ho
     )
 
 
-async def test_further_runs_of_the_same_day_archive_nothing_new(house: House) -> None:
-    await house.settings(auto_archive_days=30)
+async def test_further_runs_of_the_same_day_archive_nothing_new(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
     midnight = NOW.replace(hour=0, minute=0) - timedelta(days=30)
-    due = await house.old_root(at=midnight - timedelta(seconds=1))
-    tomorrow = await house.old_root(at=midnight)
-    archive = house.archive()
+    due = await jobs_rig.old_root(at=midnight - timedelta(seconds=1))
+    tomorrow = await jobs_rig.old_root(at=midnight)
+    archive = jobs_rig.archive()
     await archive()
 
-    await house.clock.advance(8 * 3600)
+    await jobs_rig.clock.advance(8 * 3600)
     await archive()
 
-    assert await house.is_archived(due)
-    assert not await house.is_archived(tomorrow)
-    assert len(house.digests.sent) == 1
+    assert await jobs_rig.is_archived(due)
+    assert not await jobs_rig.is_archived(tomorrow)
+    assert len(jobs_rig.digests.sent) == 1
 
-    await house.clock.advance(3600)
+    await jobs_rig.clock.advance(3600)
     await archive()
 
-    assert await house.is_archived(tomorrow)
+    assert await jobs_rig.is_archived(tomorrow)
 
 
-async def test_active_child_blocks_its_family_only(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    blocked, free = await house.old_root(), await house.old_root()
-    busy = await house.old_child(blocked, is_busy=True)
+async def test_active_child_blocks_its_family_only(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    blocked, free = await jobs_rig.old_root(), await jobs_rig.old_root()
+    busy = await jobs_rig.old_child(blocked, is_busy=True)
 
-    await house.archive()()
+    await jobs_rig.archive()()
 
-    assert not await house.is_archived(blocked)
-    assert not await house.is_archived(busy)
-    assert await house.is_archived(free)
-
-
-async def test_pinned_chat_stays(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    chat_id = await house.old_root()
-    async with house.rig.pool.acquire() as conn, conn.transaction():
-        await pins.pin(conn, chat_id, user_id=house.rig.user)
-
-    await house.archive()()
-
-    assert not await house.is_archived(chat_id)
+    assert not await jobs_rig.is_archived(blocked)
+    assert not await jobs_rig.is_archived(busy)
+    assert await jobs_rig.is_archived(free)
 
 
-async def test_family_that_becomes_busy_after_it_was_listed_is_passed_over(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    first, second, third = [await house.old_root(str(number), at=OLD + timedelta(hours=number)) for number in range(3)]
-    blocker = await house.connect()
+async def test_pinned_chat_stays(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    chat_id = await jobs_rig.old_root()
+    async with jobs_rig.rig.pool.acquire() as conn, conn.transaction():
+        await pins.pin(conn, chat_id, user_id=jobs_rig.rig.user)
+
+    await jobs_rig.archive()()
+
+    assert not await jobs_rig.is_archived(chat_id)
+
+
+async def test_family_that_becomes_busy_after_it_was_listed_is_passed_over(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    first, second, third = [
+        await jobs_rig.old_root(str(number), at=OLD + timedelta(hours=number)) for number in range(3)
+    ]
+    blocker = await jobs_rig.connect()
     await blocker.execute("BEGIN")
     await blocker.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
-    running = asyncio.create_task(house.archive()())
-    await _until_blocked(house)
+    running = asyncio.create_task(jobs_rig.archive()())
+    await _until_blocked(jobs_rig)
 
-    await house.rig.send(second, "hello again")
+    await jobs_rig.rig.send(second, "hello again")
     await blocker.execute("ROLLBACK")
     await running
     await blocker.close()
 
-    assert [await house.is_archived(each) for each in (first, second, third)] == [True, False, True]
-    assert house.digests.sent[0].titles == ("0", "2")
+    assert [await jobs_rig.is_archived(each) for each in (first, second, third)] == [True, False, True]
+    assert jobs_rig.digests.sent[0].titles == ("0", "2")
 
 
-async def test_family_that_was_used_and_rests_again_since_it_was_listed_is_passed_over(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    house.clock = FakeClock(datetime.now(UTC) - timedelta(seconds=1))
-    long_ago = house.clock.now() - timedelta(days=40)
-    first, second = [await house.old_root(at=long_ago + timedelta(hours=number)) for number in range(2)]
-    blocker = await house.connect()
+async def test_family_that_was_used_and_rests_again_since_it_was_listed_is_passed_over(
+    jobs_rig: HousekeepingRig,
+) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    jobs_rig.clock = FakeClock(datetime.now(UTC) - timedelta(seconds=1))
+    long_ago = jobs_rig.clock.now() - timedelta(days=40)
+    first, second = [await jobs_rig.old_root(at=long_ago + timedelta(hours=number)) for number in range(2)]
+    blocker = await jobs_rig.connect()
     await blocker.execute("BEGIN")
     await blocker.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
-    running = asyncio.create_task(house.archive()())
-    await _until_blocked(house)
+    running = asyncio.create_task(jobs_rig.archive()())
+    await _until_blocked(jobs_rig)
 
-    await house.rig.send(second, "hello again")
-    await house.rig.commit(second, assistant("Welcome back."))
-    await house.rig.update(second, machine.finish_turn)
+    await jobs_rig.rig.send(second, "hello again")
+    await jobs_rig.rig.commit(second, assistant("Welcome back."))
+    await jobs_rig.rig.update(second, machine.finish_turn)
     await blocker.execute("ROLLBACK")
     await running
     await blocker.close()
 
-    assert [await house.is_archived(each) for each in (first, second)] == [True, False]
+    assert [await jobs_rig.is_archived(each) for each in (first, second)] == [True, False]
 
 
-async def _until_blocked(house: House) -> None:
-    """Until somebody waits for a row that another holds."""
+async def _until_blocked(jobs_rig: HousekeepingRig) -> None:
+    """Wait until a transaction waits for a row lock."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    await until(lambda: house.rig.value(query))
+    await until(lambda: jobs_rig.rig.value(query))
 
 
-async def test_only_one_replica_archives_at_a_time(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    chat_id = await house.old_root()
-    other = await house.connect()
+async def test_only_one_replica_archives_at_a_time(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    chat_id = await jobs_rig.old_root()
+    other = await jobs_rig.connect()
     assert await auto_archive.try_lock(other)
 
-    await house.archive()()
-    assert not await house.is_archived(chat_id)
+    await jobs_rig.archive()()
+    assert not await jobs_rig.is_archived(chat_id)
 
     await other.close()
-    await house.archive()()
-    assert await house.is_archived(chat_id)
+    await jobs_rig.archive()()
+    assert await jobs_rig.is_archived(chat_id)
 
 
-async def test_lock_is_free_after_a_run(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    await house.archive()()
+async def test_lock_is_free_after_a_run(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    await jobs_rig.archive()()
 
-    other = await house.connect()
+    other = await jobs_rig.connect()
     await until(lambda: auto_archive.try_lock(other))
     await other.close()
 
 
-async def test_run_takes_the_oldest_first_and_no_more_than_its_batch(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    newer, oldest = await house.old_root(at=OLD + timedelta(days=1)), await house.old_root(at=OLD)
+async def test_run_takes_the_oldest_first_and_no_more_than_its_batch(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    newer, oldest = await jobs_rig.old_root(at=OLD + timedelta(days=1)), await jobs_rig.old_root(at=OLD)
 
-    await house.archive(batch=1)()
+    await jobs_rig.archive(batch=1)()
 
-    assert await house.is_archived(oldest)
-    assert not await house.is_archived(newer)
+    assert await jobs_rig.is_archived(oldest)
+    assert not await jobs_rig.is_archived(newer)
 
 
-async def test_owners_get_one_digest_each_and_one_failure_stops_no_other(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    first, second = await house.user(), await house.user()
+async def test_owners_get_one_digest_each_and_one_failure_stops_no_other(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    first, second = await jobs_rig.user(), await jobs_rig.user()
     for number in range(27):
-        await house.old_root(f"Chat {number}", owner=first, at=OLD + timedelta(minutes=number))
-    await house.old_root("Mine", owner=second, at=OLD - timedelta(days=1))
-    house.digests.failing = {second}
+        await jobs_rig.old_root(f"Chat {number}", owner=first, at=OLD + timedelta(minutes=number))
+    await jobs_rig.old_root("Mine", owner=second, at=OLD - timedelta(days=1))
+    jobs_rig.digests.failing = {second}
 
-    await house.archive()()
+    await jobs_rig.archive()()
 
-    (digest,) = house.digests.sent
+    (digest,) = jobs_rig.digests.sent
     assert (digest.owner_id, digest.titles[0], len(digest.titles), digest.more) == (first, "Chat 0", 25, 2)
-    assert house.stats.auto_archived == 28
+    assert jobs_rig.stats.auto_archived == 28
 
 
-# The other jobs
+# Other jobs
 
 
-async def test_search_finds_what_was_written(house: House) -> None:
-    chat_id = await house.rig.create()
-    await house.rig.commit(chat_id, assistant("kingfisher"))
+async def test_search_finds_what_was_written(jobs_rig: HousekeepingRig) -> None:
+    chat_id = await jobs_rig.rig.create()
+    await jobs_rig.rig.commit(chat_id, assistant("kingfisher"))
 
-    await SearchBackfill(house.rig.pool)()
+    await SearchBackfill(jobs_rig.rig.pool)()
 
-    assert await house.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv IS NULL") == 0
-    assert await house.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv @@ 'kingfisher'::tsquery") == 1
+    assert await jobs_rig.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv IS NULL") == 0
+    assert await jobs_rig.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv @@ 'kingfisher'::tsquery") == 1
 
 
-async def test_usage_is_summed_by_day(house: House) -> None:
-    await house.rig.sql(
+async def test_usage_is_summed_by_day(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.rig.sql(
         "INSERT INTO model_usage (owner_id, purpose, provider_id, model, key_source, status, input_tokens,"
         " runtime_ms, at)"
         " SELECT $1, 'turn', id, 'scripted', 'central', 'ok', 7, 0, $2"
         " FROM model_providers, generate_series(1, 2)",
-        house.rig.user,
+        jobs_rig.rig.user,
         NOW - timedelta(hours=1),
     )
-    roll_up = UsageRollUp(house.rig.pool, clock=house.clock)
+    roll_up = UsageRollUp(jobs_rig.rig.pool, clock=jobs_rig.clock)
 
     await roll_up()
     await roll_up()
 
-    assert await house.rig.value("SELECT array_agg(input_tokens) FROM usage_daily") == [14]
+    assert await jobs_rig.rig.value("SELECT array_agg(input_tokens) FROM usage_daily") == [14]
 
 
-async def test_gauges_show_who_works_and_who_waits_in_each_pool(house: House) -> None:
-    await house.settings(running_roots=1)
-    working, _ = await house.rig.create(), await house.rig.create()
-    await house.rig.acquire(working)
-    child = await house.rig.child(working)
-    await house.rig.acquire(child)
+async def test_gauges_show_who_works_and_who_waits_in_each_pool(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(running_roots=1)
+    working, _ = await jobs_rig.rig.create(), await jobs_rig.rig.create()
+    await jobs_rig.rig.acquire(working)
+    child = await jobs_rig.rig.child(working)
+    await jobs_rig.rig.acquire(child)
 
-    await CapacityGauges(house.rig.pool, stats=house.stats)()
+    await CapacityGauges(jobs_rig.rig.pool, stats=jobs_rig.stats)()
 
-    assert house.stats.agents_active == {"root": 1, "subagent": 1}
-    assert house.stats.agents_queued == {"root": 1, "subagent": 0}
-    assert (house.stats.approvals_open, house.stats.approval_oldest_seconds) == (0, 0.0)
+    assert jobs_rig.stats.agents_active == {"root": 1, "subagent": 1}
+    assert jobs_rig.stats.agents_queued == {"root": 1, "subagent": 0}
+    assert (jobs_rig.stats.approvals_open, jobs_rig.stats.approval_oldest_seconds) == (0, 0.0)
 
 
 # The loop
 
 
-def keeping(house: House, *jobs: Job) -> Housekeeping:
+def keeping(jobs_rig: HousekeepingRig, *jobs: Job) -> Housekeeping:
     return Housekeeping(
         jobs,
-        replica_id=house.rig.worker,
-        pool=house.rig.pool,
-        clock=house.clock,
+        replica_id=jobs_rig.rig.worker,
+        pool=jobs_rig.rig.pool,
+        clock=jobs_rig.clock,
         rng=Random(1),
-        stats=house.stats,
+        stats=jobs_rig.stats,
     )
 
 
-async def runs_of(house: House, job: str) -> list[JobRun]:
-    async with house.rig.pool.acquire() as conn:
+async def runs_of(jobs_rig: HousekeepingRig, job: str) -> list[JobRun]:
+    async with jobs_rig.rig.pool.acquire() as conn:
         return [run for run in await job_runs.list_runs(conn) if run.job == job]
 
 
-async def test_job_waits_for_its_first_run_and_then_from_the_end_of_each(house: House) -> None:
+async def test_job_waits_for_its_first_run_and_then_from_the_end_of_each(jobs_rig: HousekeepingRig) -> None:
     begun: list[float] = []
 
     async def work() -> None:
-        begun.append(house.clock.monotonic())
-        await house.clock.sleep(100, "working")
+        begun.append(jobs_rig.clock.monotonic())
+        await jobs_rig.clock.sleep(100, "working")
 
-    running = asyncio.create_task(keeping(house, Job("slow", 60, work)).run())
-    await house.clock.fire("job-slow")
-    await house.clock.fire("working")
-    await house.clock.fire("job-slow")
+    running = asyncio.create_task(keeping(jobs_rig, Job("slow", 60, work)).run())
+    await jobs_rig.clock.fire("job-slow")
+    await jobs_rig.clock.fire("working")
+    await jobs_rig.clock.fire("job-slow")
     running.cancel()
     await asyncio.wait([running])
 
@@ -377,7 +381,7 @@ async def test_job_waits_for_its_first_run_and_then_from_the_end_of_each(house: 
     assert 160 <= begun[1] - begun[0] <= 172
 
 
-async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(house: House) -> None:
+async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(jobs_rig: HousekeepingRig) -> None:
     async def broken() -> None:
         raise asyncpg.PostgresConnectionError("gone")
 
@@ -385,36 +389,36 @@ async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(house: House
         raise KeyError("a bug")
 
     async def fine() -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     jobs = (Job("broken", 10, broken), Job("buggy", 10, buggy), Job("fine", 10, fine))
-    running = asyncio.create_task(keeping(house, *jobs).run())
+    running = asyncio.create_task(keeping(jobs_rig, *jobs).run())
     for _ in range(2):
         for job in jobs:
-            await house.clock.until_waiting(f"job-{job.name}")
-        await house.clock.advance(40)
-    await until(lambda: all((house.stats.jobs + house.stats.jobs_failed)[job.name] >= 2 for job in jobs))
+            await jobs_rig.clock.until_waiting(f"job-{job.name}")
+        await jobs_rig.clock.advance(40)
+    await until(lambda: all((jobs_rig.stats.jobs + jobs_rig.stats.jobs_failed)[job.name] >= 2 for job in jobs))
     running.cancel()
     await asyncio.wait([running])
 
-    assert house.stats.jobs_failed["broken"] >= 2
-    assert house.stats.jobs_failed["buggy"] >= 2
-    assert set(house.stats.jobs_failed) == {"broken", "buggy"}
+    assert jobs_rig.stats.jobs_failed["broken"] >= 2
+    assert jobs_rig.stats.jobs_failed["buggy"] >= 2
+    assert set(jobs_rig.stats.jobs_failed) == {"broken", "buggy"}
 
 
-async def test_run_is_written_down_with_who_when_and_how_much(house: House) -> None:
+async def test_run_is_written_down_with_who_when_and_how_much(jobs_rig: HousekeepingRig) -> None:
     async def work() -> Removed:
-        await house.clock.sleep(7, "working")
+        await jobs_rig.clock.sleep(7, "working")
         return Removed(5, skipped=2)
 
-    running = asyncio.create_task(keeping(house, Job("sweep", 60, work)).run_once(Job("sweep", 60, work)))
-    await house.clock.fire("working")
+    running = asyncio.create_task(keeping(jobs_rig, Job("sweep", 60, work)).run_once(Job("sweep", 60, work)))
+    await jobs_rig.clock.fire("working")
     assert await running
 
-    (run,) = await runs_of(house, "sweep")
+    (run,) = await runs_of(jobs_rig, "sweep")
     assert run == JobRun(
         job="sweep",
-        replica_id=house.rig.worker,
+        replica_id=jobs_rig.rig.worker,
         started_at=NOW,
         finished_at=NOW + timedelta(seconds=7),
         outcome=JobOutcome.DONE,
@@ -423,9 +427,9 @@ async def test_run_is_written_down_with_who_when_and_how_much(house: House) -> N
     )
 
 
-async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(house: House) -> None:
+async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(jobs_rig: HousekeepingRig) -> None:
     async def refused() -> None:
-        await house.rig.sql("INSERT INTO users (username) SELECT username FROM users")
+        await jobs_rig.rig.sql("INSERT INTO users (username) SELECT username FROM users")
 
     async def unreachable() -> None:
         raise OSError("no way to postgresql://rookery:opensesame@db.example.org/rookery")
@@ -434,11 +438,11 @@ async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(
         raise KeyError("what somebody wrote")
 
     jobs = [Job("refused", 60, refused), Job("unreachable", 60, unreachable), Job("buggy", 60, buggy)]
-    keeper = keeping(house, *jobs)
+    keeper = keeping(jobs_rig, *jobs)
 
     assert [await keeper.run_once(job) for job in jobs] == [False] * 3
 
-    errors = {job.name: (await runs_of(house, job.name))[0] for job in jobs}
+    errors = {job.name: (await runs_of(jobs_rig, job.name))[0] for job in jobs}
     assert {run.outcome for run in errors.values()} == {JobOutcome.FAILED}
     said = {name: run.error or "" for name, run in errors.items()}
     assert said["refused"] == 'duplicate key value violates unique constraint "users_username"'
@@ -447,28 +451,28 @@ async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(
     assert said["buggy"] == "KeyError. See the log of the replica."
 
 
-async def test_job_that_cannot_be_written_down_is_done_all_the_same(house: House) -> None:
-    await house.rig.sql("DROP TABLE job_runs")
+async def test_job_that_cannot_be_written_down_is_done_all_the_same(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.rig.sql("DROP TABLE job_runs")
 
     async def work() -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
-    assert await keeping(house).run_once(Job("sweep", 60, work))
-    assert house.stats.jobs["sweep"] == 1
+    assert await keeping(jobs_rig).run_once(Job("sweep", 60, work))
+    assert jobs_rig.stats.jobs["sweep"] == 1
 
 
-async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(house: House) -> None:
-    await house.settings(auto_archive_days="often")
+async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days="often")
     jobs = housekeeping.make_jobs(
-        house.rig.machine,
-        house.rig.pool,
-        house.connect,
-        publisher=house.rig.published,
-        clock=house.clock,
+        jobs_rig.rig.machine,
+        jobs_rig.rig.pool,
+        jobs_rig.connect,
+        publisher=jobs_rig.rig.published,
+        clock=jobs_rig.clock,
         config=WorkerConfig(),
-        stats=house.stats,
+        stats=jobs_rig.stats,
     )
-    keeper = keeping(house, *jobs)
+    keeper = keeping(jobs_rig, *jobs)
 
     outcome = {job.name: await keeper.run_once(job) for job in jobs}
 
@@ -483,36 +487,36 @@ async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(hous
         "purge_audit": True,
         "capacity_gauges": False,
     }
-    assert {key for key, _ in house.stats.job_seconds.items()} == set(outcome.items())
+    assert {key for key, _ in jobs_rig.stats.job_seconds.items()} == set(outcome.items())
 
 
-async def test_archived_families_are_reported_although_the_run_broke_off(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    done = await house.old_root("Done")
-    broken = await house.old_root("Broken", at=OLD + timedelta(hours=1))
-    await house.rig.sql(
+async def test_archived_families_are_reported_although_the_run_broke_off(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    done = await jobs_rig.old_root("Done")
+    broken = await jobs_rig.old_root("Broken", at=OLD + timedelta(hours=1))
+    await jobs_rig.rig.sql(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$"
     )
-    await house.rig.sql(
+    await jobs_rig.rig.sql(
         "CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW"
         f" WHEN (NEW.archived AND NEW.id = '{broken}') EXECUTE FUNCTION refuse()"
     )
 
     with pytest.raises(asyncpg.DiskFullError):
-        await house.archive()()
+        await jobs_rig.archive()()
 
-    assert await house.is_archived(done)
-    assert [digest.titles for digest in house.digests.sent] == [("Done",)]
+    assert await jobs_rig.is_archived(done)
+    assert [digest.titles for digest in jobs_rig.digests.sent] == [("Done",)]
 
 
-async def test_invalid_chat_does_not_stop_the_run(house: House) -> None:
-    await house.settings(auto_archive_days=30)
-    root, free = await house.old_root(), await house.old_root(at=OLD + timedelta(hours=1))
-    await house.rig.force(root, "queue_len = 3")
-    assert await house.rig.state(root) is State.INVALID
+async def test_invalid_chat_does_not_stop_the_run(jobs_rig: HousekeepingRig) -> None:
+    await jobs_rig.settings(auto_archive_days=30)
+    root, free = await jobs_rig.old_root(), await jobs_rig.old_root(at=OLD + timedelta(hours=1))
+    await jobs_rig.rig.force(root, "queue_len = 3")
+    assert await jobs_rig.rig.state(root) is State.INVALID
 
-    await house.archive()()
+    await jobs_rig.archive()()
 
-    assert not await house.is_archived(root)
-    assert await house.is_archived(free)
+    assert not await jobs_rig.is_archived(root)
+    assert await jobs_rig.is_archived(free)

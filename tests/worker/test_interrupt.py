@@ -1,4 +1,4 @@
-"""Interrupts: the visible output of a stopped step is kept, and the chat rests or goes on with the next message."""
+"""Interrupts: the visible output of the step is saved, and the chat rests or continues with the next message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.worker.worker_rig import GatedToolbox, WorkerRig, in_turn, open_house
 
 USAGE = Usage(input=700, output=3, total=703, context_tokens=700)
 HANG = Wait(3600)
-# What was streamed, and what of it is kept.
+# Streamed parts, and the rows that are saved.
 STREAMED: dict[str, tuple[tuple[Step, ...], list[tuple[str, str]]]] = {
     "half a text": ((Say("half a"), HANG), [("assistant", "half a")]),
     "thoughts": ((Think("hm"), HANG), [("assistant", "(hm)")]),
@@ -39,7 +39,7 @@ STREAMED: dict[str, tuple[tuple[Step, ...], list[tuple[str, str]]]] = {
 
 
 async def streaming(rig: WorkerRig, chat_id: ChatId) -> None:
-    """Wait until the model has said all it will."""
+    """Wait until the model has streamed everything."""
     assert isinstance(rig.clock, FakeClock)
     await rig.clock.until_waiting("scripted-wait")
 
@@ -202,7 +202,7 @@ async def test_interrupted_summary_leaves_nothing(database_url: str) -> None:
 
 
 async def test_interrupt_without_a_draft_answers_what_is_open(database_url: str) -> None:
-    """The replica that ran the step is gone; another one finishes the interruption."""
+    """The replica that ran the step is dead, and another replica finishes the interruption."""
     hang = scripted_tools.hanging("hang")
     async with open_house(database_url, script=(CallTool("hang"),), tools=[hang]) as rig:
         chat_id = await rig.ask("hello")
@@ -232,7 +232,7 @@ async def test_interrupt_before_the_first_attempt_stops_the_step(database_url: s
 
 
 async def test_answer_whose_commit_came_too_late_is_billed(database_url: str) -> None:
-    """The interrupt is committed while the answer ends; nobody has told the runner yet."""
+    """The interrupt is committed while the answer ends, before the runner knows of it."""
     clock = FakeClock()
     async with open_house(database_url, script=(Say("an answer"), Wait(5)), clock=clock) as rig:
         chat_id = await rig.ask("hello")

@@ -1,4 +1,4 @@
-"""Leases: renewed together, lost in time, and no work without one."""
+"""Leases: renewal, loss, and the end of work without a lease."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def drive(rig: RunnerRig, replica: Replica, count: int) -> list[Runner]:
 
 
 async def at_rest(replica: Replica) -> None:
-    """The watch and the beat both wait for their time."""
+    """Wait until the renewal loop and the watch both wait for their time."""
     await replica.clock.until_waiting("heartbeat")
     await replica.clock.until_waiting("self-fence")
 
 
-# Beating.
+# Renewal
 
 
 async def test_beat_renews_every_lease(rig: RunnerRig, replica: Replica) -> None:
@@ -114,7 +114,7 @@ async def test_beats_come_every_interval_and_sweep_what_the_dead_left(rig: Runne
         await replica.clock.fire("heartbeat")
         await until(lambda: rig.fresh())
     assert len(await rig.heartbeats()) == 2
-    await replica.clock.fire("heartbeat")  # at 36 s: the first one after the sweep is due
+    await replica.clock.fire("heartbeat")  # at 36 s, the first renewal after the sweep is due
 
     await until(lambda: _is_swept(rig, dead))
     assert await rig.heartbeats() == {runner.key}
@@ -124,7 +124,7 @@ async def _is_swept(rig: RunnerRig, chat_id: object) -> bool:
     return chat_id not in {chat for chat, _ in await rig.heartbeats()}
 
 
-# Taken over.
+# Takeover
 
 
 async def test_takeover_without_notifications_ends_the_old_runner_within_one_beat(
@@ -137,7 +137,7 @@ async def test_takeover_without_notifications_ends_the_old_runner_within_one_bea
     new = await other.drive(old.chat_id)
     await other.works.started(1)
 
-    # What the old one commits before it knows does not count.
+    # The commit of the old runner is refused.
     committed = asyncio.ensure_future(
         step.handle.update(
             lambda tx: machine.commit_step(tx, [assistant("from the past")]), transition=Transition.COMMIT_STEP
@@ -181,7 +181,7 @@ async def _waits_for_a_lock(rig: RunnerRig) -> bool:
     )
 
 
-# Out of reach.
+# Unreachable database
 
 
 async def test_database_out_of_reach_stops_all_work_in_time_and_lets_it_go_on_afterwards(
@@ -207,7 +207,7 @@ async def test_database_out_of_reach_stops_all_work_in_time_and_lets_it_go_on_af
         replica.is_cut_off = False
     await replica.clock.fire("beat-again")
 
-    assert replica.clock.monotonic() == 25.0  # not at the next beat of its own
+    assert replica.clock.monotonic() == 25.0  # before the next regular renewal
     await replica.works.started(6)
     assert {run.handle.input.runner_id for run in replica.works.live()} == {runner.runner_id for runner in runners}
     assert not replica.leases.is_fenced
@@ -251,7 +251,7 @@ async def test_watch_fences_while_a_beat_hangs(rig: RunnerRig, replica: Replica)
         await conn.execute("LOCK TABLE chat_heartbeats IN ACCESS EXCLUSIVE MODE")
         for again in ("heartbeat", "beat-again"):
             await replica.clock.fire(again)
-            await replica.clock.fire("renew-leases")  # given up after 5 s
+            await replica.clock.fire("renew-leases")  # the renewal is given up after 5 s
         await replica.clock.until_waiting("beat-again")
         with replica.clock.trap("renew-leases") as hanging:
             await replica.clock.fire("beat-again")
@@ -264,7 +264,7 @@ async def test_watch_fences_while_a_beat_hangs(rig: RunnerRig, replica: Replica)
 
 
 async def test_failed_beats_that_are_made_up_for_in_time_stop_nothing(rig: RunnerRig, replica: Replica) -> None:
-    await rig.rig.sql("DELETE FROM replicas WHERE id <> $1", replica.worker_id)  # peers would bring the fence forward
+    await rig.rig.sql("DELETE FROM replicas WHERE id <> $1", replica.worker_id)  # peers would make the fence earlier
     (runner,) = await drive(rig, replica, 1)
     run = replica.works.runs[0]
     replica.start(replica.leases.run())
@@ -290,7 +290,7 @@ async def test_failed_beats_that_are_made_up_for_in_time_stop_nothing(rig: Runne
 async def test_lost_connection_is_replaced_at_the_next_beat(rig: RunnerRig, replica: Replica) -> None:
     (runner,) = await drive(rig, replica, 1)
     await replica.leases.beat()
-    # The connection of the leases and no other: its last statement is the beat, or the look for peers behind it.
+    # Only the connection of the leases: its last statement is the renewal or the check for peers.
     beats = (
         "datname = current_database() AND pid <> pg_backend_pid()"
         " AND (query LIKE '%INSERT INTO chat_heartbeats%unnest%' OR query LIKE '%SELECT FROM replicas WHERE id <>%')"
@@ -307,7 +307,7 @@ async def test_lost_connection_is_replaced_at_the_next_beat(rig: RunnerRig, repl
 async def test_beat_between_the_servers_farewell_and_the_end_of_the_connection_is_only_a_failed_one(
     rig: RunnerRig, replica: Replica
 ) -> None:
-    """A loop that died of it would take the process with it at every restart of PostgreSQL."""
+    """If this error ended the loop, every restart of PostgreSQL would end the process."""
     (runner,) = await drive(rig, replica, 1)
     await replica.leases.beat()
     connection = replica.leases._connection
@@ -345,7 +345,7 @@ async def test_full_pool_costs_no_lease(rig: RunnerRig) -> None:
 
 
 async def test_runner_that_came_during_the_fence_goes_on_with_a_later_beat(rig: RunnerRig, replica: Replica) -> None:
-    """It was acquired just before the fence, and spawned while the beat that lifts it was on the way."""
+    """The chat was acquired just before the fence, and its runner was started during the renewal that lifts it."""
     await drive(rig, replica, 1)
     late = await replica.acquire(await rig.rig.create())
     replica.manager.fence_off()
@@ -365,7 +365,7 @@ async def test_runner_that_came_during_the_fence_goes_on_with_a_later_beat(rig: 
 
 
 async def test_with_peers_work_stops_before_one_of_them_may_start_it(rig: RunnerRig, replica: Replica) -> None:
-    """They take over once the database has given up the silent connections, long before a lease ends."""
+    """Peers may take over as soon as the database drops the silent connections, long before a lease ends."""
     await rig.replica()
     await drive(rig, replica, 2)
     await replica.leases.beat()

@@ -1,4 +1,4 @@
-"""The runners of a process: start, end, delivery of states, and cleanup."""
+"""The runner manager: start and end of runners, delivery of states, and cleanup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def replica(rig: RunnerRig) -> Replica:
     return await rig.replica()
 
 
-# Coming.
+# Start
 
 
 async def test_key_that_is_spawned_twice_has_one_runner(rig: RunnerRig, replica: Replica) -> None:
@@ -71,7 +71,7 @@ async def test_nothing_is_spawned_after_the_close(replica: Replica) -> None:
 
 
 async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(rig: RunnerRig, replica: Replica) -> None:
-    """This process takes again what it had lost, while the old runner still unwinds."""
+    """This process acquires a chat again that it had lost, while the old runner is still ending."""
     chat_id = await rig.rig.create()
     old = await replica.drive(chat_id)
     first = await replica.works.started(1)
@@ -91,7 +91,7 @@ async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(rig: R
     assert await rig.heartbeats() == {new.key}
 
 
-# Going.
+# End
 
 
 async def test_cleanup_sends_the_runner_away_once_and_deletes_its_heartbeat(rig: RunnerRig, replica: Replica) -> None:
@@ -174,7 +174,7 @@ async def test_manager_is_idle_only_when_those_who_leave_have_left(rig: RunnerRi
 
 
 async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(rig: RunnerRig, replica: Replica) -> None:
-    """Whoever closes tells the others which chats are free; it finds them by the heartbeats."""
+    """The caller announces which chats are free, and finds them by their heartbeats."""
     for _ in range(3):
         await replica.drive(await rig.rig.create())
     await replica.works.started(3)
@@ -199,7 +199,7 @@ async def test_thousand_runners_leave_nothing_behind(rig: RunnerRig) -> None:
     tasks = len(asyncio.all_tasks())
 
     for _ in range(1000):
-        assert replica.manager.spawn(chat_id, uuid4())  # never its owner, so each leaves after its first look
+        assert replica.manager.spawn(chat_id, uuid4())  # it never owned them, so each ends after its first read
         if len(replica.manager) > 50:
             await replica.manager.wait_idle()
     await replica.manager.wait_idle()
@@ -211,15 +211,15 @@ async def test_thousand_runners_leave_nothing_behind(rig: RunnerRig) -> None:
     assert (replica.manager._by_chat, replica.manager._cleaning, replica.manager._runners) == ({}, set(), {})
 
 
-# The sync loop.
+# The sync loop
 
 
 async def test_sync_tells_runners_what_they_did_not_hear(rig: RunnerRig, replica: Replica) -> None:
     chats = [await rig.rig.create() for _ in range(3)]
     runners = [await replica.drive(chat_id) for chat_id in chats]
     await replica.works.started(3)
-    await rig.rig.run(chats[0], machine.interrupt)  # unheard
-    await rig.rig.acquire(chats[1])  # a takeover, unheard
+    await rig.rig.run(chats[0], machine.interrupt)  # without a hint
+    await rig.rig.acquire(chats[1])  # a takeover without a hint
     await replica.turns()
     assert len(replica.works.live()) == 3
 
@@ -296,7 +296,7 @@ async def test_old_state_from_a_slow_sync_does_not_end_a_newer_runner(rig: Runne
     assert replica.manager.keys() == [runner.key]
 
 
-# Draining.
+# Drain
 
 
 async def test_drain_lets_steps_end_and_lets_go_of_every_chat(rig: RunnerRig, replica: Replica) -> None:
@@ -343,7 +343,7 @@ async def test_close_cuts_the_drain(rig: RunnerRig, replica: Replica) -> None:
     assert replica.works.runs == [run]
 
 
-# Fenced off.
+# Fence
 
 
 async def test_runner_spawned_while_fenced_does_no_work_before_it_is_resumed(rig: RunnerRig, replica: Replica) -> None:

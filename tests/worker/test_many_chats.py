@@ -1,7 +1,7 @@
-"""Many chats on one replica: the work for a chat does not grow with their number, and no callback holds up the loop.
+"""Many chats on one replica: the cost per chat does not grow with their number, and no callback blocks the event loop.
 
-Measured in processor time of the loop's thread and compared with a few chats of the same run: how fast the machine is,
-and how much of it other processes take, changes both sides alike.
+The CPU time of the loop's thread is compared with that of a few chats in the same run, so that the speed and load of
+the machine affect both sides.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ANSWER = tuple(step for _ in range(25) for step in (Say("word "), Wait(0.02)))
 
 @contextmanager
 def callbacks_timed() -> Iterator[list[float]]:
-    """Collect the processor time of each callback that the event loop runs.
+    """Collect the CPU time of each callback of the event loop.
 
-    One callback is what others wait for and cannot be interrupted. How many are due in one pass of the loop depends on
-    how long the machine kept the thread waiting.
+    A callback cannot be interrupted, so other tasks wait for it. The number of callbacks in one pass of the loop
+    depends on the machine.
     """
     times: list[float] = []
     run = asyncio.Handle._run
@@ -38,7 +38,7 @@ def callbacks_timed() -> Iterator[list[float]]:
         run(handle)
         times.append(time.thread_time() - started)
 
-    # Keep the garbage collector from walking through the objects of other tests.
+    # Prevent the garbage collector from visiting the objects of other tests.
     gc.collect()
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def callbacks_timed() -> Iterator[list[float]]:
 
 
 async def stream_chats(rig: WorkerRig, count: int) -> list[float]:
-    """Stream an answer in so many new chats and return the processor time of each callback."""
+    """Stream an answer in this many new chats. Return the CPU time of each callback."""
     before = await rig.sql("SELECT count(*) FROM chats")
     with callbacks_timed() as times:
         for number in range(count):
@@ -69,6 +69,5 @@ async def test_two_hundred_streaming_chats_do_not_hold_up_the_event_loop(databas
 
     chat_among_few, chat_among_many = sum(of_few) / FEW, sum(of_many) / MANY
     assert chat_among_many < 2 * chat_among_few
-    # A turn of one chat is about 350 callbacks. A callback that does something for each of 200 chats costs as much as
-    # several turns.
+    # A turn has about 350 callbacks. A callback that visits each of 200 chats costs as much as several turns.
     assert max(of_many) < 3 * chat_among_few

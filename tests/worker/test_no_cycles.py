@@ -1,7 +1,7 @@
-"""What a finished turn leaves behind is freed at once: nothing of it waits for the garbage collector.
+"""The memory of a finished turn is freed immediately, without the garbage collector.
 
-A search through everything keeps the event loop, so it is made rarely. Whatever stands in a circle of references would
-stay in memory until then, with the whole answer.
+A full collection blocks the event loop, so it is rare. Objects in a reference cycle would stay in memory until then,
+with the whole answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import PartLimits
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events
 from rookery.testing.fake_server import Scenario, failure
 from tests import scripted_tools
@@ -73,7 +73,7 @@ async def test_finished_turn_leaves_nothing_to_the_garbage_collector(
 
 
 async def finish(rig: WorkerRig, chat_id: ChatId) -> None:
-    """Wait until nobody is at work on the chat, and nobody keeps its preview."""
+    """Wait until no task works on the chat and its preview is dropped."""
     await rig.until_status(chat_id, Status.WAITING, Status.ERROR)
     await rig.worker.wait_idle()
     rig.worker.buffer._limits = PartLimits(episode_retention_seconds=0)
@@ -82,7 +82,7 @@ async def finish(rig: WorkerRig, chat_id: ChatId) -> None:
 
 @contextmanager
 def found_garbage() -> Iterator[Counter[str]]:
-    """What of ours was made meanwhile and can be found by the collector only, by type."""
+    """Return new objects of our types that only the garbage collector can free, by type."""
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()

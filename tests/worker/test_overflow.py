@@ -1,4 +1,4 @@
-"""Chats longer than their model's window, against servers that refuse them with real providers' messages."""
+"""Chats longer than their model's window, against servers that refuse them with the messages of real providers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rookery.tools.step_tools import PlainToolbox, StepTools
 from tests.eventually import until
 from tests.worker.worker_rig import KEY, WorkerRig, in_turn, open_house
 
-# How much the fake models read, at the bytes a token that each case says.
+# The windows of the fake models; each case defines the bytes per token.
 WINDOW = 8_000
 DONE = "All done."
 QUESTION = "What does the second clause say?"
@@ -45,7 +45,7 @@ WIRES = ("anthropic", "responses", "completions")
 
 @dataclass(frozen=True)
 class Server:
-    """A fake provider whose model answers everything with the same words, if it can read it."""
+    """A fake provider that answers every request with the same text, unless the request is too long."""
 
     url: str
     requests: Sequence[RecordedRequest]
@@ -87,7 +87,7 @@ def long_text(size: int, word: str) -> str:
 
 
 async def begin(rig: WorkerRig, *said: tuple[Role, str]) -> ChatId:
-    """A chat that has this behind it; the last message is the user's, and waits for an answer."""
+    """Return a chat with this history. The last message is the user's and waits for an answer."""
     messages = tuple(
         NewMessage(
             role=role,
@@ -102,7 +102,7 @@ async def begin(rig: WorkerRig, *said: tuple[Role, str]) -> ChatId:
 
 
 def history(tokens: int, *, bytes_per_token: float) -> list[tuple[Role, str]]:
-    """Ten turns that together have so many tokens."""
+    """Return ten turns with this many tokens in total."""
     size = int(tokens * bytes_per_token / 20)
     turns = [(Role.USER, long_text(size, "asked")), (Role.ASSISTANT, long_text(size, "answered"))]
     return turns * 10
@@ -174,7 +174,7 @@ async def test_window_that_a_provider_names_is_remembered_for_all_chats_and_repl
         chat_id = await begin(rig, *history(10 * WINDOW, bytes_per_token=3.0), (Role.USER, QUESTION))
         await rig.rested(chat_id)
 
-        # The first request finds out; nothing longer than the window is sent after it.
+        # The first request is refused, and no later request exceeds the window.
         sizes = [len(request.raw) / 3.0 for request in server.requests[before:] if request.method == "POST"]
         assert all(size < WINDOW for size in sizes[1:]), sizes
         assert (await rig.story(chat_id))[-1] == ("assistant", DONE)
@@ -342,7 +342,7 @@ async def test_wrong_guess_is_corrected_by_an_answer_that_read_more(database_url
 
 
 async def test_refusal_by_another_summariser_says_nothing_about_the_history(database_url: str) -> None:
-    """The model of the chat reads the history well; only the one that sums up does not."""
+    """The chat's model accepts the history. Only the summarizing model refuses it."""
     asked: list[Call] = []
 
     def summariser(call: Call) -> Sequence[Any]:

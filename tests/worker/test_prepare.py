@@ -1,4 +1,4 @@
-"""Preparation of a step, and the turn's outcome when something cannot be read."""
+"""Preparation of a step, and the end of the turn if something cannot be read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat import compaction
+from rookery.domain.chat.messages import MessageId, NewMessage, NewQueuedMessage, Role, StepFigures
 from rookery.domain.chat.parts import File, Text
+from rookery.domain.chat.prompt import PromptBuilder, PromptRow
 from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.system_blocks import Mode
@@ -36,16 +41,18 @@ from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import machine
 from rookery.store.chats import files
-from rookery.store.chats.step_reads import Step
+from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.store.settings.settings import write_user_setting
 from rookery.tools.step_tools import PlainToolbox, StepTools, ToolsUnavailable
+from rookery.worker.prepare import PromptCache, assessed_rows
 from tests import scripted_tools
+from tests.domain.chat.prompt_rows import CHAT, CLAUDE, EVERYTHING, WRITERS, boundary, row, system, user
 from tests.eventually import until
 from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 
 class Failing:
-    """A toolbox that cannot be opened so many times, and counts what it opened and closed."""
+    """A toolbox that fails to open this many times. It counts what it has opened and closed."""
 
     def __init__(self, times: int, error: Callable[[], Exception]) -> None:
         self.times = times
@@ -185,7 +192,7 @@ async def test_deleted_model_gives_way_to_the_default(database_url: str) -> None
 async def test_unreadable_history_ends_the_turn(database_url: str) -> None:
     async with open_house(database_url, script=(Say("hi"),), workers=0) as rig:
         chat_id = await rig.ask("hello")
-        # As a newer version could have written it.
+        # A newer version could have written this.
         await rig.sql("ALTER TABLE chat_messages DISABLE TRIGGER USER")
         await rig.sql("UPDATE chat_messages SET content_version = 99 WHERE chat_id = $1", chat_id)
         await rig.sql("ALTER TABLE chat_messages ENABLE TRIGGER USER")
@@ -255,7 +262,7 @@ async def _attach(rig: WorkerRig, count: int) -> tuple[Attachment, ...]:
             await files.create_file(conn, rig.user, name=f"{number}.txt", mime_type="text/plain", data=b"x")
             for number in range(count)
         ]
-    # Plain ids, as tools have them that read them from somewhere else than the driver.
+    # Plain UUIDs, which tools may have from a source other than the driver.
     return tuple(Attachment(UUID(bytes=file.id.bytes), "text/plain", file.name) for file in made)
 
 
@@ -281,7 +288,7 @@ async def test_attachments_of_tools_are_linked_as_far_as_the_chat_can_have_them(
 
 
 class _Painter:
-    """A model that makes a picture: scripts have no word for that."""
+    """A model that generates an image, which scripts cannot do."""
 
     wire: Wire = "scripted"
     provider_type = "scripted"
@@ -320,3 +327,95 @@ async def test_picture_that_a_model_made_is_a_file_of_the_chat(
             "SELECT f.name FROM chat_files f JOIN chat_file_links l ON l.file_id = f.id WHERE l.chat_id = $1", chat_id
         )
         assert linked == ("generated.png" if is_stored else None)
+
+
+ROOM = 100_000
+HALF = 40_000
+ONE, TWO, THREE = UUID(int=1), UUID(int=2), UUID(int=3)
+
+FIGURES = st.sampled_from(
+    [
+        StepFigures(),
+        StepFigures(),
+        StepFigures(request_id="r"),
+        StepFigures(input_tokens=90),
+        StepFigures(total_tokens=5),
+    ]
+)
+ROWS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), FIGURES), max_size=12)
+
+
+def builder() -> PromptBuilder:
+    return PromptBuilder(WRITERS[CLAUDE], EVERYTHING)
+
+
+def test_builder_is_taken_by_one_step_only() -> None:
+    cache, kept = PromptCache(), builder()
+    cache.keep(ONE, kept, history_bytes=10)
+
+    assert cache.take(ONE) is kept
+    assert cache.take(ONE) is None
+    assert cache.entries.size_bytes == 0
+
+
+def test_builders_used_last_are_kept_within_the_room_there_is() -> None:
+    cache = PromptCache(max_bytes=ROOM)
+    for chat_id in (ONE, TWO):
+        cache.keep(chat_id, builder(), history_bytes=HALF)
+    first = cache.take(ONE)
+    assert first is not None
+    cache.keep(ONE, first, history_bytes=HALF + 100)
+
+    cache.keep(THREE, builder(), history_bytes=HALF)
+
+    assert cache.entries.size_bytes <= ROOM
+    assert [cache.take(chat_id) is not None for chat_id in (ONE, TWO, THREE)] == [True, False, True]
+
+
+def test_builder_larger_than_all_room_is_not_kept() -> None:
+    cache = PromptCache(max_bytes=ROOM)
+    cache.keep(ONE, builder(), history_bytes=HALF)
+
+    cache.keep(ONE, builder(), history_bytes=ROOM)
+
+    assert len(cache.entries) == 0
+
+
+@given(
+    before=st.integers(0, 2),
+    has_boundary=st.booleans(),
+    after=ROWS,
+    threshold=st.sampled_from([0, 50, 100]),
+    limit=st.sampled_from([None, 20, 100, 1000]),
+)
+def test_rows_between_those_that_count_make_no_difference_to_the_assessment(
+    before: int, has_boundary: bool, after: list[tuple[str, StepFigures]], threshold: int, limit: int | None
+) -> None:
+    rows: list[PromptRow] = [system(number + 1, "Be brief.") for number in range(before)]
+    if has_boundary:
+        rows.append(boundary(10, "What was said so far."))
+    for number, (role, figures) in enumerate(after, start=11):
+        rows.append(
+            user(number, "Go on.") if role == "user" else row(number, Role(role), (Text("Yes."),), figures=figures)
+        )
+    history = LoadedHistory(
+        chat_id=CHAT,
+        history_version=1,
+        rows=tuple(rows),
+        prompt=tuple(rows),
+        boundary_id=MessageId(10) if has_boundary else None,
+        size_bytes=0,
+    )
+    asked: dict[str, Any] = {"files": {}, "threshold_percent": threshold, "limit_tokens": limit}
+
+    assert compaction.assess(assessed_rows(history), **asked) == compaction.assess(rows, **asked)
+
+
+def test_long_chat_is_assessed_by_a_few_rows() -> None:
+    rows = [user(number, "Go on.") for number in range(1, 1000)]
+    rows[990] = row(991, Role.ASSISTANT, (Text("Yes."),), figures=StepFigures(input_tokens=5))
+    history = LoadedHistory(
+        chat_id=CHAT, history_version=1, rows=tuple(rows), prompt=tuple(rows), boundary_id=None, size_bytes=0
+    )
+
+    assert assessed_rows(history) == tuple(rows[990:])

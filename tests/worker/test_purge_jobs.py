@@ -1,4 +1,4 @@
-"""Purge of logins, audit entries and tool runs: what is removed, and what stays."""
+"""Purge of logins, audit entries and tool runs: what is deleted, and what is kept."""
 
 from __future__ import annotations
 

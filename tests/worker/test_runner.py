@@ -1,4 +1,4 @@
-"""A runner follows the committed state of its chat, in whatever order states arrive, and drives it by tasks."""
+"""The runner: follows the committed state of its chat, whatever the order of states, and runs tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def replica(rig: RunnerRig) -> Replica:
 
 
 async def at_work(replica: Replica, chat_id: ChatId) -> tuple[Runner, Run]:
-    """A runner with its first task inside its work."""
+    """Return a runner whose first task has started its work."""
     before = len(replica.works.runs)
     runner = await replica.drive(chat_id)
     return runner, await replica.works.started(before + 1)
@@ -54,7 +54,7 @@ async def state_of(rig: RunnerRig, chat_id: ChatId) -> ChatState:
     return ChatState.of(await rig.rig.load(chat_id))
 
 
-# Which task a state gets.
+# The task for a state
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_first_task_is_that_of_the_row(rig: RunnerRig, replica: Replica, s
 
 @pytest.mark.parametrize("state", [State.W, State.E0, State.XW])
 async def test_chat_with_nothing_to_do_is_let_go_of(rig: RunnerRig, replica: Replica, state: State) -> None:
-    """Acquired in the moment before it came to rest."""
+    """The chat was acquired just before it came to rest."""
     chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
     if state is State.E0:
@@ -126,7 +126,7 @@ async def test_status_of_a_newer_version_is_left_to_newer_replicas(rig: RunnerRi
     assert await rig.heartbeats() == set()
 
 
-# Old news.
+# Old states
 
 
 async def test_duplicate_and_older_states_do_nothing(rig: RunnerRig, replica: Replica) -> None:
@@ -174,7 +174,7 @@ async def test_stale_state_heard_during_the_bootstrap_does_not_end_the_new_runne
     unowned = await state_of(rig, chat_id)
     key = await replica.acquire(chat_id)
     async with rig.rig.pool.acquire() as conn, conn.transaction():
-        # Holds the bootstrap's read at the door, until the old states have arrived.
+        # Delays the first read until the old states have arrived.
         await conn.execute("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE")
         replica.manager.spawn(chat_id, key[1])
         await replica.turns()
@@ -258,7 +258,7 @@ async def test_mailbox_keeps_only_the_newest(rig: RunnerRig, replica: Replica) -
     assert run.is_cancelled
 
 
-# Replacing a task.
+# Replacement of a task
 
 
 async def test_interrupt_starts_beside_the_generation_that_still_unwinds(rig: RunnerRig, replica: Replica) -> None:
@@ -292,7 +292,10 @@ async def test_replacement_with_the_same_key_waits_until_the_old_one_has_left(ri
 
 
 async def test_replacement_waits_for_every_predecessor_with_its_key(rig: RunnerRig, replica: Replica) -> None:
-    """The second is cancelled while it still waits for the first; the third must not start before the first left."""
+    """The second task is cancelled while it waits for the first.
+
+    The third must not start before the first has ended.
+    """
     runner, first = await at_work(replica, await rig.rig.create())
     first.is_stubborn = True
     seen = {first.handle.input.task_id}
@@ -313,7 +316,7 @@ async def test_replacement_waits_for_every_predecessor_with_its_key(rig: RunnerR
     assert replica.works.live() == [second]
 
 
-# Why a task is cancelled.
+# Reasons of cancellations
 
 
 async def test_own_commit_supersedes_the_task(rig: RunnerRig, replica: Replica) -> None:
@@ -406,7 +409,7 @@ async def test_cancelled_task_leaves_no_error_on_the_chat(rig: RunnerRig, replic
 
 
 async def test_runner_that_is_sent_away_starts_nothing_more(rig: RunnerRig, replica: Replica) -> None:
-    """Also if the news lies in its mailbox, and its own cancellation has not arrived yet."""
+    """This also holds if a state is pending and the cancellation of the runner has not arrived."""
     runner, run = await at_work(replica, await rig.rig.create())
     state = await state_of(rig, runner.chat_id)
 
@@ -419,7 +422,7 @@ async def test_runner_that_is_sent_away_starts_nothing_more(rig: RunnerRig, repl
     assert replica.works.runs == [run]
 
 
-# The stall guard.
+# Stalls
 
 
 async def test_task_that_leaves_the_chat_as_it_is_is_started_again_later_and_later(
@@ -454,7 +457,7 @@ async def test_step_that_moves_the_chat_resets_the_stall_guard(rig: RunnerRig, r
 
 
 async def test_task_that_exits_because_the_chat_moved_unheard_is_no_stall(rig: RunnerRig, replica: Replica) -> None:
-    """The hint was lost; the fence told the task, and the row tells the runner."""
+    """The hint was lost. The fence ends the task, and the runner reads the row."""
     chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
     await rig.rig.run(chat_id, machine.interrupt)
@@ -468,7 +471,7 @@ async def test_task_that_exits_because_the_chat_moved_unheard_is_no_stall(rig: R
 
 
 async def test_task_that_exits_because_the_chat_was_taken_ends_the_runner(rig: RunnerRig, replica: Replica) -> None:
-    """The same status and history: only the owner is another."""
+    """Status and history are the same, but the owner is different."""
     chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
     await rig.rig.acquire(chat_id)
@@ -507,7 +510,7 @@ async def test_normal_steps_cost_no_extra_read(rig: RunnerRig) -> None:
         run.commit(machine.finish_turn)
         await replica.gone(runner)
 
-    assert len(reads) == 1  # the bootstrap
+    assert len(reads) == 1  # the first read
 
 
 async def test_runner_that_cannot_look_tries_again_and_meanwhile_hears_news(rig: RunnerRig) -> None:
@@ -527,7 +530,7 @@ async def test_runner_that_cannot_look_tries_again_and_meanwhile_hears_news(rig:
     assert replica.stats.task_stalls == {}
 
 
-# Fenced off.
+# Fence
 
 
 async def test_fenced_runner_stops_its_work_and_starts_none_until_it_is_resumed(
@@ -552,7 +555,7 @@ async def test_fenced_runner_stops_its_work_and_starts_none_until_it_is_resumed(
 async def test_step_committed_while_the_fence_comes_is_followed_by_the_next_after_it(
     rig: RunnerRig, replica: Replica
 ) -> None:
-    """The fence came while its COMMIT was on the way."""
+    """The fence arrived during the COMMIT."""
     chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
 
@@ -577,7 +580,7 @@ async def test_resuming_a_runner_that_was_not_fenced_does_nothing(rig: RunnerRig
     assert replica.works.live() == [run]
 
 
-# Draining.
+# Drain
 
 
 async def test_draining_lets_the_step_end_and_then_lets_go_of_the_chat(rig: RunnerRig, replica: Replica) -> None:
@@ -706,13 +709,16 @@ async def test_runner_fenced_in_its_drain_stops_its_step_and_lets_go_afterwards(
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-# A database that lost its last commits.
+# A database that lost its last commits
 
 
 async def test_chat_whose_last_versions_a_crash_of_the_database_took_is_driven_on(
     rig: RunnerRig, replica: Replica
 ) -> None:
-    """Attempts are committed lazily: what the runner has heard of may be gone, and what follows has smaller numbers."""
+    """Attempts are committed lazily, so a crash may undo them.
+
+    Later versions are then lower than those that the runner knows.
+    """
     chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
     known = await rig.rig.load(chat_id)

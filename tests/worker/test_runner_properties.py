@@ -1,4 +1,4 @@
-"""For any order of states: at most one task runs, and it is that of the newest state."""
+"""For any order of states, at most one task runs, and it is the task of the newest state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatState, Machine
 from rookery.testing.clock import FakeClock
 from rookery.worker.config import WorkerConfig
-from rookery.worker.runner import Runner, RunnerParts
+from rookery.worker.runner import Runner, RunnerServices
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskKind, TaskLoop, Work
 from tests.store.machine.machine_rig import Recorder
@@ -50,21 +50,21 @@ moves = st.one_of(
 
 
 class Watched:
-    """A runner whose work does nothing but stay, and what has ever been at work."""
+    """A runner whose work only waits, and a record of all its tasks."""
 
     def __init__(self) -> None:
         clock, config, stats = FakeClock(), WorkerConfig(), WorkerStats()
         self.stats = stats
         self.lost = 0
         self.inside: dict[tuple[int, Status], int] = {}
-        self.ends = asyncio.Event()  # those at work end by themselves
-        self.leaves = asyncio.Event()  # those that were cancelled leave
+        self.ends = asyncio.Event()  # their tasks end by themselves
+        self.leaves = asyncio.Event()  # cancelled tasks end
         self.runner = Runner(
             CHAT,
             RUNNER,
-            parts=RunnerParts(
+            services=RunnerServices(
                 worker_id=WORKER,
-                machine=Machine(cast("asyncpg.Pool", None), Recorder()),  # nothing here reads or writes
+                machine=Machine(cast("asyncpg.Pool", None), Recorder()),  # nothing reads or writes here
                 bus=Bus(),
                 clock=clock,
                 config=config,
@@ -76,7 +76,7 @@ class Watched:
         )
 
     def _lost(self) -> None:
-        # As the manager does.
+        # The manager does the same.
         self.lost += 1
         self.runner.cancel_tasks(CancelReason.LEASE_LOST)
 
@@ -102,14 +102,14 @@ class Watched:
                 assert state is not None
                 runner._process(state)
             case "look":
-                # What `_look` does with a row, which is never older than what was heard of it.
+                # The same as `_reread` with a row, which is never older than the known states.
                 assert state is not None
                 accepted = runner._accepted
                 if accepted is not None and runner._is_idle and state.snapshot_version >= accepted.snapshot_version:
                     if state.snapshot_version == accepted.snapshot_version:
                         state = accepted
                     active, stalls = runner._active, self.stats.task_stalls.total()
-                    runner._revive(state)
+                    runner._restart_work(state)
                     if self.stats.task_stalls.total() > stalls:
                         assert active is not None
                         assert not active.is_cancelled
@@ -145,7 +145,7 @@ class Watched:
             assert live == []
             return
         is_ours = (accepted.worker_id, accepted.runner_id) == OWNERS["own"] and accepted.status in set(Status)
-        assert self.lost == int(runner._is_through)
+        assert self.lost == int(runner._is_ended)
         if not is_ours:
             assert self.lost == 1
         if self.lost or runner._is_fenced:
@@ -159,7 +159,7 @@ class Watched:
         self.runner.cancel_tasks(CancelReason.SHUTDOWN)
         self.leaves.set()
         self.ends.set()
-        await self.runner._see_out()
+        await self.runner._wait_for_tasks()
 
 
 def _kind_without_drain(state: ChatState) -> TaskKind:
@@ -199,7 +199,7 @@ def test_at_most_one_task_is_at_work_and_it_is_that_of_the_newest_state(
 @settings(max_examples=200)
 @given(st.lists(states, max_size=12))
 def test_every_order_of_the_same_states_ends_with_the_work_of_the_newest(heard: list[ChatState]) -> None:
-    """Own states only; of two with one version the first that is heard counts, so here they are all different."""
+    """All states have this owner and different versions, because of two states with one version the first counts."""
     unique = {
         state.snapshot_version: state
         for state in heard

@@ -1,4 +1,4 @@
-"""Titles of new chats, and the rules for all short texts: model choice, cost, and retries."""
+"""Titles of new chats, and the rules for all short texts: model choice, cost and retries."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ async def test_titles_can_be_switched_off(rig: TitlesRig) -> None:
     assert rig.asked == []
 
 
-# Who is asked
+# Choice of the model
 
 
 async def test_small_model_is_preferred_to_that_of_the_chat(rig: TitlesRig) -> None:
@@ -233,7 +233,7 @@ async def test_model_they_chose_is_not_replaced_when_it_cannot_be_used(rig: Titl
     assert rig.asked == []
 
 
-# What it costs
+# Cost
 
 
 async def test_call_is_entered_in_the_ledger_with_its_cost(rig: TitlesRig) -> None:
@@ -289,7 +289,7 @@ async def test_limit_that_is_not_used_up_lets_the_call_through(rig: TitlesRig) -
     assert await generate(rig, chat, messages) == "Fix the login test"
 
 
-# When it is tried again
+# Retries
 
 
 async def test_call_is_made_again_after_a_failure_that_passes(rig: TitlesRig) -> None:
@@ -320,7 +320,7 @@ async def test_tries_end_with_the_time(rig: TitlesRig) -> None:
     chat, messages = await create(rig)
     rig.effects.titling.start(chat, title=FALLBACK, messages=messages)
 
-    # 1 + 2 + 4 + 8 s fit in 30 s, and 16 more do not.
+    # Delays of 1 + 2 + 4 + 8 s fit into 30 s; another 16 s do not.
     for _ in range(4):
         await rig.clock.fire("title-retry")
     await rig.idle()
@@ -386,7 +386,7 @@ async def test_summary_may_take_two_minutes_over_several_calls(rig: TitlesRig) -
 
 
 async def turn(rig: TitlesRig, chat: Chat) -> None:
-    """A turn of the chat, and all that follows it."""
+    """Run a turn of the chat and wait for its effects."""
     await rig.rig.commit(chat.id, assistant("Done."))
     await rig.finish_and_wait(chat.id)
 

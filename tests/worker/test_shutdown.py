@@ -1,4 +1,4 @@
-"""Shutdown of a replica: steps end if they can, other chats are released, and another replica goes on."""
+"""Shutdown of a replica: running steps may end, other chats are released, and another replica continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_
 
     tool = scripted_tools.ScriptedTool("hold", behave)
     script = in_turn((CallTool("hold"),), (Say("done"),))
-    # Time stands still: the other one goes on because it is told, not because it looks now and then.
+    # The clock is stopped, so the other replica continues because of a hint and not because of its timer.
     async with open_house(database_url, script=script, tools=[tool], clock=FakeClock()) as rig:
         chat_id = await rig.ask("hello")
         await tool.started.wait()
@@ -71,7 +71,7 @@ async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, databas
             if by == "time":
                 await clock.fire("drain")
             else:
-                draining.cancel()  # as a second signal does
+                draining.cancel()  # a second signal does the same
             await asyncio.wait({draining})
             assert await heartbeats(rig) == 1
 
@@ -168,7 +168,7 @@ async def test_resting_chat_is_let_go_of(database_url: str) -> None:
 
         assert (await rig.chat(chat_id)).worker_id is None
         assert await heartbeats(rig) == 0
-        # Slots are limited by default: others may wait for the one that is free now.
+        # Slots are limited by default, so other chats may wait for the free slot.
         assert chat_id in [hint.chat_id for hint in heard]
 
 
@@ -181,7 +181,7 @@ async def test_leases_are_written_without_waiting_for_the_disk(database_url: str
             connection.terminate()
 
 
-# What is seen through
+# Shielded commits
 
 
 async def test_work_that_is_seen_through_ends_before_its_cancellation() -> None:
@@ -191,7 +191,7 @@ async def test_work_that_is_seen_through_ends_before_its_cancellation() -> None:
         await gate.wait()
         ended.set()
 
-    task = asyncio.create_task(commit_shield.to_the_end(work()))
+    task = asyncio.create_task(commit_shield.run_to_end(work()))
     await asyncio.sleep(0)
     for _ in range(3):
         task.cancel()
@@ -211,13 +211,13 @@ async def test_work_that_is_seen_through_gives_its_result_or_its_error() -> None
     async def fail() -> None:
         raise KeyError("x")
 
-    assert await commit_shield.to_the_end(give()) == 7
+    assert await commit_shield.run_to_end(give()) == 7
     with pytest.raises(KeyError):
-        await commit_shield.to_the_end(fail())
+        await commit_shield.run_to_end(fail())
 
 
 async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str) -> None:
-    """Steps and effects of many turns: every turn that rests has its label, every answer its bill."""
+    """Run steps and effects of many turns. Every turn at rest has its label, and every answer its ledger row."""
     async with open_house(database_url, script=in_turn((Say("hi"),))) as rig:
         chats = [await rig.ask(f"hello {number}") for number in range(8)]
         for chat_id in chats:
@@ -230,7 +230,7 @@ async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str)
 
 
 class Stubborn(PlainToolbox):
-    """Says something else when it is cancelled, as libraries do."""
+    """Raises another error when it is cancelled, as libraries do."""
 
     def __init__(self) -> None:
         super().__init__()

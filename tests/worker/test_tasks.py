@@ -1,4 +1,4 @@
-"""The contract of a task: fenced, watched, and retried until it is done or cancelled."""
+"""Tasks: fences, watchdog, retries and cancellation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rookery.worker.tasks import (
     TaskLoop,
     TaskRecord,
     Work,
-    normalized,
+    as_task_error,
 )
 from tests.eventually import until
 from tests.store.machine.lossy_proxy import Fault, Proxy
@@ -50,7 +50,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 
 class Bench:
-    """One task at work on a chat that it owns, without a runner."""
+    """One task of a chat that it owns, without a runner."""
 
     def __init__(self, machine_: Machine, task: TaskInput) -> None:
         self.clock = FakeClock()
@@ -70,7 +70,7 @@ class Bench:
         self._loop = TaskLoop(clock=self.clock, config=CONFIG, stats=self.stats)
 
     def start(self, *works: Work) -> TaskRecord:
-        """Each try does the next of the works; the last one for all further tries."""
+        """Start the task. Each try runs the next work; the last one is repeated."""
 
         async def work(handle: TaskHandle) -> None:
             self.tries += 1
@@ -109,7 +109,7 @@ async def bench(rig: Rig, chat: ChatId) -> Bench:
 
 
 async def nothing(_: TaskHandle) -> None:
-    """Through at once."""
+    """Return immediately."""
 
 
 async def hang(_: TaskHandle) -> None:
@@ -138,11 +138,11 @@ async def commit(handle: TaskHandle, words: str) -> object:
     return await handle.update(step(words), transition=Transition.COMMIT_STEP)
 
 
-# The fence.
+# The fence
 
 
 async def test_update_commits_while_the_fence_holds(rig: Rig, chat: ChatId, bench: Bench) -> None:
-    await bench.start(updating(step("done"))).left()
+    await bench.start(updating(step("done"))).wait_ended()
 
     assert len(await rig.history(chat)) == 2
     assert bench.tries == 1
@@ -155,7 +155,7 @@ async def test_task_behind_a_lost_fence_leaves_quietly_and_changes_nothing(
     await rig.acquire(chat)  # a takeover
     before = await rig.trace(chat)
 
-    await bench.start(updating(step("too late"))).left()
+    await bench.start(updating(step("too late"))).wait_ended()
 
     assert await rig.trace(chat) == before
     assert bench.tries == 1
@@ -169,7 +169,7 @@ async def test_look_behind_a_lost_fence_is_counted_as_a_look(rig: Rig, chat: Cha
     async def look(handle: TaskHandle) -> None:
         await handle.read(lambda: read_fenced(rig.machine, chat, fence=handle.input.fence()))
 
-    await bench.start(look).left()
+    await bench.start(look).wait_ended()
 
     assert bench.stats.fence_rejections == {"read": 1}
 
@@ -177,7 +177,7 @@ async def test_look_behind_a_lost_fence_is_counted_as_a_look(rig: Rig, chat: Cha
 async def test_task_whose_attempt_is_over_leaves_quietly(rig: Rig, chat: ChatId, bench: Bench) -> None:
     await rig.run(chat, machine.record_generation_attempt)
 
-    await bench.start(updating(step("of the attempt before"), attempt=0)).left()
+    await bench.start(updating(step("of the attempt before"), attempt=0)).wait_ended()
 
     assert len(await rig.history(chat)) == 1
     assert bench.tries == 1
@@ -186,7 +186,7 @@ async def test_task_whose_attempt_is_over_leaves_quietly(rig: Rig, chat: ChatId,
 async def test_task_of_a_deleted_chat_leaves_quietly(rig: Rig, chat: ChatId, bench: Bench) -> None:
     await rig.sql("DELETE FROM chats WHERE id = $1", chat)
 
-    await bench.start(updating(step("to nobody"))).left()
+    await bench.start(updating(step("to nobody"))).wait_ended()
 
     assert bench.tries == 1
 
@@ -208,7 +208,7 @@ def test_only_the_abandon_task_may_touch_an_archived_chat(kind: TaskKind) -> Non
     assert task.key == (3, Status.RUNNING)
 
 
-# What failures mean.
+# Translation of failures
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ async def test_refusals_and_bugs_stay_what_they_are(bench: Bench, error: Excepti
         await bench.handle.read(fail)
 
     assert raised.value is error
-    assert error.__cause__ is None  # following the causes comes to an end
-    assert normalized(error) is error
+    assert error.__cause__ is None  # following the causes ends
+    assert as_task_error(error) is error
 
 
-# Trying again.
+# Retries
 
 
 @pytest.mark.parametrize("error", [RetryTask("The database is away."), ValueError("A bug."), MemoryError()])
@@ -293,7 +293,7 @@ async def test_waits_between_tries_double_up_to_their_limit(bench: Bench) -> Non
 
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     record.cancel(CancelReason.SHUTDOWN)
-    await record.left()
+    await record.wait_ended()
 
 
 async def test_cancellation_that_nobody_asked_for_is_tried_again(bench: Bench) -> None:
@@ -305,7 +305,7 @@ async def test_cancellation_that_nobody_asked_for_is_tried_again(bench: Bench) -
     assert bench.tries == 2
 
 
-# Cancelling.
+# Cancellation
 
 
 async def test_cancelled_work_knows_the_reason_writes_nothing_and_is_not_tried_again(
@@ -317,9 +317,9 @@ async def test_cancelled_work_knows_the_reason_writes_nothing_and_is_not_tried_a
 
     record.cancel(CancelReason.USER)
     record.cancel(CancelReason.SHUTDOWN)
-    await record.left()
+    await record.wait_ended()
 
-    assert bench.handle.cancellation.reason is CancelReason.USER  # the first one counts
+    assert bench.handle.cancellation.reason is CancelReason.USER  # the first reason counts
     assert bench.tries == 1
     assert await rig.trace(chat) == before
 
@@ -336,7 +336,7 @@ async def test_cancelled_work_that_fails_in_another_way_is_not_tried_again(bench
 
     record.cancel(CancelReason.SUPERSEDED)
     async with asyncio.timeout(10):
-        await record.left()
+        await record.wait_ended()
 
     assert bench.tries == 1
     assert bench.stats.task_retries == {}
@@ -347,7 +347,7 @@ async def test_task_cancelled_before_its_first_step_never_starts_its_work(bench:
     record = bench.start(nothing)
 
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
     assert bench.tries == 0
     assert bench.is_done
@@ -358,12 +358,12 @@ async def test_task_cancelled_between_two_tries_leaves_at_once(bench: Bench) -> 
     await bench.clock.until_waiting(RETRY)
 
     record.cancel(CancelReason.LEASE_LOST)
-    await record.left()
+    await record.wait_ended()
 
     assert bench.tries == 1
 
 
-# The watchdog.
+# The watchdog
 
 
 async def test_work_that_hangs_is_stopped_and_tried_again(bench: Bench) -> None:
@@ -383,9 +383,9 @@ async def test_work_that_hangs_is_stopped_and_tried_again(bench: Bench) -> None:
     assert bench.clock.monotonic() == pytest.approx(15 * MINUTE + 0.1)
     assert bench.tries == 2
     assert seen == [CancelReason.TIMEOUT]
-    assert bench.handle.cancellation.reason is None  # the second try has not been stopped
+    assert bench.handle.cancellation.reason is None  # the second try was not stopped
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
     assert bench.handle.cancellation.reason is CancelReason.USER
 
 
@@ -421,7 +421,7 @@ async def test_progress_keeps_the_watchdog_away(bench: Bench) -> None:
     await bench.clock.advance(15 * MINUTE)
     assert len(bench.clock.waiting(RETRY)) == 1
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
 
 async def test_planned_wait_is_not_a_hang(bench: Bench) -> None:
@@ -440,7 +440,7 @@ async def test_planned_wait_is_not_a_hang(bench: Bench) -> None:
     await bench.clock.advance(15 * MINUTE)
     assert len(bench.clock.waiting(RETRY)) == 1
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
 
 async def test_forty_minute_tool_with_a_deadline_of_an_hour_is_not_killed(bench: Bench) -> None:
@@ -449,14 +449,14 @@ async def test_forty_minute_tool_with_a_deadline_of_an_hour_is_not_killed(bench:
 
     bench.handle.tool_progress(bench.clock.monotonic() + 60 * MINUTE)
     await bench.clock.advance(MINUTE)
-    bench.handle.progress()  # another tool of the batch says something: that does not shorten the first one's time
+    bench.handle.progress()  # progress of another tool does not shorten the time of the first
     await bench.clock.advance(39 * MINUTE)
     assert bench.clock.waiting(RETRY) == []
-    await bench.clock.advance(21 * MINUTE)  # its deadline, and the grace
+    await bench.clock.advance(21 * MINUTE)  # its deadline and the grace period
 
     assert len(bench.clock.waiting(RETRY)) == 1
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
 
 async def test_patience_is_back_to_normal_when_no_tool_runs(bench: Bench) -> None:
@@ -468,7 +468,7 @@ async def test_patience_is_back_to_normal_when_no_tool_runs(bench: Bench) -> Non
 
     assert bench.clock.waiting(IDLE)[0].due == bench.clock.monotonic() + 15 * MINUTE
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
 
 async def test_short_tool_does_not_shorten_the_patience_with_the_task(bench: Bench) -> None:
@@ -479,16 +479,16 @@ async def test_short_tool_does_not_shorten_the_patience_with_the_task(bench: Ben
 
     assert bench.clock.waiting(IDLE)[0].due == bench.clock.monotonic() + 15 * MINUTE
     record.cancel(CancelReason.USER)
-    await record.left()
+    await record.wait_ended()
 
 
-# Whose commit it was.
+# The version of the task's own commit
 
 
 async def test_task_claims_the_version_by_which_it_moves_the_chat_on(rig: Rig, chat: ChatId, bench: Bench) -> None:
     await commit(bench.handle, "done")
 
-    assert bench.handle.claimed == (await rig.load(chat)).snapshot_version
+    assert bench.handle.own_commit_version == (await rig.load(chat)).snapshot_version
 
 
 @pytest.mark.parametrize("fn", [machine.record_generation_attempt])
@@ -497,13 +497,13 @@ async def test_task_claims_nothing_by_an_update_that_leaves_history_and_status(
 ) -> None:
     await bench.handle.update(fn, transition=Transition.RECORD_GENERATION_ATTEMPT)
 
-    assert bench.handle.claimed is None
+    assert bench.handle.own_commit_version is None
 
 
 async def test_task_claims_a_change_of_status(rig: Rig, chat: ChatId, bench: Bench) -> None:
     await bench.handle.update(lambda tx: machine.finish_error(tx, FAILED), transition=Transition.FINISH_ERROR)
 
-    assert bench.handle.claimed == (await rig.load(chat)).snapshot_version
+    assert bench.handle.own_commit_version == (await rig.load(chat)).snapshot_version
 
 
 async def test_task_claims_nothing_by_an_update_that_is_rolled_back(bench: Bench) -> None:
@@ -514,10 +514,10 @@ async def test_task_claims_nothing_by_an_update_that_is_rolled_back(bench: Bench
     with pytest.raises(ValueError, match="after the transition"):
         await bench.handle.update(stumble, transition=Transition.COMMIT_STEP)
 
-    assert bench.handle.claimed is None
+    assert bench.handle.own_commit_version is None
 
 
-# A process whose peers may take it for dead.
+# A process without its presence lock
 
 
 async def test_commit_waits_until_the_process_is_known_to_be_alive_again(rig: Rig, chat: ChatId, bench: Bench) -> None:
@@ -529,10 +529,10 @@ async def test_commit_waits_until_the_process_is_known_to_be_alive_again(rig: Ri
 
     bench.is_present = True
     await bench.clock.fire("presence-wait")
-    await record.left()
+    await record.wait_ended()
 
     assert len(await rig.history(chat)) == 2
-    assert bench.tries == 1  # what was to be committed is not made a second time
+    assert bench.tries == 1  # the result that waits for the commit is not made again
 
 
 async def test_attempt_is_not_counted_by_a_process_that_may_be_taken_for_dead(
@@ -549,30 +549,30 @@ async def test_attempt_is_not_counted_by_a_process_that_may_be_taken_for_dead(
 
     bench.is_present = True
     await bench.clock.fire("presence-wait")
-    await record.left()
+    await record.wait_ended()
 
     assert (await rig.load(chat)).generation_attempt == 1
 
 
 async def test_task_that_waits_with_its_commit_leaves_when_it_is_told_to(rig: Rig, chat: ChatId, bench: Bench) -> None:
-    """Also one that sees its commit through: it does not feel the cancellation."""
+    """This also holds for a shielded commit, which does not receive the cancellation."""
     bench.is_present = False
 
     async def work(handle: TaskHandle) -> None:
-        await commit_shield.to_the_end(commit(handle, "done"))
+        await commit_shield.run_to_end(commit(handle, "done"))
 
     record = bench.start(work)
     await bench.clock.until_waiting("presence-wait")
 
     record.cancel(CancelReason.LEASE_LOST)
     await bench.clock.fire("presence-wait")
-    await record.left()
+    await record.wait_ended()
 
     assert len(await rig.history(chat)) == 1
     assert bench.tries == 1
 
 
-# A COMMIT whose answer does not come.
+# A COMMIT without a response
 
 
 @pytest.fixture
@@ -583,7 +583,7 @@ async def door(database_url: str) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def behind(rig: Rig, chat: ChatId, door: Proxy) -> AsyncIterator[Bench]:
-    """A task whose commits go through the door."""
+    """A task whose commits pass through the proxy."""
     pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
     try:
         yield await bench_for(rig, chat, machine_=Machine(pool, Recorder()))
@@ -600,14 +600,14 @@ async def test_commit_that_happened_although_its_answer_was_lost_counts_once(
         door.fault = Fault.LOSE_ANSWER
         results.append(await commit(handle, "once"))
 
-    await behind.start(work).left()
+    await behind.start(work).wait_ended()
 
     assert behind.tries == 1
     assert len(results) == 1
     assert len(await rig.history(chat)) == 2
     row = ChatState.of(await rig.load(chat))
-    assert behind.routed == [row]  # no hint told the runner
-    assert behind.handle.claimed == row.snapshot_version
+    assert behind.routed == [row]  # the runner got no hint
+    assert behind.handle.own_commit_version == row.snapshot_version
 
 
 async def test_commit_that_did_not_happen_is_tried_again(rig: Rig, chat: ChatId, door: Proxy, behind: Bench) -> None:
@@ -617,7 +617,7 @@ async def test_commit_that_did_not_happen_is_tried_again(rig: Rig, chat: ChatId,
 
     behind.start(work, updating(step("kept")))
     await behind.clock.until_waiting(RETRY)
-    assert behind.handle.claimed is None
+    assert behind.handle.own_commit_version is None
     await behind.clock.fire(RETRY)
 
     await until(lambda: behind.is_done)
@@ -628,7 +628,7 @@ async def test_commit_that_did_not_happen_is_tried_again(rig: Rig, chat: ChatId,
 async def test_repeating_a_commit_that_happened_after_all_ends_at_the_fence(
     rig: Rig, chat: ChatId, door: Proxy, behind: Bench
 ) -> None:
-    """Somebody queues a message before the row is read again: it is not the one that was written."""
+    """A message is queued before the row is read again, so the row differs from the written one."""
 
     async def work(handle: TaskHandle) -> None:
         door.fault, door.break_off = Fault.HOLD_ANSWER, True
@@ -674,13 +674,13 @@ async def test_unknown_commit_that_cannot_be_looked_up_is_tried_again(
 
     bench.start(work, nothing)
     await door.committed.wait()
-    pool.terminate()  # the look comes to a pool that is closed
+    pool.terminate()  # the read finds a closed pool
     door.let_go.set()
     await bench.clock.fire(RETRY)
 
     await until(lambda: bench.is_done)
     assert bench.tries == 2
-    assert bench.handle.claimed is None
+    assert bench.handle.own_commit_version is None
     assert bench.routed == []
 
 
@@ -697,7 +697,7 @@ async def test_cancelling_during_the_commit_lets_it_be_told_first(rig: Rig, chat
     await door.committed.wait()
     record.cancel(CancelReason.USER)
     door.let_go.set()
-    await record.left()
+    await record.wait_ended()
 
     row = await rig.load(chat)
     assert [hint.snapshot_version for hint in told.chats()] == [row.snapshot_version]
@@ -706,7 +706,7 @@ async def test_cancelling_during_the_commit_lets_it_be_told_first(rig: Rig, chat
     pool.terminate()
 
 
-# Order among tasks.
+# Order of tasks
 
 
 async def test_task_waits_for_those_before_it_and_then_its_delay(bench: Bench, rig: Rig) -> None:
@@ -729,4 +729,4 @@ async def test_task_waits_for_those_before_it_and_then_its_delay(bench: Bench, r
     await bench.clock.advance(3.0)
 
     assert ran.is_set()
-    await record.left()
+    await record.wait_ended()

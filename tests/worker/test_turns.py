@@ -1,4 +1,4 @@
-"""Whole turns: from a user's message to rest."""
+"""Whole turns, from a user's message to rest."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_parallel_calls_are_answered_once_and_in_their_order(database_url:
             ("tool", "right=ok"),
             ("assistant", "done"),
         ]
-        # One commit: all results of a batch have one revision.
+        # All results of a batch have one revision, because they are one commit.
         revisions = {revision for role, revision in await rig.rows(chat_id, "role, revision") if role == "tool"}
         assert len(revisions) == 1
 
@@ -189,7 +189,7 @@ async def test_turn_goes_on_after_a_tool_that(kind: str, database_url: str) -> N
         assert (await rig.story(chat_id))[-1] == ("assistant", "I see.")
         (result,) = await rig.results(chat_id)
         assert expected in str(result)
-        assert len(str(result)) < 110_000  # a third of the window, at three bytes a token
+        assert len(str(result)) < 110_000  # a third of the window, at three bytes per token
 
 
 @pytest.mark.parametrize("is_deaf", [False, True])
@@ -371,7 +371,7 @@ async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -
     kills = 25
     async with open_house(database_url, script=(Say("half"), Wait(3600)), workers=0) as rig:
         chat_id = await rig.ask("hello")
-        # The first ones as they left it; the last ones die for real.
+        # The first attempts are set as a crash leaves them; the last ones are real crashes.
         await rig.machine.chat(chat_id).update(partial(_count_attempts, count=kills - 2))
         for call in (1, 2):
             await rig.add_replica()
@@ -466,7 +466,7 @@ async def test_empty_answer_after_tools_ends_the_turn(database_url: str) -> None
         assert len(rig.calls) == 2
 
 
-# Pauses, limits
+# Pauses and limits
 
 
 async def test_paused_answer_goes_on_without_the_user(database_url: str) -> None:
@@ -531,10 +531,10 @@ async def test_steering_message_at_the_step_limit_is_answered(database_url: str)
     script = in_turn((CallTool("read"),), (Say("go on then"),))
     async with open_house(database_url, script=script, toolbox=toolbox, max_steps=1) as rig:
         chat_id = await rig.ask("hello")
-        toolbox.let_go(2)  # the answer, and its call
+        toolbox.let_go(2)  # the answer and its call
         await until(lambda: rig.sql("SELECT count(*) = 3 FROM chat_messages WHERE chat_id = $1", chat_id))
         await toolbox.waiting.wait()
-        # The step that will end the turn has read the history.
+        # The step that ends the turn has read the history.
         await rig.send(chat_id, "wait", BusyBehavior.STEER)
 
         toolbox.let_go(9)
@@ -556,7 +556,7 @@ async def test_spend_limit_stops_a_turn_before_its_next_call(database_url: str) 
         error = await rig.error(chat_id)
 
         assert error.kind == "usage_limit"
-        assert len(rig.calls) == 2  # 2000 micros each; the limit was passed by the second
+        assert len(rig.calls) == 2  # 2000 micros each; the second call exceeded the limit
 
 
 # Fences
@@ -568,7 +568,7 @@ async def test_lost_fence_at_commit_leaves_history_alone_and_is_no_error(databas
     async with open_house(database_url, script=in_turn((CallTool("hold"),), (Say("hi"),)), tools=[tool]) as rig:
         chat_id = await rig.ask("hello")
         await tool.started.wait()
-        # Without a hint, so that the runner goes on in good faith.
+        # Without a hint, so that the runner does not know of the change.
         deaf = Machine(rig.database.api, _Deaf())
         (first, *_) = await rig.messages(chat_id)
         await deaf.chat(chat_id).update(
@@ -609,10 +609,10 @@ async def test_hanging_task_is_tried_again(database_url: str) -> None:
 
 
 async def test_fallback_takes_over_the_turn_and_the_chat_keeps_its_model(database_url: str) -> None:
-    stand_in = in_turn((CallTool("echo", {"text": "hi"}),), (Say("I stood in."),))
+    fallback = in_turn((CallTool("echo", {"text": "hi"}),), (Say("I stood in."),))
     tools = (scripted_tools.echo(),)
     async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), tools=tools) as rig:
-        with rig.scripts.registered("stand-in", stand_in):
+        with rig.scripts.registered("stand-in", fallback):
             await rig.fall_back_to("stand-in")
             chat_id = await rig.ask("hello")
 
@@ -621,6 +621,6 @@ async def test_fallback_takes_over_the_turn_and_the_chat_keeps_its_model(databas
         story = await rig.story(chat_id)
         assert (chat.status, chat.last_model_config_id) == (Status.WAITING, rig.model)
         assert [role for role, _ in story] == ["user", "system", "assistant", "tool", "assistant"]
-        assert story[1][1] == "test did not answer. This turn goes on with stand-in."
+        assert story[1][1] == "test did not answer. This turn continues with stand-in."
         assert story[-1] == ("assistant", "I stood in.")
         assert len(rig.calls) == FALLBACK_ATTEMPTS

@@ -1,4 +1,4 @@
-"""For any behavior of models, tools and users: chats come to rest with a history that can go on."""
+"""For any behavior of models, tools and users, chats come to rest with a history that can continue."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     ),
 )
 DEEDS = st.sampled_from(["queue", "steer", "interrupting", "interrupt", "edit", "compact", "retry", "nothing"])
-# What leaves a message without an answer.
+# Outcomes that leave a message without an answer.
 DISTURBING = frozenset({"interrupting", "interrupt", "edit"})
 
 
 @pytest.fixture
 async def rig(database_url: str) -> AsyncIterator[WorkerRig]:
-    """One for all examples: a chat of its own is all that an example needs."""
+    """One rig for all examples, because an example needs only a separate chat."""
     tools = [
         scripted_tools.echo("ok"),
         scripted_tools.ScriptedTool("broken", _break),
@@ -96,7 +96,7 @@ async def test_chat_comes_to_rest_with_a_history_that_can_go_on(
 
 
 async def _do(rig: WorkerRig, chat_id: ChatId, deed: str, turns: int) -> bool:
-    """Whether the chat allowed it, after so many turns of the event loop."""
+    """Do the action after this many passes of the event loop. Return whether the chat allowed it."""
     for _ in range(turns):
         await asyncio.sleep(0)
     try:
@@ -122,7 +122,7 @@ async def _do(rig: WorkerRig, chat_id: ChatId, deed: str, turns: int) -> bool:
 
 
 async def _is_over(rig: WorkerRig, chat_id: ChatId) -> bool:
-    """A chat in an error hears its queue only when somebody speaks."""
+    """Return whether the turn is over. A chat in an error processes its queue only after a new message."""
     chat = await rig.chat(chat_id)
     if chat.status == Status.ERROR:
         await rig.send(chat_id, "last")
@@ -134,9 +134,10 @@ def _is_final(answer: Answer) -> bool:
 
 
 def _check_pairs(rows: Sequence[Message]) -> None:
-    """Every call has one result, behind it and before the user speaks again; no result is without its call.
+    """Check that every call has one result after it and before the next user message, and that no result is without a
+    call.
 
-    Ids are unique since the newest summary: no request holds what stands before it.
+    Ids are unique since the newest summary, because no request contains older messages.
     """
     open_calls: set[str] = set()
     made: set[str] = set()
@@ -155,7 +156,7 @@ def _check_pairs(rows: Sequence[Message]) -> None:
 
 
 def _check_answered(rows: Sequence[Message]) -> None:
-    """After each message, or those that were heard together, the model speaks."""
+    """Check that the model answers each message, or each group of messages that it received together."""
     roles = [row.role for row in rows if row.role is not Role.SYSTEM and not row.compressed]
     for place, role in enumerate(roles):
         if role is Role.USER:

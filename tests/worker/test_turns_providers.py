@@ -1,4 +1,4 @@
-"""Whole turns against servers that misbehave, on real sockets: the turn ends or goes on, the chat is never stuck."""
+"""Whole turns against misbehaving servers on real sockets: the turn ends or continues, and the chat is never stuck."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cut(fault: Fault, after: int | None = 200) -> Scenario:
     return Scenario(events=[WHOLE], fault=fault, after_bytes=after)
 
 
-# Each is followed by a good answer, which is what the chat ends with.
+# Each is followed by a good answer, which ends the turn.
 PASSING: dict[str, Sequence[Answer | Scenario]] = {
     "throttles": [failure(429, "Slow down.", retry_after="0")],
     "is overloaded": [failure(529, "Overloaded."), failure(503, "Unavailable.")],
@@ -53,13 +53,13 @@ PASSING: dict[str, Sequence[Answer | Scenario]] = {
 async def test_turn_survives_a_provider_that(what: str, database_url: str) -> None:
     fake = FakeCompletions()
     fake.enqueue(*PASSING[what], GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert (chat.status, chat.last_error) == (Status.WAITING, None)
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
 
 
 FINAL: dict[str, tuple[Scenario, str]] = {
@@ -79,20 +79,20 @@ async def test_turn_ends_with_an_error_at_a_provider_that(what: str, database_ur
     refusal, kind = FINAL[what]
     fake = FakeCompletions()
     fake.enqueue(refusal)
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        chat_id = await rig.ask("hello")
 
-        error = await house.error(chat_id)
+        error = await rig.error(chat_id)
 
         assert error.kind == kind
         assert "Acme" in error.message or error.provider == "Acme"
-        assert await house.story(chat_id) == [("user", "hello")]
+        assert await rig.story(chat_id) == [("user", "hello")]
 
         fake.enqueue(GOOD)
-        await house.send(chat_id, "again")
-        await house.rested(chat_id)
+        await rig.send(chat_id, "again")
+        await rig.rested(chat_id)
 
-        assert (await house.story(chat_id))[-1] == ("assistant", "Here I am.")
+        assert (await rig.story(chat_id))[-1] == ("assistant", "Here I am.")
 
 
 async def test_stalled_stream_is_given_up_and_asked_again(database_url: str) -> None:
@@ -106,16 +106,16 @@ async def test_stalled_stream_is_given_up_and_asked_again(database_url: str) -> 
             clock=clock,
             loop=LoopConfig(stream_silence_seconds=30.0),
             retry=RetryPolicy(),
-        ) as house,
+        ) as rig,
     ):
-        chat_id = await house.ask("hello")
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("stream-silence")
 
         await clock.fire("stream-silence")
         await clock.fire("generation-retry")
-        await house.rested(chat_id)
+        await rig.rested(chat_id)
 
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ async def test_arguments_that_are_no_object_are_an_error_result(
     tool = scripted_tools.echo("read")
     fake = FakeCompletions()
     fake.enqueue(Answer(calls=(FakeCall("read", arguments),)), GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert len(tool.runs) == ran
-        assert (await house.story(chat_id))[2:] == [("tool", f"read={result}"), ("assistant", "Here I am.")]
+        assert (await rig.story(chat_id))[2:] == [("tool", f"read={result}"), ("assistant", "Here I am.")]
 
 
 async def test_call_ids_that_repeat_in_every_step_are_told_apart(database_url: str) -> None:
@@ -143,20 +143,20 @@ async def test_call_ids_that_repeat_in_every_step_are_told_apart(database_url: s
     fake = FakeCompletions()
     calls = (FakeCall("read", '{"n": 1}', id="call_0"), FakeCall("read", '{"n": 2}', id="call_0"))
     fake.enqueue(Answer(calls=calls), Answer(calls=calls[:1]), GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         made = [
             part.tool_call_id
-            for message in await house.messages(chat_id)
+            for message in await rig.messages(chat_id)
             for part in message.parts()
             if isinstance(part, ToolCall)
         ]
         assert len(made) == len(set(made)) == 3
-        assert [result["n"] for result in await house.results(chat_id)] == [1, 2, 1]
+        assert [result["n"] for result in await rig.results(chat_id)] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -165,55 +165,55 @@ async def test_call_ids_that_repeat_in_every_step_are_told_apart(database_url: s
 async def test_usage_that_cannot_be_is_no_reason_to_fail(usage: FakeUsage, database_url: str) -> None:
     fake = FakeCompletions()
     fake.enqueue(Answer(text="Here I am.", usage=usage), GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert len(await house.usage(chat_id)) == 1
+        assert len(await rig.usage(chat_id)) == 1
 
 
 @pytest.mark.parametrize("text", ["", "That I may not say."])
 async def test_filtered_answer_is_an_error_only_when_it_says_nothing(text: str, database_url: str) -> None:
     fake = FakeCompletions(style=Style(reasoning="reasoning_content"))
     fake.enqueue(Answer(reasoning="Hm.", text=text, finish_reason="content_filter"))
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         if text:
             assert chat.status == Status.WAITING
-            assert (await house.story(chat_id))[-1] == ("assistant", f"(Hm.) {text}")
+            assert (await rig.story(chat_id))[-1] == ("assistant", f"(Hm.) {text}")
         else:
-            assert (await house.error(chat_id)).kind == "content_filter"
-            assert await house.story(chat_id) == [("user", "hello")]
+            assert (await rig.error(chat_id)).kind == "content_filter"
+            assert await rig.story(chat_id) == [("user", "hello")]
 
 
 async def test_call_cut_off_by_the_output_limit_says_so(database_url: str) -> None:
     tool = scripted_tools.echo("read")
     fake = FakeCompletions()
     fake.enqueue(Answer(calls=(FakeCall("read", '{"path": "a'),), finish_reason="length"), GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
 
-        await house.rested(chat_id)
+        await rig.rested(chat_id)
 
         assert tool.runs == []
-        assert "output limit" in str(await house.results(chat_id))
+        assert "output limit" in str(await rig.results(chat_id))
 
 
 async def test_interrupt_closes_the_connection_to_the_provider(database_url: str) -> None:
     fake = FakeCompletions()
     fake.enqueue(cut(Fault.STALL, len(WHOLE) // 2))
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        chat_id = await house.ask("hello")
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        chat_id = await rig.ask("hello")
         await until(lambda: [request for request in fake.requests if request.path.endswith(PATH)])
         (request,) = [request for request in fake.requests if request.path.endswith(PATH)]
 
-        await house.interrupt(chat_id)
-        await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        await rig.rested(chat_id)
 
         await until(request.left.is_set)
 
@@ -227,12 +227,12 @@ async def test_helper_calls_carry_the_options_of_their_model(database_url: str) 
     }
     fake = FakeCompletions()
     fake.enqueue(GOOD, *[Answer(text="Work is done")] * 8)
-    async with fake.listening() as url, open_house(database_url, server=url, options=options) as house:
-        await house.set("models", {"title_generation": {"mode": "chat_default"}})
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
+    async with fake.listening() as url, open_house(database_url, server=url, options=options) as rig:
+        await rig.set("models", {"title_generation": {"mode": "chat_default"}})
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
         await until(lambda: len(fake.requests) >= 2)
-        await house.usage(chat_id)
+        await rig.usage(chat_id)
 
         turn, label = fake.requests[:2]
         for name in ("service", "presence_penalty", "model"):
@@ -240,17 +240,17 @@ async def test_helper_calls_carry_the_options_of_their_model(database_url: str) 
         assert label.headers["x-team"] == turn.headers["x-team"] == "blue"
         assert "max_tokens" not in label.body
         assert 0 < label.body["max_completion_tokens"] < turn.body["max_completion_tokens"]
-        purposes = await house.sql("SELECT array_agg(DISTINCT purpose ORDER BY purpose) FROM model_usage")
+        purposes = await rig.sql("SELECT array_agg(DISTINCT purpose ORDER BY purpose) FROM model_usage")
         assert purposes == ["label", "turn"]
 
 
 async def test_labels_are_not_made_by_the_chats_own_model_unasked(database_url: str) -> None:
     fake = FakeCompletions()
     fake.enqueue(GOOD)
-    async with fake.listening() as url, open_house(database_url, server=url) as house:
-        await house.set("models", {})
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
-        await house.usage(chat_id)
+    async with fake.listening() as url, open_house(database_url, server=url) as rig:
+        await rig.set("models", {})
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
+        await rig.usage(chat_id)
 
         assert len(fake.requests) == 1

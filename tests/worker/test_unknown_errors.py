@@ -104,7 +104,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
         ("internal server error", AGAIN),
         ("whatever", UNKNOWN),
         ("", UNKNOWN),
-        # Words that only look like signals.
+        # Words that only resemble signals.
         ("the proof thereof", UNKNOWN),
         ("the user wants to cancel", UNKNOWN),
     ],
@@ -162,7 +162,7 @@ def test_status_decides(status: int, expected: tuple[ErrorKind, bool]) -> None:
         ("529", 529),
         ('POST "https://api.example/v1": 429 Too Many', 429),
         ('POST "https://api.example/v1": 422 Unprocessable {"message": "no"}', 422),
-        # No status: another number, a port, a stream, a piece of something longer.
+        # Numbers that are not a status: ports, stream ids, parts of longer numbers.
         ("404", None),
         ("418", None),
         ("dial 10.0.0.1:503", None),
@@ -276,7 +276,7 @@ def test_unknown_code_leaves_it_to_the_rest() -> None:
     assert verdict(classify(Answered("overloaded", code="e_17"))) == OVERLOADED
 
 
-# What the provider said is searched, except for signals that it might only talk about
+# The provider's text is searched, except for signals that it may only mention
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_provider_is_guessed_from_the_text_unless_it_is_known(text: str, provide
     assert classify(RuntimeError(text), "Acme").provider == "Acme"
 
 
-# What holds for all
+# Properties of all exceptions
 
 _SIGNALS = (
     *("overloaded", "quota", "billing", "unauthorized", "forbidden", "rate limit", "provider_disabled", "timeout"),

@@ -1,7 +1,7 @@
-"""A whole worker, or several, over a real database, with models that read from scripts and tools made for tests.
+"""A rig with one or several complete workers on a real database, with scripted models and tools for tests.
 
-Everything is real but the model and the tools: machine, notifier, leases, runners, tasks, part buffer. With `server`
-the model is real as well, and what it talks to is a fake provider on a socket.
+Machine, notifier, leases, runners, tasks and part buffer are real. With `server`, the model client is real as well, and
+calls a fake provider on a socket.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from rookery.worker.worker import Worker, WorkerServices
 from tests.eventually import until
 
 LABEL = "Work is done"
-# What a provider that wants a key is given.
+# The key of providers that require one.
 KEY = "sk-house"
 RING = KeyRing.parse(new_key("house"))
-# Steps that fail are tried again at once; how long the waits are is for the tests of waits.
+# Failed steps are retried immediately. Other tests check the delays.
 AT_ONCE = RetryPolicy(first_delay=RetryPolicy().first_delay / 1000, max_delay=RetryPolicy().first_delay / 1000)
-# Where time jumps: what beats by itself must not find minutes gone between two answers of the database.
+# For tests that advance the clock by minutes: periodic loops must not find that time between two database responses.
 LONG = 1e9
 STILL = WorkerConfig(
     acquire_interval_seconds=LONG,
@@ -70,12 +70,29 @@ STILL = WorkerConfig(
     archive_interval_seconds=LONG,
     search_interval_seconds=LONG,
     disabled_interval_seconds=LONG,
+    subagent_interval_seconds=LONG,
 )
+
+
+@dataclass(frozen=True)
+class ToolboxNeeds:
+    """The parts of one replica from which a toolbox is built."""
+
+    pool: asyncpg.Pool
+    machine: Machine
+    bus: Bus
+    directory: Directory
+    notifier: Notifier
+    connector: Connector
+    clock: Clock
+
+
+MakeToolbox = Callable[[ToolboxNeeds], Toolbox]
 
 
 @dataclass(kw_only=True)
 class Replica:
-    """One worker with everything of its own, as in a process of its own."""
+    """One worker with its own parts, like a separate process."""
 
     id: UUID
     bus: Bus
@@ -87,9 +104,9 @@ class Replica:
 
 @dataclass(kw_only=True)
 class WorkerRig:
-    """A deployment. `script` is what the model says; tests replace it before they send. `calls` are what it was asked.
+    """A deployment. `script` defines the answers of the model; `calls` records its calls.
 
-    Titles and labels are made by another model, so that the script only sees turns and summaries.
+    Another model makes titles and labels, so that the script only gets turns and summaries.
     """
 
     database: Database
@@ -109,7 +126,7 @@ class WorkerRig:
         return self.replicas[0].worker
 
     async def crash(self) -> None:
-        """The first replica dies: its work stops where it is, its row is gone, nothing is let go of."""
+        """Kill the first replica: its work stops, its row is deleted, and nothing is released."""
         replica = self.replicas.pop(0)
         replica.worker.stop_acquiring()
         replica.worker.manager.fence_off()
@@ -122,10 +139,10 @@ class WorkerRig:
         self.machine = Machine(self.database.api, replica.notifier)
         return replica
 
-    # Acting
+    # Actions
 
     async def ask(self, words: str = "hello", **fields: object) -> ChatId:
-        """A new chat that begins with these words."""
+        """Create a chat with this first message."""
         defaults: dict[str, object] = {
             "owner_id": self.user,
             "title": "A chat",
@@ -163,18 +180,18 @@ class WorkerRig:
         await self.machine.chat(chat_id).update(machine.retry_turn)
 
     async def set(self, key: str, value: object) -> None:
-        """Change a runtime setting, as administrators do."""
+        """Change a runtime setting as an administrator does."""
         async with self.database.api.acquire() as conn:
             await settings.write_setting(conn, key, value=value)
         self.forget()
 
     async def summarise_with(self, model_config_id: UUID) -> None:
-        """Summaries are made by another model than the chat's."""
+        """Use another model than the chat's for summaries."""
         named = {"title_generation": self.quick, "compaction": model_config_id}
         await self.set("models", {key: {"mode": "model", "model_config_id": str(each)} for key, each in named.items()})
 
     async def fall_back_to(self, name: str) -> None:
-        """Another scripted model stands in when the chat's own does not answer."""
+        """Add another scripted model as the fallback of the chat's model."""
         async with self.database.api.acquire() as conn:
             draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("other"))
             other = await _model(conn, draft, name, context_limit=100_000)
@@ -183,15 +200,15 @@ class WorkerRig:
         self.forget()
 
     def forget(self) -> None:
-        """Config is read anew by the next step."""
+        """Drop cached configuration, so that the next step reads it again."""
         for replica in self.replicas:
-            replica.worker._parts.directory.invalidate()
+            replica.worker._services.directory.invalidate()
 
     async def sql(self, statement: str, *arguments: object) -> Any:
         async with self.database.api.acquire() as conn:
             return await conn.fetchval(statement, *arguments)
 
-    # Looking
+    # Queries
 
     async def chat(self, chat_id: ChatId) -> Chat:
         async def row(view: machine.View) -> Chat:
@@ -207,11 +224,11 @@ class WorkerRig:
         return await self.chat(chat_id)
 
     async def rested(self, chat_id: ChatId) -> Chat:
-        """Wait for the end of the turn, whatever it is."""
+        """Wait for the end of the turn."""
         return await self.until_status(chat_id, Status.WAITING, Status.ERROR)
 
     async def error(self, chat_id: ChatId) -> LastError:
-        """Wait for the turn to fail; why it did."""
+        """Wait for the turn to fail. Return the error."""
         chat = await self.rested(chat_id)
         assert chat.status == Status.ERROR, await self.story(chat_id)
         assert chat.last_error is not None
@@ -222,11 +239,11 @@ class WorkerRig:
             return list((await messages.list_oldest(conn, chat_id, limit=200)).messages)
 
     async def story(self, chat_id: ChatId) -> list[tuple[str, str]]:
-        """The visible messages as (role, kind and text of the parts), for tests to compare."""
+        """Return the visible messages as (role, text) pairs."""
         return [(str(message.role), _words(message.parts())) for message in await self.messages(chat_id)]
 
     async def results(self, chat_id: ChatId) -> list[Any]:
-        """What the tools gave, as JSON, in order."""
+        """Return the results of tools as JSON, in order."""
         return [
             parts.json_value(part.result)
             for message in await self.messages(chat_id)
@@ -235,13 +252,13 @@ class WorkerRig:
         ]
 
     async def rows(self, chat_id: ChatId, columns: str) -> list[tuple[object, ...]]:
-        """Columns of all rows of the chat, hidden and deleted ones too."""
+        """Return columns of all rows of the chat, including hidden and deleted ones."""
         async with self.database.api.acquire() as conn:
             records = await conn.fetch(f"SELECT {columns} FROM chat_messages WHERE chat_id = $1 ORDER BY id", chat_id)
         return [tuple(record) for record in records]
 
     async def usage(self, chat_id: ChatId, columns: str = "purpose, status") -> list[tuple[object, ...]]:
-        """The ledger of the chat's turns and summaries, once all effects are through."""
+        """Return the ledger rows of the chat's turns and summaries, after all effects have ended."""
         for replica in self.replicas:
             await replica.worker._inflight.wait_idle()
         async with self.database.api.acquire() as conn:
@@ -254,7 +271,7 @@ class WorkerRig:
 
 
 class GatedToolbox:
-    """Lets each step prepare only when the test says so; `waiting` is set while one waits."""
+    """A toolbox that prepares a step only when the test allows it. `waiting` is set while a step waits."""
 
     def __init__(self, *tools: Tool) -> None:
         self._inner = PlainToolbox(tools)
@@ -273,7 +290,7 @@ class GatedToolbox:
 
 
 def in_turn(*scripts: Sequence[Step]) -> Script:
-    """Each call gets the next script; the last one serves all that follow."""
+    """Return a script: each call uses the next of these scripts; the last one is repeated."""
     left = list(scripts)
 
     def script(call: Call) -> Sequence[Step]:
@@ -306,6 +323,7 @@ async def open_house(
     script: Script = (),
     tools: Sequence[Tool] = (),
     toolbox: Toolbox | None = None,
+    make_toolbox: MakeToolbox | None = None,
     server: str | None = None,
     workers: int = 1,
     clock: Clock | None = None,
@@ -327,7 +345,7 @@ async def open_house(
         async def open_replica() -> Replica:
             replica = await _open_replica(
                 rig,
-                toolbox or PlainToolbox(tools),
+                make_toolbox or (lambda parts: toolbox or PlainToolbox(tools)),
                 config=config or (STILL if isinstance(clock, FakeClock) else WorkerConfig()),
                 loop=loop or LoopConfig(),
                 retry=retry,
@@ -386,14 +404,14 @@ async def open_house(
 
 
 def _name(kind: str) -> str:
-    """Unique, so that one database can have several houses, one after the other."""
+    """Return a unique name, so that one database can have several rigs one after the other."""
     return f"{kind}-{uuid4().hex[:8]}"
 
 
 async def _model(conn: Connection, provider: ProviderDraft, name: str, **fields: Any) -> model_configs.ModelConfig:
     created = await providers.create_provider(conn, provider, ring=RING)
     draft = ModelConfigDraft(provider_id=created.id, model=name, **fields)
-    return await model_configs.create_model_config(conn, draft, by=None)
+    return await model_configs.create_model_config(conn, draft, by=None, ring=RING)
 
 
 class _Nobody:
@@ -403,7 +421,7 @@ class _Nobody:
 
 async def _open_replica(
     rig: WorkerRig,
-    toolbox: Toolbox,
+    make_toolbox: MakeToolbox,
     *,
     config: WorkerConfig,
     loop: LoopConfig,
@@ -419,17 +437,28 @@ async def _open_replica(
     connector = Connector(scripts=rig.scripts, clock=clock, tokens_per_second=0)
     async with database.worker.acquire() as conn:
         await _appear(conn, worker_id)
+    driving_machine = Machine(database.worker, notifier)
     worker = Worker(
         WorkerServices(
             worker_id=worker_id,
-            machine=Machine(database.worker, notifier),
+            machine=driving_machine,
             pool=database.worker,
             connect=database.dedicated,
             bus=bus,
             publisher=notifier,
             directory=directory,
             connector=connector,
-            toolbox=toolbox,
+            toolbox=make_toolbox(
+                ToolboxNeeds(
+                    database.worker,
+                    driving_machine,
+                    bus,
+                    directory=directory,
+                    notifier=notifier,
+                    connector=connector,
+                    clock=clock,
+                )
+            ),
             clock=clock,
             rng=Random(1),
             config=config,
@@ -458,7 +487,7 @@ async def _open_replica(
 
 
 async def _closed(replica: Replica, clock: Clock) -> None:
-    """Close what is left. Time has to pass for that, also where it stands still."""
+    """Close the rest. The clock is advanced, because closing waits for it."""
     closing = asyncio.ensure_future(replica.stack.aclose())
     async with asyncio.timeout(20):
         while not closing.done():
@@ -469,7 +498,7 @@ async def _closed(replica: Replica, clock: Clock) -> None:
 
 
 async def _appear(conn: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], worker_id: UUID) -> None:
-    """The row that tells peers that this replica lives; without one its leases do not count."""
+    """Insert the row that tells peers that this replica lives. Without it, its leases do not count."""
     await conn.execute(
         "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version)"
         " VALUES ($1, 'test', 'test', 1, 'test', 1)",

@@ -356,7 +356,7 @@ async def test_pools_are_kept_per_generation_and_closed_when_idle() -> None:
     assert other.is_closed
 
 
-# What agents say
+# Responses
 
 
 async def answer(value: object) -> web.Response:

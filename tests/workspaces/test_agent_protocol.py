@@ -70,7 +70,7 @@ async def served(hostile: Hostile) -> AsyncIterator[Agent]:
         finally:
             await agent.http.close()
             server.close()
-            # They notice that the server has left.
+            # The agents notice that the server has closed the connection.
             await asyncio.gather(*open_ones)
 
 
@@ -89,7 +89,7 @@ async def test_agent_that_answers_continue_without_end_is_cut_off() -> None:
             await writer.drain()
 
     async with served(hostile) as agent:
-        with pytest.raises(AgentCutOff, match="more than 64 KiB before an answer"):
+        with pytest.raises(AgentCutOff, match="more than 64 KiB before a response"):
             await agent.conn.health()
         assert len(agent.reasons) == 1
 
@@ -107,7 +107,7 @@ async def test_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(agent_protocol, "HEAD_SECONDS", 0.05)
 
     async with served(says(b"HTTP/1.1 200 OK\r\nContent-Le")) as agent:
-        with pytest.raises(AgentUnreachable, match="did not end the head"):
+        with pytest.raises(AgentUnreachable, match="did not complete the head"):
             await agent.conn.health()
         assert agent.reasons == []  # a tunnel may stall; the next request is tried
 
@@ -244,4 +244,4 @@ def test_pause_is_as_long_as_it_takes_to_earn_what_was_spent() -> None:
     assert share.pause() == 0
     now.now += 3600
     share.spend(BURST_SECONDS + 0.01)
-    assert share.pause() > 0  # an hour of rest earns no more than one burst
+    assert share.pause() > 0  # after an hour without use, the share is still one burst

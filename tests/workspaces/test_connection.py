@@ -63,7 +63,7 @@ class Rows:
     def release(self, location: WorkspaceLocation) -> None:
         self.pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+    async def record_use(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
         self.connected_to.append((location.id, location.generation))
 
     def set(self, workspace_id: UUID = WORKSPACE, **changes: Any) -> None:
@@ -111,7 +111,7 @@ def location(clock: FakeClock, **fields: Any) -> WorkspaceLocation:
     return WorkspaceLocation(**defaults | fields)
 
 
-# Connecting
+# Dials
 
 
 async def test_connection_is_made_once_and_kept() -> None:
@@ -302,7 +302,7 @@ async def test_chat_that_keeps_moving_is_an_error() -> None:
         assert await rig.situation() is Situation.CHANGED
 
 
-# What the model reads
+# Messages for the model
 
 
 @pytest.mark.parametrize(

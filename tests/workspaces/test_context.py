@@ -41,7 +41,7 @@ def skill(body: str = SKILL, source: str = "/p/.agents/skills/deploy/SKILL.md", 
     return Resource(**{"kind": "skill", "source": source, "body": body, "size": len(body), **fields})
 
 
-# What is kept of an answer
+# Stored resources
 
 
 def test_skills_are_read_named_and_numbered() -> None:
@@ -89,7 +89,7 @@ def test_only_files_that_could_be_read_have_bodies() -> None:
     assert [each.body for each in found] == ["Be kind.", None, None]
 
 
-# Kept, told, pinned
+# Snapshots, hints, captures
 
 
 class Told:
@@ -127,13 +127,13 @@ class Rig:
         return chat_id
 
     async def keep(self, workspace_id: UUID, *resources: Resource, generation: int = 1, **fields: Any) -> None:
-        await self.contexts.keep(snapshot_of(workspace_id, generation, told(*resources, **fields), now=NOW))
+        await self.contexts.store_snapshot(snapshot_of(workspace_id, generation, told(*resources, **fields), now=NOW))
 
     async def pinned(self, chat_id: ChatId) -> list[str | None]:
         return [each.body for each in await context.list_resources(self.world.conn, chat_id)]
 
-    async def pin(self, chat_id: ChatId) -> context.Pin:
-        return await context.read_pin(self.world.conn, chat_id)
+    async def captured(self, chat_id: ChatId) -> context.CaptureState:
+        return await context.read_capture_state(self.world.conn, chat_id)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 async def test_chat_made_before_the_first_start_is_pinned_when_there_is_something(rig: Rig) -> None:
     workspace = await rig.workspace()
     chat = await rig.chat(workspace)
-    assert not await rig.contexts.pin(chat)
+    assert not await rig.contexts.capture(chat)
 
     await rig.keep(workspace, instructions())
 
@@ -160,7 +160,7 @@ async def test_child_has_what_its_parents_workspace_tells(rig: Rig) -> None:
     child = await rig.world.chat(rig.owner, parent=parent)
     await context.bind(rig.world.conn, child, workspace)
 
-    assert await rig.contexts.pin(child)
+    assert await rig.contexts.capture(child)
 
     of_both = [await context.list_resources(rig.world.conn, each) for each in (parent, child)]
     assert of_both[0] == of_both[1]
@@ -177,12 +177,12 @@ async def test_changed_instructions_mark_the_chat_and_leave_its_pin(rig: Rig) ->
     await rig.keep(workspace, instructions("Be quicker."), version=3, found="h3")
 
     assert await rig.pinned(chat) == ["Be kind."]
-    assert (await rig.pin(chat)).dirty_since is not None
+    assert (await rig.captured(chat)).dirty_since is not None
     assert rig.told.contexts() == [chat, chat]
-    assert await rig.contexts.pin(chat)
+    assert await rig.contexts.capture(chat)
     assert rig.told.contexts() == [chat, chat, chat]
     assert await rig.pinned(chat) == ["Be quicker."]
-    assert (await rig.pin(chat)).dirty_since is None
+    assert (await rig.captured(chat)).dirty_since is None
 
 
 async def test_archived_chat_is_not_marked(rig: Rig) -> None:
@@ -196,7 +196,7 @@ async def test_archived_chat_is_not_marked(rig: Rig) -> None:
 
     await rig.keep(workspace, instructions("Be quick."), version=2, found="h2")
 
-    assert (await rig.pin(chat)).dirty_since is None
+    assert (await rig.captured(chat)).dirty_since is None
     assert rig.told.contexts() == [chat]
 
 
@@ -207,7 +207,7 @@ async def test_same_hash_marks_nobody(rig: Rig) -> None:
 
     await rig.keep(workspace, instructions(), Resource(kind="mcp_server", source="docs"), version=2)
 
-    assert (await rig.pin(chat)).dirty_since is None
+    assert (await rig.captured(chat)).dirty_since is None
 
 
 async def test_older_answer_never_overwrites(rig: Rig) -> None:
@@ -216,7 +216,7 @@ async def test_older_answer_never_overwrites(rig: Rig) -> None:
     await rig.keep(workspace, instructions("old"), generation=1, version=9, found="o")
     chat = await rig.chat(workspace)
 
-    await rig.contexts.pin(chat)
+    await rig.contexts.capture(chat)
 
     assert await rig.pinned(chat) == ["new"]
 
@@ -233,15 +233,15 @@ async def test_moving_a_chat_never_shows_the_old_instructions_again(rig: Rig, is
     assert await rig.pinned(chat) == []
     await rig.keep(old, instructions("old again"), version=2, found="h9")
     if not is_ready_first:
-        await rig.contexts.pin(chat)
+        await rig.contexts.capture(chat)
         assert await rig.pinned(chat) == []
         await rig.keep(new, instructions("new"))
-    await rig.contexts.pin(chat)
+    await rig.contexts.capture(chat)
 
     assert await rig.pinned(chat) == ["new"]
 
 
-# Fetching
+# Refresh
 
 
 async def test_answer_is_fetched_kept_and_remembered_as_fresh(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""The isolation check of a machine: it reports no open boundary where all are closed, and names an open one."""
+"""The isolation check of a machine: it finds no problem on an isolated machine, and reports an open boundary."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 from rookery.workspaces import manifest
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
-from rookery.workspaces.manifest import ScriptPlace
+from rookery.workspaces.manifest import ScriptRef
 from rookery.workspaces.template_problems import TemplateInvalid
 
 WHOLE = """
@@ -60,7 +60,7 @@ def test_whole_manifest_is_read_and_survives_the_database() -> None:
 
     assert (read.name, read.directory, read.update_on_start) == ("python", "~/project", False)
     assert read.idle_stop_after.total_seconds() == 7200
-    assert read.startup == ScriptPlace("startup.sh", 600)
+    assert read.startup == ScriptRef("startup.sh", 600)
     assert read.sandbox == Sandbox(network="none", ro_binds=("/srv/data",), nested=False)
     assert read.limits == Limits(memory_mb=512, cpus=1.5)
     assert [each.name for each in read.parameters] == ["version", "extras"]
@@ -126,8 +126,8 @@ SSH = 'driver = "ssh"\n[ssh]\nhost = "h"\nknown_hosts = "k"\n'
         ('[sandbox]\nnetwork = "public"\nhosts = ["a.test"]', "sandbox.hosts", 'no effect without network = "hosts"'),
         (f'{SSH}[sandbox]\nnetwork = "hosts"\nhosts = ["a.test"]', "sandbox.network", "driver ssh has no proxy"),
         (f'{SSH}[sandbox]\nnetwork = "public"', "sandbox.network", "driver ssh has no proxy"),
-        (SSH, "sandbox.network", 'say what workspaces reach: "host" '),
-        (f"{SSH}[sandbox]\nnested = false", "sandbox.network", 'say what workspaces reach: "host" '),
+        (SSH, "sandbox.network", 'requires a network: "host" '),
+        (f"{SSH}[sandbox]\nnested = false", "sandbox.network", 'requires a network: "host" '),
     ],
 )
 def test_network_that_cannot_be_had_is_told(text: str, field: str, why: str) -> None:
@@ -137,8 +137,8 @@ def test_network_that_cannot_be_had_is_told(text: str, field: str, why: str) -> 
 def test_scripts_of_the_usual_names_need_no_table() -> None:
     read = manifest.parse('name = "a"', files=("startup.sh", "shutdown.sh"))
 
-    assert read.startup == ScriptPlace("startup.sh", 600)
-    assert read.shutdown == ScriptPlace("shutdown.sh", 60)
+    assert read.startup == ScriptRef("startup.sh", 600)
+    assert read.shutdown == ScriptRef("shutdown.sh", 60)
     assert manifest.parse('name = "a"').startup is None
 
 

@@ -1,4 +1,4 @@
-"""The names of networks: parsing, capping, and the ports that no exemption opens."""
+"""Network levels: their parser, their limit, and the ports of the server that are never reachable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.app import drivers
+from rookery.app import workspaces
 from rookery.settings.settings import Settings, load
 from rookery.settings.values import Address
 from rookery.workspaces import network_levels
@@ -51,7 +51,7 @@ def test_nobody_gets_more_than_is_asked_for_or_allowed() -> None:
 def test_setting_takes_the_names_and_those_from_before(given: str, read: str) -> None:
     made = settings({"drivers.local.network_max": given})
 
-    assert drivers.local_config(made).network_max == read
+    assert workspaces.local_config(made).network_max == read
 
 
 def test_ports_of_the_server_and_its_database_are_known() -> None:
@@ -64,5 +64,5 @@ def test_ports_of_the_server_and_its_database_are_known() -> None:
         database_url="postgresql://u:p%40@db1:6543,db2,[::1]:6544/rookery",
     )
 
-    assert drivers.own_ports(made) == (5432, 6543, 6544, 7117, 7200, 7201, 7202, 9090)
-    assert drivers.own_ports(msgspec.structs.replace(settings(), listen=Address("", 0))) == ()
+    assert workspaces.own_ports(made) == (5432, 6543, 6544, 7117, 7200, 7201, 7202, 9090)
+    assert workspaces.own_ports(msgspec.structs.replace(settings(), listen=Address("", 0))) == ()

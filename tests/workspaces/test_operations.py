@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rookery.store.db.pool import Connection
-from rookery.store.models import sealed_values
+from rookery.store.models import key_rotation
 from rookery.store.people.errors import InUse
 from rookery.store.settings import settings
 from rookery.store.workspaces import claims, operations, requests
@@ -180,7 +180,7 @@ async def test_stop_is_not_begun_while_somebody_has_the_canceled_start_in_hand(r
         assert [each.id for each in await claims.claim(conn, holder, node=NODE)] == [made.operation.id]
         stopping = await second.service.request_stop(rig.as_user(), made.workspace.id)
         assert await claims.claim(conn, other, node=NODE) == []
-        await claims.let_go(conn, made.operation.id, replica_id=holder)
+        await claims.release_canceled(conn, made.operation.id, replica_id=holder)
         (taken,) = await claims.claim(conn, other, node=NODE)
 
     assert stopping.operation is not None
@@ -370,7 +370,7 @@ async def test_start_that_is_taken_over_after_its_secrets_were_handed_over_succe
     assert isinstance(made, Requested)
     running = await rig.settled(made, "running")
 
-    await replica.executor._hand_over(running, {"key": "hunter2"})
+    await replica.executor._send_secrets(running, {"key": "hunter2"})
 
     assert driver.secrets == [{"key": "hunter2"}]
 
@@ -385,7 +385,7 @@ async def test_secret_parameters_move_to_another_key_of_the_ring(rig: Workspaces
     assert isinstance(made, Requested)
     running = await rig.settled(made, "running")
 
-    done = await sealed_values.rotate(rig.world.conn, rig.ring, full=True)
+    done = await key_rotation.rotate(rig.world.conn, rig.ring, full=True)
 
     assert done.unreadable == 0
     await rig.settled(await replica.service.request_stop(rig.as_user(), running.id), "stopped")
@@ -495,7 +495,7 @@ async def test_workspace_whose_machine_never_comes_back_is_deleted_with_force(ri
     assert (kept.error, there.error) == ("Nobody answers.", "A file cannot be removed.")
     assert gone.deleted_at is not None
     assert forced.operation is not None
-    assert "Its files stay where they are" in await rig.log(forced.operation.id)
+    assert "Its files are not deleted" in await rig.log(forced.operation.id)
 
 
 async def test_same_id_again_finds_what_the_first_request_made(rig: WorkspacesRig) -> None:

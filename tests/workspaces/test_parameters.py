@@ -108,8 +108,8 @@ SHARING = manifest.parse(
 def test_shared_folder_is_bound(folder: str) -> None:
     made = parameters.resolve(SHARING, {"folder": folder}, shared_folders=["/srv/projects"])
 
-    assert parameters.bound_sandbox(SHARING.sandbox, made.stored).rw_binds == (folder,)
-    assert parameters.bound(SHARING.directory, made.stored) == folder
+    assert parameters.fill_sandbox(SHARING.sandbox, made.stored).rw_binds == (folder,)
+    assert parameters.fill_path(SHARING.directory, made.stored) == folder
 
 
 @pytest.mark.parametrize("folder", ["/", "/srv", "/srv/projects2", "/srv/projects/../x", "srv/projects", "~/x"])
@@ -168,7 +168,7 @@ def test_secrets_and_credentials_of_urls_are_kept_apart_from_what_is_shown() -> 
 
 
 def test_scripts_get_secrets_by_the_descriptor_and_addresses_without_credentials() -> None:
-    environment, handed = parameters.given_to_scripts(
+    environment, handed = parameters.script_values(
         SECRETIVE, {"key": "hunter2", "repo": "https://me:pw@git.example/a.git", "mirrors": ["b"]}
     )
 

@@ -1,4 +1,4 @@
-"""Reconciling rows and sandboxes: adoption, dead agents, strays, silence, and unused workspaces."""
+"""The reconciler: adoption, dead agents, stray sandboxes, silent agents, and idle workspaces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from rookery.store.settings import settings, workspaces
-from rookery.store.settings.workspaces import WorkspaceSettings
+from rookery.store.settings import settings
+from rookery.store.settings.limits import WorkspaceSettings
 from rookery.store.workspaces import idle
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
 from rookery.workspaces.errors import AgentCutOff
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
@@ -157,7 +157,7 @@ async def test_agent_that_floods_the_server_is_cut_off_until_the_next_start(rig:
     place = await replica.directory.find(workspace.id)
     assert place is not None
     driver.floods = True
-    with pytest.raises(AgentCutOff, match="before an answer"):
+    with pytest.raises(AgentCutOff, match="before a response"):
         await replica.directory.connect(place, ChatHeaders()).health()
 
     async def is_marked() -> bool:
@@ -170,7 +170,7 @@ async def test_agent_that_floods_the_server_is_cut_off_until_the_next_start(rig:
     marked = await rig.load(workspace.id)
     assert (marked.status, marked.agent_state) == ("running", "unreachable")
     assert marked.error is not None
-    assert "more than 64 KiB before an answer" in marked.error
+    assert "more than 64 KiB before a response" in marked.error
     assert replica.parts.stats.cut_off == 1
 
     await rig.settled(await replica.service.request_stop(rig.as_user(), workspace.id), "stopped")
@@ -293,7 +293,7 @@ async def test_stopped_workspaces_are_deleted_only_when_asked_for_and_unbound(ri
 
 @pytest.mark.parametrize(("wanted", "most", "got"), [(60, 0, 60), (60, 10, 10), (5, 10, 5), (0, 10, 10), (0, 0, 0)])
 def test_idle_time_under_a_cap(wanted: int, most: int, got: int) -> None:
-    rules = workspaces.WorkspaceSettings(max_idle_minutes=most)
+    rules = WorkspaceSettings(max_idle_minutes=most)
 
     assert rules.capped_idle(timedelta(minutes=wanted)) == timedelta(minutes=got)
 

@@ -28,7 +28,7 @@ from rookery.store.workspaces.requests import Requested
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import templates
 from rookery.workspaces.driver_specs import Specs
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 from rookery.workspaces.service import as_push
 from rookery.workspaces.services import WorkspaceServices
 from rookery.workspaces.templates import TemplateFile

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +15,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from rookery import __version__
-from rookery.api import streams
+from rookery.api import openapi, streams
 from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
-from rookery.api.middleware import PREFIX, Edge
+from rookery.api.middleware import ApiMiddleware
 from rookery.api.request_bodies import field_path, sentence
 from rookery.api.routers import (
-    api_docs,
+    agent_kinds,
     approvals,
     audit,
     auth,
@@ -30,11 +32,11 @@ from rookery.api.routers import (
     messages,
     model_configs,
     models,
-    operations,
     preferences,
     provider_keys,
     providers,
     queue,
+    replicas,
     server,
     settings,
     setup,
@@ -87,15 +89,15 @@ ROUTERS: tuple[Callable[[ApiServices], APIRouter], ...] = (
     model_configs.router,
     provider_keys.router,
     settings.router,
+    agent_kinds.router,
     preferences.router,
     usage.router,
     audit.router,
-    operations.router,
+    replicas.router,
     server.router,
-    api_docs.router,
 )
 
-# Exception types that the table of errors may explain. Any other is a bug and goes up to the middleware.
+# Exception types that `errors.explain` maps to responses. Any other exception is a bug; the middleware logs it.
 _EXPLAINED: tuple[type[Exception], ...] = (
     ApiError,
     ChatError,
@@ -113,12 +115,12 @@ _EXPLAINED: tuple[type[Exception], ...] = (
 )
 
 
-def create_application(parts: ApiServices) -> ASGIApp:
+def create_application(services: ApiServices) -> ASGIApp:
     """Return the application that serves the public port."""
-    return Edge(Spa(create_api(parts), parts.web), parts)
+    return ApiMiddleware(Spa(create_api(services), services.web), services)
 
 
-def create_api(parts: ApiServices) -> FastAPI:
+def create_api(services: ApiServices) -> FastAPI:
     """Return the routers without the middleware. The OpenAPI document is made from it."""
     # No redirects for a trailing slash: behind a proxy that ends TLS they would point to http and leak tokens.
     application = FastAPI(
@@ -129,10 +131,13 @@ def create_api(parts: ApiServices) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    application.include_router(health.router(parts.health, parts.clock), include_in_schema=False)
-    application.router.routes.extend(streams.routes(parts.streams, parts.workspaces))
+    # One flat list. FastAPI analyzes the routes of an included router a second time at its first request, and walks
+    # through nested lists at every request.
+    routes = application.router.routes
+    routes.extend(health.router(services.health, services.clock).routes)
+    routes.extend(streams.routes(services.streams, services.workspaces))
     for router in ROUTERS:
-        application.include_router(router(parts), prefix=PREFIX)
+        routes.extend(router(services).routes)
     application.add_exception_handler(HTTPException, _explain_http)
     application.add_exception_handler(RequestValidationError, _explain_parameters)
     for kind in _EXPLAINED:
@@ -174,3 +179,23 @@ async def _explain_parameters(request: Request, error: Exception) -> Response:
 def _answer(request: Request, error: ApiError) -> Response:
     request.scope["rookery.error"] = error.code
     return error.response(request.scope.get("rookery.request_id", ""))
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document without a running server. Every replica serves the same document."""
+    return openapi.document(bare_api())
+
+
+def openapi_json() -> str:
+    """Return the content of docs/api/openapi.json."""
+    return json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n"
+
+
+def bare_api() -> FastAPI:
+    """Return an application with all operations but no services. The declarations need none."""
+    required: dict[str, Any] = {
+        field.name: None
+        for field in dataclasses.fields(ApiServices)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    return create_api(ApiServices(**required))

@@ -29,18 +29,18 @@ from rookery.workspaces.connection import ChatWorkspace, Unreadable
 log = get_logger("api.client_results")
 
 
-async def fitted(
-    parts: ApiServices, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
+async def truncate_results(
+    services: ApiServices, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
 ) -> list[SubmittedResult]:
-    """Return the results as they are stored.
+    """Return the results with overlong ones truncated.
 
-    A result that is not JSON is unchanged: the store refuses it with the reason.
+    Results that are not JSON are returned unchanged, because the store refuses them with a reason.
     """
-    limit = await _context_limit(parts, caller, chat_id)
+    limit = await _context_limit(services, caller, chat_id)
     each_bytes = truncation.budget_bytes(limit)
     all_bytes = tool_results.batch_budget_bytes(limit, percent=LoopConfig().batch_percent)
     if all(len(result.output) <= each_bytes // 4 for result in given) and _size(given) <= all_bytes // 4:
-        return list(given)  # so short that it fits, whatever its characters
+        return list(given)  # fits even if every character takes four bytes
     try:
         whole = await asyncio.to_thread(_parsed, given)
     except ContentError:
@@ -49,7 +49,7 @@ async def fitted(
     overlong |= set(tool_results.find_overlong(whole, all_bytes))
     if not overlong:
         return list(given)
-    kept_in = await _keep(parts, chat_id, {place: whole[place] for place in sorted(overlong)})
+    kept_in = await _store_full(services, chat_id, {place: whole[place] for place in sorted(overlong)})
 
     def cut() -> list[CallResult]:
         one_by_one = [
@@ -80,9 +80,9 @@ def _text(each: CallResult) -> str:
     return bytes(value).decode()
 
 
-async def _context_limit(parts: ApiServices, caller: Caller, chat_id: ChatId) -> int | None:
+async def _context_limit(services: ApiServices, caller: Caller, chat_id: ChatId) -> int | None:
     chat = (await caller.store.turns.find_titled(chat_id)).chat
-    snapshot = await parts.directory.snapshot()
+    snapshot = await services.directory.snapshot()
     config = snapshot.configs.get(chat.last_model_config_id)
     provider = None if config is None else snapshot.providers.get(config.provider_id)
     if config is None or provider is None:
@@ -92,18 +92,18 @@ async def _context_limit(parts: ApiServices, caller: Caller, chat_id: ChatId) ->
     return known.effective
 
 
-async def _keep(parts: ApiServices, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
+async def _store_full(services: ApiServices, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
     """Store full results in the workspace. Return the path of each by its index; failed ones are left out."""
-    directory = parts.workspaces.directory
+    directory = services.workspaces.directory
     try:
         binding = await directory.find_binding(chat_id)
     except Unreadable:
         return {}
     if binding is None:
         return {}
-    workspace = ChatWorkspace(chat_id, directory, clock=parts.clock)
+    workspace = ChatWorkspace(chat_id, directory, clock=services.clock)
     workspace.bind(binding)
-    keeper = ResultKeeper(workspace, parts.clock)
+    keeper = ResultKeeper(workspace, services.clock)
 
     async def keep(each: CallResult) -> str | None:
         call_id = each.result.tool_call_id

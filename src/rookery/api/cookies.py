@@ -16,8 +16,8 @@ def name(*, secure: bool) -> str:
     return SECURE_NAME if secure else PLAIN_NAME
 
 
-def find(header: str | None, *, secure: bool) -> str | None:
-    """Return the session from a `Cookie` header.
+def find_session(header: str | None, *, secure: bool) -> str | None:
+    """Return the value of the session cookie in a `Cookie` header.
 
     The header is parsed by hand: cookies are shared by all ports of a host, and `SimpleCookie` drops the whole header
     for one malformed value that another program on this machine has set.
@@ -30,13 +30,13 @@ def find(header: str | None, *, secure: bool) -> str | None:
     return None
 
 
-def keep(session: Session, value: str, *, secure: bool) -> str:
+def set_header(session: Session, value: str, *, secure: bool) -> str:
     """Return the `Set-Cookie` header that keeps the session until it expires, or until the browser is closed."""
     age = max(0, int((session.expires_at - session.last_seen_at).total_seconds()))
     return _header(value, age if session.stays else None, secure=secure)
 
 
-def forget(*, secure: bool) -> str:
+def delete_header(*, secure: bool) -> str:
     return _header("", 0, secure=secure)
 
 

@@ -1,7 +1,7 @@
 """Signed download links: the addresses that may be signed, and the signature in their query.
 
-Browsers load images and downloads without sending the session key. Pages need only a few such addresses, and all of
-them only read. No other address is signed or accepted.
+Browsers do not send the session key when they load images and downloads. Only the addresses that pages need for this
+can be signed, and all of them only read data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _QUERY = re.compile(r"[A-Za-z0-9%*._~+&=:-]*", re.ASCII)
 
 
 def is_signable(target: str) -> bool:
-    """Whether this address (path and query) is that of a file or of a downloadable report."""
+    """Return whether this address (path and query) is that of a file or of a downloadable report."""
     path, _, query = target.partition("?")
     if len(target) > MAX_TARGET_CHARS or not _QUERY.fullmatch(query):
         return False
@@ -37,13 +37,13 @@ def is_signable(target: str) -> bool:
     return _BYTES.fullmatch(path) is not None or (_REPORT.fullmatch(path) is not None and ("format", "csv") in pairs)
 
 
-def signed(links: LinkKey, target: str, *, expires_at: datetime) -> str:
-    """Return the address with its signature, which is always the last parameter."""
+def sign(links: LinkKey, target: str, *, expires_at: datetime) -> str:
+    """Return the address with a signature as its last query parameter."""
     joint = "&" if "?" in target else "?"
     return f"{target}{joint}{PARAMETER}={links.sign(target, expires_at=expires_at)}"
 
 
-def find(scope: Scope) -> SignedTarget | None:
+def find_signed(scope: Scope) -> SignedTarget | None:
     """Return the signed address of the request. None without a signature, or where signatures are not accepted."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return None
@@ -52,7 +52,7 @@ def find(scope: Scope) -> SignedTarget | None:
     return SignedTarget(target, signature) if signature and is_signable(target) else None
 
 
-def take_signature(scope: Scope) -> None:
+def remove_signature(scope: Scope) -> None:
     """Remove the signature, so that the request looks like one with a session key."""
     scope["query_string"] = _split(scope)[0].encode("latin-1")
 

@@ -160,13 +160,13 @@ def explain(error: BaseException) -> ApiError | None:
         case BadEntries():
             return BadFields([FieldError(field, message) for field, message in error.faults.items()])
         case InvalidInput():
-            return _invalid(error)
+            return _input_error(error)
         case chat_errors.ChatError():
-            return _chat(error)
+            return _chat_error(error)
         case errors.AccessError():
-            return _access(error)
+            return _access_error(error)
         case models_errors.ModelError():
-            return _model(error)
+            return _model_error(error)
         case Invalid():
             return BadFields([FieldError(each.field, each.detail) for each in error.problems])
         case StaleSetting():
@@ -205,11 +205,11 @@ _OF_QUEUE = frozenset(
 )
 
 
-def _invalid(error: InvalidInput) -> ApiError:
+def _input_error(error: InvalidInput) -> ApiError:
     return BadFields([FieldError(error.field, str(error))], code=error.code)
 
 
-def _chat(error: chat_errors.ChatError) -> ApiError | None:
+def _chat_error(error: chat_errors.ChatError) -> ApiError | None:
     message = str(error)
     match error:
         case chat_errors.ChatNotFound():
@@ -221,7 +221,7 @@ def _chat(error: chat_errors.ChatError) -> ApiError | None:
         case chat_errors.ChatArchived() | chat_errors.ParentArchived():
             return ApiError(409, "chat_archived", message)
         case chat_errors.TransitionNotAllowed():
-            return _not_now(error)
+            return _state_error(error)
         case chat_errors.InvalidState():
             return ApiError(409, "chat_invalid_state", message)
         case chat_errors.ChatBusy():
@@ -232,10 +232,12 @@ def _chat(error: chat_errors.ChatError) -> ApiError | None:
             return ApiError(409, "queue_changed", message)
         case chat_errors.NothingToCompact():
             return ApiError(409, "nothing_to_compact", message)
+        case chat_errors.TooManySubagents():
+            return ApiError(409, "too_many_subagents", message)
     return None
 
 
-def _not_now(error: chat_errors.TransitionNotAllowed) -> ApiError:
+def _state_error(error: chat_errors.TransitionNotAllowed) -> ApiError:
     if error.from_state is State.INVALID:
         return ApiError(409, "chat_invalid_state", str(error))
     if error.cause == "exists":
@@ -255,7 +257,7 @@ _ACCESS: Sequence[tuple[type[errors.AccessError], int]] = (
 )
 
 
-def _access(error: errors.AccessError) -> ApiError | None:
+def _access_error(error: errors.AccessError) -> ApiError | None:
     status = next((status for kind, status in _ACCESS if isinstance(error, kind)), None)
     if status is None:
         return None
@@ -291,7 +293,7 @@ _MODEL: Mapping[type[models_errors.ModelError], int] = {
 }
 
 
-def _model(error: models_errors.ModelError) -> ApiError | None:
+def _model_error(error: models_errors.ModelError) -> ApiError | None:
     if isinstance(error, models_errors.SpendLimitReached):
         members = {
             "spent_micros": error.spent_micros,

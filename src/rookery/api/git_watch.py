@@ -26,7 +26,7 @@ from rookery.workspaces.git import GitWatch
 
 log = get_logger("api.git_watch")
 
-# Takes the states that were found, and the roots of repositories that are gone.
+# Stores the states of repositories. The second argument has the roots of removed ones.
 Keep = Callable[[Sequence[DiffStatus], Sequence[str]], Awaitable[None]]
 
 
@@ -57,10 +57,10 @@ class GitSource:
             raise self._end
         return None
 
-    async def hear(self, frame: Inbound) -> None:
-        """Handle a `refresh` frame: look now; changes arrive with the stream. Only one look runs at a time."""
+    async def handle(self, frame: Inbound) -> None:
+        """Handle a `refresh` frame: ask the agent for a scan. Changes arrive on the stream. One scan runs at a time."""
         if frame.type == "refresh" and (self._scan is None or self._scan.done()):
-            self._scan = asyncio.create_task(self._look(), name="git-scan")
+            self._scan = asyncio.create_task(self._refresh(), name="git-scan")
 
     async def close(self) -> None:
         tasks = [task for task in (self._pump, self._scan) if task is not None]
@@ -71,26 +71,26 @@ class GitSource:
 
     async def _run(self) -> None:
         try:
-            await self._show(self._watch.first)
+            await self._queue_states(self._watch.first)
             async for message in self._watch.messages:
                 # An empty message only shows that the agent is alive.
                 if message.repositories:
                     if not await self._watch.is_bound():
-                        self._over("The chat has a different workspace now.")
+                        self._finish("The chat has a different workspace now.")
                         return
-                    await self._show(message)
-            self._over("The workspace was stopped.")
+                    await self._queue_states(message)
+            self._finish("The workspace was stopped.")
         except (WorkspaceError, Unreadable) as error:
             log.info("git_watch_ended", chat_id=self._chat_id, error=str(error))
-            self._over("The workspace no longer answers.")
+            self._finish("The workspace no longer answers.")
         except (AccessError, ChatError):
-            self._over("You no longer have access to this chat.")
+            self._finish("You no longer have access to this chat.")
         except Exception as error:
             log.exception("git_watch_failed", error)
             self._end = StreamEnded(CloseCode.INTERNAL, "The server failed. Connect again.")
             self._wake()
 
-    async def _show(self, message: GitMessage) -> None:
+    async def _queue_states(self, message: GitMessage) -> None:
         self._is_taken.clear()
         self._pending = events.encode(GitChanges(tuple(map(_shown, message.repositories))))
         self._wake()
@@ -103,13 +103,13 @@ class GitSource:
             log.warning("git_counts_not_kept", chat_id=self._chat_id, error=str(error) or type(error).__name__)
         await self._is_taken.wait()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
             await self._watch.scan()
         except WorkspaceError as error:
             log.info("git_not_scanned", chat_id=self._chat_id, error=str(error))
 
-    def _over(self, reason: str) -> None:
+    def _finish(self, reason: str) -> None:
         self._end = StreamEnded(CloseCode.NORMAL, reason)
         self._wake()
 

@@ -16,7 +16,7 @@ from rookery.api.errors import BadFields, FieldError
 MASK = "***"
 
 
-def shown(options: msgspec.Struct) -> dict[str, Any]:
+def mask(options: msgspec.Struct) -> dict[str, Any]:
     """Return the options that are set, with the values of headers masked."""
     built: dict[str, Any] = msgspec.to_builtins(options)
     if built.get("headers"):
@@ -24,7 +24,7 @@ def shown(options: msgspec.Struct) -> dict[str, Any]:
     return built
 
 
-def restored(options: Mapping[str, Any], known: Mapping[str, str] | None = None) -> dict[str, Any]:
+def unmask(options: Mapping[str, Any], known: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the options to save, with masked values replaced by the stored ones."""
     headers = options.get("headers")
     if not isinstance(headers, Mapping):
@@ -33,7 +33,6 @@ def restored(options: Mapping[str, Any], known: Mapping[str, str] | None = None)
     unknown = [name for name, value in headers.items() if value == MASK and name.lower() not in saved]
     full = {name: saved.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
     if unknown:
-        raise BadFields(
-            [FieldError(f"options.headers.{name}", f"{MASK} stands for a value that is saved.") for name in unknown]
-        )
+        problem = f"{MASK} stands for a stored value, and there is none."
+        raise BadFields([FieldError(f"options.headers.{name}", problem) for name in unknown])
     return {**options, "headers": full}

@@ -1,4 +1,4 @@
-"""Responses to requests about messages: the shapes that streams send, and the envelopes around them."""
+"""Responses to requests about messages. The messages in them have the same form as in streams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, StepFigures, Visibility
 from rookery.domain.chat.prompt import PromptRow
-from rookery.store.authorized.chat_changes import EditedIn, PromotedIn, Queue, SentTo
+from rookery.store.authorized.chat_changes import EditResult, PromoteResult, Queue, SendResult
 from rookery.store.authorized.messages import MessageList
 from rookery.stream import views
 from rookery.stream.views import MessageView, QueuedMessageView
@@ -87,7 +87,7 @@ def page(found: MessageList, *, is_around: bool) -> MessagesView:
     )
 
 
-def sent(done: SentTo) -> SendView:
+def sent(done: SendResult) -> SendView:
     queued = done.sent.queued
     inserted = _visible(done.inserted)
     return SendView(
@@ -99,7 +99,7 @@ def sent(done: SentTo) -> SendView:
     )
 
 
-def edited(done: EditedIn) -> EditView:
+def edited(done: EditResult) -> EditView:
     edit = done.edited
     return EditView(
         message=_view(edit.replacement),
@@ -110,7 +110,7 @@ def edited(done: EditedIn) -> EditView:
     )
 
 
-def promoted(done: PromotedIn) -> PromoteView:
+def promoted(done: PromoteResult) -> PromoteView:
     inserted = _visible(done.promoted.inserted)
     return PromoteView(message=inserted[-1] if inserted else None, messages=inserted, chat=state(done.chat))
 

@@ -1,6 +1,6 @@
 """Message content that clients send: the parts of a message, and fields that several request bodies share.
 
-The rules are those of `domain.chat`. Here they are attached to fields, so that all errors are reported together.
+The rules of `domain.chat` are attached to fields here, so that all errors are reported together.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_p
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
 
 
-async def resolved(caller: Caller, content: Sequence[InputPart]) -> tuple[Part, ...]:
+async def resolve_files(caller: Caller, content: Sequence[InputPart]) -> tuple[Part, ...]:
     """Return the parts as they are stored, with the type and name of each file.
 
     Raise 400 for files that cannot be used.

@@ -23,6 +23,7 @@ from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.rate_limits import Limit
 from rookery.api.request_context import Caller
+from rookery.api.routes import PREFIX
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import UserActor
 from rookery.server.connection_limits import address_key
@@ -38,7 +39,6 @@ from rookery.telemetry.log import bind, get_logger
 
 log = get_logger("api")
 
-PREFIX = "/api/v1"
 SESSION_KEY = "rookery-session-key"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SHARED_METHODS = "GET, POST, PUT, PATCH, DELETE"
@@ -65,13 +65,13 @@ _DENIED = frozenset({"forbidden", "owner_only", "scope", "disabled"})
 _ANY_HOST = frozenset({"/healthz", "/readyz"})
 
 
-class Edge:
-    """The outermost layer of the public port."""
+class ApiMiddleware:
+    """The ASGI middleware of the public port."""
 
-    def __init__(self, application: ASGIApp, parts: ApiServices) -> None:
+    def __init__(self, application: ASGIApp, services: ApiServices) -> None:
         self._application = application
-        self.parts = parts
-        self._is_set_up = False
+        self.services = services
+        self._is_set_up = not services.requires_setup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -85,10 +85,10 @@ class Edge:
         given = connection.headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["rookery.request_id"] = request_id
-        answer = _Answer(scope, send, request_id, is_head=is_head)
+        answer = _ResponseSender(scope, send, request_id, is_head=is_head)
         if answer.is_api:
-            answer.build = self.parts.web.build
-        answer.strict_transport = _is_strict(connection, self.parts)
+            answer.build = self.services.web.build
+        answer.strict_transport = _is_strict(connection, self.services)
         scope["rookery.refuse"] = answer.refuse
         started = time.perf_counter()
         with bind(request_id=request_id):
@@ -96,16 +96,16 @@ class Edge:
                 await self._serve(connection, receive, answer)
             finally:
                 seconds = time.perf_counter() - started
-                _count(self.parts.stats, scope, answer, seconds)
-                if self.parts.log_access:
+                _count(self.services.stats, scope, answer, seconds)
+                if self.services.log_access:
                     _log(scope, answer, seconds)
 
-    async def _serve(self, connection: HTTPConnection, receive: Receive, answer: _Answer) -> None:
+    async def _serve(self, connection: HTTPConnection, receive: Receive, answer: _ResponseSender) -> None:
         scope = connection.scope
         try:
             _check_size(scope)
             self._check_host(connection)
-            self._share(connection, answer)
+            self._allow_cross_origin(connection, answer)
             if answer.shared_origin is not None and _is_preflight(connection):
                 await answer.allow_shared()
                 return
@@ -123,7 +123,7 @@ class Edge:
         if connection.scope["path"] in _ANY_HOST:
             return
         hosts = connection.headers.getlist("host")
-        if len(hosts) != 1 or not self.parts.origins.accepts_host(hosts[0]):
+        if len(hosts) != 1 or not self.services.origins.accepts_host(hosts[0]):
             raise ApiError(
                 400,
                 "invalid_host",
@@ -131,15 +131,15 @@ class Edge:
                 "`allowed_hosts` if it should.",
             )
 
-    def _share(self, connection: HTTPConnection, answer: _Answer) -> None:
+    def _allow_cross_origin(self, connection: HTTPConnection, answer: _ResponseSender) -> None:
         """Let pages of listed origins read the response, and mark it as dependent on the origin for caches."""
-        origins = self.parts.origins
+        origins = self.services.origins
         origin = connection.headers.get("origin")
         answer.varies_by_origin = bool(origins.allowed_origins)
         answer.shared_origin = origin if origin is not None and origins.shares_with(origin) else None
 
-    async def _admit(self, connection: HTTPConnection, answer: _Answer) -> None:
-        scope, limits = connection.scope, self.parts.limits
+    async def _admit(self, connection: HTTPConnection, answer: _ResponseSender) -> None:
+        scope, limits = connection.scope, self.services.limits
         path: str = scope["path"]
         if not path.startswith(f"{PREFIX}/"):
             return
@@ -175,8 +175,8 @@ class Edge:
         """
         if self._is_set_up:
             return
-        self.parts.limits.take(Limit.API, address_key(info.ip))
-        async with self.parts.pool.acquire() as conn:
+        self.services.limits.take(Limit.API, address_key(info.ip))
+        async with self.services.pool.acquire() as conn:
             self._is_set_up = not await first_admin.is_setup_needed(conn)
         if not self._is_set_up:
             raise ApiError(
@@ -186,25 +186,25 @@ class Edge:
                 headers={"Retry-After": "5"},
             )
 
-    async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _Answer) -> Caller:
+    async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _ResponseSender) -> Caller:
         """Authenticate by the bearer token alone if there is one, else by the cookie together with the session key.
 
         A signed link replaces the session key for addresses that the browser loads without one.
         """
-        now, changes = self.parts.clock.now(), self.parts.streams.guard.changes
+        now, changes = self.services.clock.now(), self.services.streams.access.changes
         try:
-            sent, cookie, secure = bearer(connection), "", is_secure(connection, self.parts)
+            sent, cookie, secure = bearer(connection), "", is_secure(connection, self.services)
             key, link = None, None
             if sent is None:
                 # Checked before a database connection is taken: unauthenticated requests must not use up the pool.
-                cookie = cookies.find(connection.headers.get("cookie"), secure=secure) or ""
+                cookie = cookies.find_session(connection.headers.get("cookie"), secure=secure) or ""
                 key = session_key(connection)
-                link = download_links.find(connection.scope) if key is None else None
+                link = download_links.find_signed(connection.scope) if key is None else None
                 if not cookie:
                     raise Unauthenticated if key is None else SessionCookieRequired
                 if key is None and link is None:
                     raise SessionKeyRequired
-            async with self.parts.pool.acquire() as conn:
+            async with self.services.pool.acquire() as conn:
                 if sent is not None:
                     token = await tokens.authenticate(conn, sent, now=now)
                     if _is_stream(connection) and "origin" in connection.headers:
@@ -213,14 +213,14 @@ class Edge:
                 found = await sessions.authenticate(conn, cookie, link or key or "", now=now)
         except Unauthenticated:
             # Failed credentials are counted by address; logged-in users have a limit of their own.
-            self.parts.limits.take(Limit.API, address_key(info.ip))
+            self.services.limits.take(Limit.API, address_key(info.ip))
             raise
         if _needs_origin(connection):
             self._check_origin(connection, needs_one=True)
         if found.renewed:
-            answer.cookie = cookies.keep(found.session, cookie, secure=secure)
+            answer.cookie = cookies.set_header(found.session, cookie, secure=secure)
         if link is not None:
-            download_links.take_signature(connection.scope)
+            download_links.remove_signature(connection.scope)
         return self._caller(
             connection,
             info,
@@ -244,7 +244,7 @@ class Edge:
         is_by_link: bool = False,
         changes: int,
     ) -> Caller:
-        parts = self.parts
+        services = self.services
         return Caller(
             user=user,
             actor=actor,
@@ -254,20 +254,20 @@ class Edge:
             is_by_link=is_by_link,
             info=info,
             connection=connection,
-            store=parts.store,
-            limits=parts.limits,
-            clock=parts.clock,
+            store=services.store,
+            limits=services.limits,
+            clock=services.clock,
             access_changes=changes,
-            max_body=parts.max_body,
-            read_seconds=parts.read_seconds,
+            max_body=services.max_body,
+            read_seconds=services.read_seconds,
         )
 
     def _check_origin(self, connection: HTTPConnection, *, needs_one: bool) -> None:
-        """Refuse requests from pages of other sites. Programs other than browsers send neither header."""
+        """Refuse requests from pages of other sites. Only browsers send `Origin` and `Sec-Fetch-Site`."""
         headers, scope = connection.headers, connection.scope
         sent, site = headers.getlist("origin"), headers.get("sec-fetch-site")
         if sent:
-            accepted = len(sent) == 1 and self.parts.origins.accepts_origin(
+            accepted = len(sent) == 1 and self.services.origins.accepts_origin(
                 sent[0], scheme=scope.get("scheme", "http"), host=headers.get("host", "")
             )
         else:
@@ -281,7 +281,7 @@ class Edge:
             )
 
 
-class _Answer:
+class _ResponseSender:
     """Sends the response, adds the headers common to all responses, and records what was sent for the log."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, *, is_head: bool) -> None:
@@ -365,17 +365,17 @@ class _Answer:
         return headers.raw
 
 
-def is_secure(connection: HTTPConnection, parts: ApiServices) -> bool:
-    return parts.origins.is_secure or connection.scope.get("scheme") in ("https", "wss")
+def is_secure(connection: HTTPConnection, services: ApiServices) -> bool:
+    return services.origins.is_secure or connection.scope.get("scheme") in ("https", "wss")
 
 
-def _is_strict(connection: HTTPConnection, parts: ApiServices) -> bool:
-    """Whether browsers should use only https from now on.
+def _is_strict(connection: HTTPConnection, services: ApiServices) -> bool:
+    """Return whether browsers should use only https from now on.
 
     Not for a loopback name: the rule would apply to every other program on the user's machine.
     """
     name = host_name(connection.headers.get("host", ""))
-    return name is not None and not is_loopback(name) and is_secure(connection, parts)
+    return name is not None and not is_loopback(name) and is_secure(connection, services)
 
 
 def _check_size(scope: Scope) -> None:
@@ -391,7 +391,7 @@ def _is_preflight(connection: HTTPConnection) -> bool:
 
 
 def _needs_origin(connection: HTTPConnection) -> bool:
-    """Whether an `Origin` is required: for writes and streams. Browsers let pages of other sites open WebSockets."""
+    """Return whether an `Origin` is required: for writes, and for streams, which pages of other sites can open."""
     follows = "text/event-stream" in connection.headers.get("accept", "")
     return follows or _is_stream(connection) or connection.scope.get("method") not in SAFE_METHODS
 
@@ -429,12 +429,10 @@ def _route(scope: Scope) -> str | None:
     if stream := _STREAM.fullmatch(path):
         return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/{stream[2]}"
     template: str | None = getattr(scope.get("route"), "path", None)
-    if template is None or template.startswith(PREFIX) or not path.startswith(PREFIX):
-        return template
-    return PREFIX + template  # a router's path lacks the prefix under which it is included
+    return template
 
 
-def _count(stats: HttpStats, scope: Scope, answer: _Answer, seconds: float) -> None:
+def _count(stats: HttpStats, scope: Scope, answer: _ResponseSender, seconds: float) -> None:
     """Count every response, including refusals. A response that never began means that the client left."""
     route, code = _route(scope), scope.get("rookery.error", "")
     if answer.status is None:
@@ -453,7 +451,7 @@ def _count(stats: HttpStats, scope: Scope, answer: _Answer, seconds: float) -> N
         stats.authz_denied(resource, action)
 
 
-def _log(scope: Scope, answer: _Answer, seconds: float) -> None:
+def _log(scope: Scope, answer: _ResponseSender, seconds: float) -> None:
     """Log one line per request, without values from the path or the query."""
     caller = scope.get("rookery.caller")
     log.info(

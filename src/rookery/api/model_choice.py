@@ -1,7 +1,7 @@
 """The choice of a model for a request, and the check of the spending limit, both before anything is written.
 
-The rules are those of `models.resolve`. They are applied here to what the request names, and again under the chat's
-lock to what it leaves to the chat.
+The rules are those of `models.resolve`. They are applied here to the model that the request names. If it names none,
+they are applied under the chat's lock, to the model that the chat used last.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ OVERRIDES_SETTING = "model_overrides"
 
 May: TypeAlias = Callable[[], Awaitable[object]]
 
-# Errors in what a message names.
+# Errors about the model or the files that a message names.
 REFUSALS = (InvalidInput, ApiError, ModelError)
 
 
 @asynccontextmanager
-async def after(may: May) -> AsyncIterator[None]:
-    """Report errors in the body after missing rights: a caller without the right learns nothing about the body."""
+async def rights_first(may: May) -> AsyncIterator[None]:
+    """Check the rights before an error in the body is reported: a caller without the right gets only that error."""
     try:
         yield
     except REFUSALS:
@@ -51,7 +51,7 @@ class Chooser:
         self._limit = limit
 
     def for_new_chat(self, requested: UUID | None, personal: Override | None) -> Choice:
-        return self._paid(resolve.for_new_chat(self._models, requested=requested, personal=personal))
+        return self._within_limit(resolve.for_new_chat(self._models, requested=requested, personal=personal))
 
     def for_message(self) -> ForMessage:
         return ForMessage(self)
@@ -59,11 +59,11 @@ class Chooser:
     def named(self, requested: UUID) -> UUID:
         """Return the model that a message names."""
         self._check(requested)
-        return self._paid(Choice(requested)).model_config_id
+        return self._within_limit(Choice(requested)).model_config_id
 
-    def by_last(self, last: UUID) -> UUID:
+    def from_last(self, last: UUID) -> UUID:
         """Return the model of a message that names none."""
-        return self._paid(resolve.for_message(self._models, requested=None, last=last)).model_config_id
+        return self._within_limit(resolve.for_message(self._models, requested=None, last=last)).model_config_id
 
     @property
     def kept(self) -> list[UUID]:
@@ -83,8 +83,8 @@ class Chooser:
             if requested is not None:
                 return self.named(requested)
             if original is not None and self._models.is_usable(original):
-                return self._paid(Choice(original)).model_config_id
-            return self.by_last(last)
+                return self._within_limit(Choice(original)).model_config_id
+            return self.from_last(last)
 
         return choose
 
@@ -97,18 +97,18 @@ class Chooser:
             self._check(requested)
 
     def check_spend(self, model_config_id: UUID) -> None:
-        self._paid(Choice(model_config_id))
+        self._within_limit(Choice(model_config_id))
 
     @property
-    def is_spent(self) -> bool:
+    def is_limit_reached(self) -> bool:
         return self._limit is not None
 
     def _check(self, model_config_id: UUID) -> None:
         if reason := self._models.unusable(model_config_id):
             raise ModelUnusable(reason, model_config_id)
 
-    def _paid(self, choice: Choice) -> Choice:
-        """Check the spending limit. Calls with a user's own key do not count."""
+    def _within_limit(self, choice: Choice) -> Choice:
+        """Return the choice; raise if the spending limit is reached. Calls with a user's own key do not count."""
         state = self._models.by_id.get(choice.model_config_id)
         if self._limit is not None and (state is None or state.key is not KeySource.USER):
             raise self._limit
@@ -128,40 +128,40 @@ class ForMessage:
         return self._chooser.kept
 
     def __call__(self, last: UUID) -> UUID:
-        return self._chooser.by_last(last)
+        return self._chooser.from_last(last)
 
 
-async def chooser(parts: ApiServices, caller: Caller) -> Chooser:
-    return Chooser(await parts.directory.models(caller.user.id), await _limit(parts, caller))
+async def chooser(services: ApiServices, caller: Caller) -> Chooser:
+    return Chooser(await services.directory.models(caller.user.id), await _limit(services, caller))
 
 
 async def for_new_chat(
-    parts: ApiServices, caller: Caller, requested: UUID | None, effort: Effort | None
+    services: ApiServices, caller: Caller, requested: UUID | None, effort: Effort | None
 ) -> tuple[UUID, Effort | None]:
     """Return the model and effort of a new chat. The caller's own default applies where administrators allow it."""
-    personal = None if requested is not None else await _personal(parts, caller)
-    choice = (await chooser(parts, caller)).for_new_chat(requested, personal)
+    personal = None if requested is not None else await _personal(services, caller)
+    choice = (await chooser(services, caller)).for_new_chat(requested, personal)
     return choice.model_config_id, effort or choice.reasoning_effort
 
 
-async def check_spend(parts: ApiServices, caller: Caller, chat_id: ChatId) -> None:
+async def check_spend(services: ApiServices, caller: Caller, chat_id: ChatId) -> None:
     """Check the spending limit for a request that continues with the chat's model."""
-    found = await chooser(parts, caller)
-    if found.is_spent:
+    found = await chooser(services, caller)
+    if found.is_limit_reached:
         found.check_spend((await caller.store.chats.get(chat_id)).last_model_config_id)
 
 
-async def _limit(parts: ApiServices, caller: Caller) -> SpendLimitReached | None:
+async def _limit(services: ApiServices, caller: Caller) -> SpendLimitReached | None:
     # Most installations have no limit. The setting is cached, so this costs nothing for them.
-    if await parts.directory.setting(spending.SETTING) is None:
+    if await services.directory.setting(spending.SETTING) is None:
         return None
     return await caller.store.turns.find_spend_limit()
 
 
-async def _personal(parts: ApiServices, caller: Caller) -> Override | None:
-    stored = await parts.directory.setting(MODELS_SETTING)
+async def _personal(services: ApiServices, caller: Caller) -> Override | None:
+    stored = await services.directory.setting(MODELS_SETTING)
     if not isinstance(stored, dict) or stored.get("allow_personal_overrides") is not True:
         return None
-    own = await parts.directory.user_setting(caller.user.id, OVERRIDES_SETTING)
+    own = await services.directory.user_setting(caller.user.id, OVERRIDES_SETTING)
     override, _ = resolve.read_override(own.get("root") if isinstance(own, dict) else None)
     return override

@@ -21,12 +21,11 @@ from rookery.api import headers
 from rookery.api.errors import ErrorBody
 from rookery.api.headers import Header
 from rookery.api.request_bodies import Body
-from rookery.api.routes import DECLARED, Operation
+from rookery.api.routes import DECLARED, PREFIX, Operation
 from rookery.live.deltas import MessagePart
 from rookery.stream.events import Event
 from rookery.stream.query_parameters import MAX_TAIL, StreamParams
 
-PREFIX = "/api/v1"
 REF = "#/components/schemas/"
 CSV = "text/csv"
 ANY_TYPE = "*/*"
@@ -195,7 +194,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two schemas are equal. The libraries list enums in different orders, with or without a type."""
+    """Return whether two schemas are equal. The libraries list enums in different orders, with or without a type."""
     if "enum" in one and "enum" in other:
         return sorted(one["enum"]) == sorted(other["enum"])
     return one == other

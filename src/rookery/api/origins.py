@@ -39,7 +39,7 @@ class Origins:
         return self.external_url is not None and name == (urlsplit(self.external_url).hostname or "").casefold()
 
     def accepts_origin(self, origin: str, *, scheme: str, host: str) -> bool:
-        """Whether a page of this origin may act with the visitor's cookie. The origin `null` may not."""
+        """Return whether a page of this origin may act with the visitor's cookie. The origin `null` may not."""
         found = _sent(origin)
         if found is None:
             return False
@@ -48,7 +48,7 @@ class Origins:
         return found == own or found in {each for each in listed if each is not None}
 
     def shares_with(self, origin: str) -> bool:
-        """Whether pages of this origin may read responses with their own credentials (CORS): only listed ones may."""
+        """Return whether pages of this origin may read responses with their own credentials (CORS)."""
         found = _sent(origin)
         return found is not None and found in {_origin(each) for each in self.allowed_origins}
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from rookery.api.errors import ApiError
 from rookery.runtime.clock import Clock
 
-# A bound on memory. More keys than this are invented ones; the oldest are dropped and start with a full bucket.
+# Limits the memory. There are more keys only during an attack. The oldest are dropped; their buckets are full again.
 MAX_KEYS = 50_000
 
 

@@ -17,7 +17,7 @@ from rookery.domain.chat.errors import InvalidInput
 
 MAX_BODY_BYTES = 1024 * 1024
 READ_SECONDS = 30.0
-# The rest of the body is not worth reading.
+# The connection is closed instead of reading the rest of the body.
 _LAST = {"Connection": "close"}
 
 B = TypeVar("B", bound="Body")
@@ -71,8 +71,8 @@ async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -
     return data
 
 
-def kept(connection: HTTPConnection) -> bytes:
-    """Return the raw body once it was read: for its hash, and for JSON that is stored as it was written."""
+def raw_body(connection: HTTPConnection) -> bytes:
+    """Return the raw body, which must have been read before: for its hash, and for JSON that is stored unchanged."""
     data: bytes = connection.scope.get(_KEPT, b"")
     return data
 
@@ -84,15 +84,15 @@ def parse(model: type[B], data: bytes) -> B:
         found = model.model_validate_json(data)
     except pydantic.ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-    if any(problem["type"] == "json_invalid" for problem in problems) or _has_strange_numbers(data):
+    if any(problem["type"] == "json_invalid" for problem in problems) or _has_non_finite_numbers(data):
         raise ApiError(400, "malformed", "The body is not valid JSON.")
     if found is None:
         raise BadFields([field for problem in problems for field in _fields(problem)])
     return found
 
 
-def _has_strange_numbers(data: bytes) -> bool:
-    """Whether the JSON contains NaN or Infinity, which pydantic accepts.
+def _has_non_finite_numbers(data: bytes) -> bool:
+    """Return whether the JSON contains NaN or Infinity, which pydantic accepts.
 
     Bodies without these words are not parsed again.
     """

@@ -13,15 +13,18 @@ from rookery.api import request_bodies
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit, RateLimits
 from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS, Body
-from rookery.domain.access.rights import Action, UserActor
+from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.db import idempotency
 from rookery.store.people.audit import RequestInfo
+from rookery.store.people.errors import ScopeMissing
 from rookery.store.people.signed_links import LinkKey
 from rookery.store.people.users import User
 
 BREAK_GLASS = "rookery-break-glass"
+IDEMPOTENCY_KEY = "idempotency-key"
 # A body that is complete this long after the request was admitted is late.
 LATE_SECONDS = 1.0
 
@@ -93,7 +96,7 @@ class Caller:
         if given is None:
             return None
         try:
-            # Headers are decoded as Latin-1, but browsers send UTF-8; otherwise many names could not be sent.
+            # Frameworks decode headers as Latin-1. Browsers send UTF-8 here, because a reason may contain any name.
             return given.encode("latin-1").decode()
         except UnicodeDecodeError:
             return given
@@ -113,7 +116,7 @@ class Caller:
         return self._store.as_actor(self.actor, request=self.info, credential_id=self.credential_id)
 
     def take(self, limit: Limit) -> None:
-        """Count against one of the narrower rate limits."""
+        """Count a request against one of the stricter rate limits."""
         self._limits.take(limit, str(self.user.id))
 
     async def read(
@@ -153,8 +156,24 @@ class Caller:
         return data
 
     def may(self, chat: UUID, action: Action) -> Callable[[], Awaitable[object]]:
-        """Return a check for `read`: that the caller has this right on the chat."""
+        """Return a check that the caller has this right on the chat, for the argument `may` of `read`."""
         return lambda: self.store.chats.require(ChatId(chat), action)
+
+    def may_create(self, resource: Resource) -> Callable[[], Awaitable[object]]:
+        """Return a check that the credential allows to create this kind of object, for the argument `may` of `read`."""
+
+        async def check() -> None:
+            if not has_scope(self.actor, resource, Action.CREATE):
+                raise ScopeMissing(Scope.CHAT_WRITE)
+
+        return check
+
+    def idempotency_request(self, operation: str) -> idempotency.Request | None:
+        """Return the key of a request that can be repeated safely; None without one. The body must have been read."""
+        key = self.connection.headers.get(IDEMPOTENCY_KEY)
+        if key is None:
+            return None
+        return idempotency.Request(self.user.id, key, operation, request_bodies.raw_body(self.connection))
 
 
 async def _caller(connection: HTTPConnection) -> Caller:

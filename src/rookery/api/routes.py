@@ -22,6 +22,8 @@ from rookery.api.request_bodies import Body
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
+PREFIX = "/api/v1"
+
 # Errors of every operation: a bad parameter, the rate limit, a bug, no database.
 ALWAYS = (400, 429, 500, 503)
 # Errors of operations with a login: not logged in, no right.
@@ -82,7 +84,7 @@ class Routes:
     """A router under construction. `tag` is its tag in the OpenAPI document."""
 
     def __init__(self, tag: str) -> None:
-        self.router = APIRouter(tags=[tag], dependencies=[Depends(_refuse_unknown_parameters)])
+        self.router = APIRouter(prefix=PREFIX, tags=[tag], dependencies=[Depends(_refuse_unknown_parameters)])
 
     def get(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
         return self._add("GET", path, name, **options)

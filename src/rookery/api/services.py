@@ -24,12 +24,15 @@ from rookery.store.people.passwords import Passwords
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.worker.short_texts import ShortTexts, Titling
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """The API's dependencies. `pool` is for credentials only; user data is read through `store`, as a user."""
+    """The API's dependencies. `pool` is for credentials only; user data is read through `store`, as a user.
+
+    Without `requires_setup`, requests are accepted before there is an administrator.
+    """
 
     store: Store
     pool: asyncpg.Pool
@@ -53,6 +56,7 @@ class ApiServices:
     read_seconds: float = READ_SECONDS
     log_access: bool = True
     is_in_the_clear: bool = False
+    requires_setup: bool = True
     stats: HttpStats = field(default_factory=HttpStats)
     web: WebApp = field(default_factory=packaged)
     worker_wake: Callable[[], None] = lambda: None

@@ -16,26 +16,25 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
-from rookery.api.middleware import PREFIX
 from rookery.api.request_context import Caller
+from rookery.api.routes import PREFIX
 from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.people.errors import Denied, ScopeMissing
 from rookery.stream import query_parameters
 from rookery.stream.access_monitor import Grant
-from rookery.stream.endpoint import serve
 from rookery.stream.service import Opened, Streams
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 
-# For a stream that could not be opened: many clients reconnect at the same time, so none should hurry.
+# The delay after a stream was refused with 503. Many clients reconnect at the same time.
 RETRY_SECONDS = "2"
 
 Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
 
 
 def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
-    """Return the routes. Watch comes first: otherwise its path would match that of a chat."""
+    """Return the routes. `/chats/watch` comes first, because the path of a chat matches it as well."""
 
     async def open_watch(caller: Caller, connection: HTTPConnection) -> Opened:
         for name in connection.query_params:
@@ -89,9 +88,9 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
 
 
 async def _may_mark(caller: Caller, chat_id: ChatId) -> bool:
-    """Whether a viewed chat may be marked as read, as by a request.
+    """Return whether the stream may move the caller's read cursor, with the same rule as for a request.
 
-    Readers of a chat have a read cursor in it, except administrators who may only look; only they need this check.
+    All readers have a read cursor, except administrators who read another user's chat. Only they need the check.
     """
     if caller.user.role is not Role.ADMIN:
         return has_scope(caller.actor, Resource.CHAT, Action.MARK)
@@ -124,7 +123,7 @@ class _Endpoint:
         try:
             opened = await self._open(caller, HTTPConnection(scope))
         except Exception as error:
-            # Explained here, because frameworks have no response to a WebSocket that is not accepted.
+            # Mapped here, because the framework has no response for a WebSocket that was not accepted.
             explained = explain(error)
             if explained is None:
                 raise
@@ -132,8 +131,4 @@ class _Endpoint:
                 explained.headers["Retry-After"] = RETRY_SECONDS
             await scope["rookery.refuse"](receive, explained)
             return
-
-        async def ready() -> Opened:
-            return opened
-
-        await serve(scope, receive, send, ready)
+        await opened.serve(scope, receive, send)

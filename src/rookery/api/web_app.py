@@ -74,11 +74,11 @@ ABSENT_PAGE = f"""<!doctype html>
   code {{ font-family: ui-monospace, monospace }}
 </style>
 <h1>Rookery is running</h1>
-<p>Version {__version__}. The web application has not been built here. Run <code>make web</code> in the source tree and
-start the server again; packages of a release bring it along.</p>
-<p>Programs and <code>rookery chat</code> need none: they talk to the API, which
-<a href="/api/v1/docs"><code>/api/v1/docs</code></a> shows. <a href="/readyz"><code>/readyz</code></a> tells how the
-server is doing.</p>
+<p>Version {__version__}. The web application is not built. Run <code>make web</code> in the source tree and restart the
+server. Release packages contain it.</p>
+<p>Programs and <code>rookery chat</code> do not need it: they use the API, which is documented at
+<a href="/api/v1/docs"><code>/api/v1/docs</code></a>. <a href="/readyz"><code>/readyz</code></a> shows the state of the
+server.</p>
 </html>
 """
 

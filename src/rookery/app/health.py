@@ -54,7 +54,7 @@ class ReplicaHealth:
         return [{"index": slot.index, "state": str(slot.state), "deaths": slot.deaths} for slot in found]
 
     def is_fit(self, limits: WorkerConfig) -> bool:
-        """Whether the replica may take more chats: it is alive, and keeps up with those it has."""
+        """Return whether the replica may take more chats: it is alive, and keeps up with those it has."""
         return (
             self._presence.held
             and self._lag.usual_seconds < limits.max_lag_seconds

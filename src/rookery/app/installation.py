@@ -1,6 +1,6 @@
 """Opening an installation's database: data directory, embedded or external server, schema, keys, operator-set settings.
 
-Separate from `replica`, because a short command must not load a whole server: that took most of its time.
+Separate from `replica`, because loading a whole server would take most of the time of a short command.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.db.pubsub import Bus, Notifier
-from rookery.store.models import providers
-from rookery.store.models.env_providers import ensure_env_providers
-from rookery.store.models.offline_model import ensure_model
-from rookery.store.people.name_repair import repair_names
+from rookery.store.models import model_configs, providers
+from rookery.store.models.preset_providers import ensure_env_providers, ensure_offline_model
+from rookery.store.people.users import repair_emails
 from rookery.store.settings import locked
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.driver_specs import Specs
@@ -48,7 +47,7 @@ def database_config(settings: Settings, url: str) -> DatabaseConfig:
 
 
 @asynccontextmanager
-async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
+async def locked_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
     """Lock the data directory for a server.
 
     If another server holds the lock, raise `DataDirInUse`. If a command holds it, wait for up to `BUSY_SECONDS`:
@@ -73,7 +72,7 @@ async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncItera
 
 
 @asynccontextmanager
-async def served_url(
+async def server_database_url(
     settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
 ) -> AsyncIterator[str]:
     """Return the database URL for the holder of the data directory: external, or embedded and started."""
@@ -92,19 +91,19 @@ async def served_url(
 
 
 @asynccontextmanager
-async def served_database(
+async def server_database(
     settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
 ) -> AsyncIterator[Database]:
-    """As `served_url`, but connected."""
+    """As `server_database_url`, but connected."""
     async with (
-        served_url(settings, lock, on_progress, ending=ending) as url,
+        server_database_url(settings, lock, on_progress, ending=ending) as url,
         await Database.connect(database_config(settings, url)) as database,
     ):
         yield database
 
 
 @asynccontextmanager
-async def visited_database(
+async def command_database(
     settings: Settings, on_progress: Progress, *, may_create: bool = False
 ) -> AsyncIterator[Database]:
     """Open the database for a command: the running one, or else the embedded one, started for a moment.
@@ -123,14 +122,14 @@ async def visited_database(
     with lock:
         if not may_create:
             require_database(lock.data_dir)
-        async with served_database(settings, lock, on_progress) as database:
+        async with server_database(settings, lock, on_progress) as database:
             yield database
 
 
 async def _running_url_unless_free(lock: DataDirLock) -> str | None:
     """Return the URL of the database that another process runs; None when there is none and the lock is ours.
 
-    A starting server is waited for, and so is another command: its database would stop in the middle of ours.
+    Waits for a server that is starting, and for another command, which would stop the database during this one.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -166,10 +165,10 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
 async def prepare_accounts(database: Database) -> None:
     """Normalize the fields by which accounts are found. The log names accounts only by their ids."""
     async with database.api.acquire() as conn:
-        repair = await repair_names(conn)
+        repair = await repair_emails(conn)
     if repair.rewritten:
         log.info("email_addresses_normalised", count=len(repair.rewritten))
-    for user_id in repair.left:
+    for user_id in repair.unchanged:
         log.warning("email_address_not_normal", user_id=str(user_id))
 
 
@@ -189,11 +188,12 @@ async def prepare_models(
                     "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
                 )
             if ring is not None:
-                await providers.seal_clear_headers(conn, ring)
+                await providers.seal_unsealed_headers(conn, ring)
+                await model_configs.seal_unsealed_headers(conn, ring)
                 await Specs(ring).seal_clear_parameters(conn)
             await ensure_env_providers(conn, environ)
             if with_offline:
-                await ensure_model(conn)
+                await ensure_offline_model(conn)
         return ring
     except secrets.SecretsError as error:
         raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
@@ -204,7 +204,7 @@ async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: C
     try:
         async with database.api.acquire() as conn:
             has_changed = await locked.apply(conn, environ, now=clock.now())
-    except locked.PinError as error:
+    except locked.LockedSettingError as error:
         raise SettingsError([Problem(name, "environment", text) for name, text in error.problems], []) from error
     if has_changed:
         notifier = Notifier(database.worker, Bus())

@@ -1,9 +1,18 @@
-"""The relay sockets of a replica, configured from the settings. The data directory holds the sockets."""
+"""The relay sockets of a replica, configured from the settings.
+
+The data directory holds the sockets, the id of its host, and a relay key for replicas without a key ring. Id and key
+are random and created once. The host name cannot be the id: two containers may have the same host name, and the
+sockets of one cannot be opened in the other.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -13,9 +22,13 @@ from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings.settings import Problem, Settings, SettingsError
 from rookery.store.db.embedded.data_dir import make_socket_dir
-from rookery.stream.relay import host_identity, service
+from rookery.stream.relay import service
 from rookery.stream.relay.service import Listening, Reach
 from rookery.stream.relay.workspace_agents import AgentPeers
+
+HOST_FILE = "host-id"
+KEY_FILE = "relay.key"
+_RANDOM_BYTES = 32
 
 
 @contextmanager
@@ -32,8 +45,8 @@ def relay_sockets(
     sockets = service.open_sockets(
         make_socket_dir(settings.data_dir, None).parent,
         replica_id,
-        host_id=host_identity.host_id(settings.data_dir),
-        key=ring.subkey("relay") if ring is not None else host_identity.key(settings.data_dir),
+        host_id=host_id(settings.data_dir),
+        key=ring.subkey("relay") if ring is not None else relay_key(settings.data_dir),
         reach=_reach(settings, index) if is_server else None,
         ca=settings.relay_tls_ca,
     )
@@ -72,3 +85,32 @@ def _reach(settings: Settings, index: int) -> Reach | None:
         tls_cert=settings.relay_tls_cert,
         tls_key=settings.relay_tls_key,
     )
+
+
+def host_id(data_dir: Path) -> str:
+    """Return the id of the host: the same for all processes that share this directory, and unique among others."""
+    return _read_or_make(data_dir / HOST_FILE)[:32]
+
+
+def relay_key(data_dir: Path) -> bytes:
+    """Return the key of replicas that share this directory. Replicas on other machines need a common key ring."""
+    return bytes.fromhex(_read_or_make(data_dir / KEY_FILE))
+
+
+def _read_or_make(path: Path) -> str:
+    """Read the file, or create it with a random value.
+
+    It is written under another name and then linked, so that it is always complete and the first writer wins.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text("ascii").strip()
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(_RANDOM_BYTES) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    return path.read_text("ascii").strip()

@@ -16,6 +16,10 @@ from uuid import UUID, uuid4
 from starlette.types import ASGIApp
 
 from rookery import __version__
+from rookery.agents.advisor import AdvisorParts, AdvisorTools
+from rookery.agents.family import FamilyParts
+from rookery.agents.kinds import AllKinds
+from rookery.agents.tool_family import SubagentTools
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
 from rookery.api.rate_limits import RateLimits
@@ -42,7 +46,7 @@ from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
 from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
-from rookery.stream.access_check import AccessCheck, ReadTeller
+from rookery.stream.access_check import AccessCheck, ReadNotifier
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import Streams, StreamServices
 from rookery.telemetry.http_stats import HttpStats
@@ -54,7 +58,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.short_texts import ShortTexts
 from rookery.worker.worker import Worker, WorkerServices
 from rookery.workspaces.drivers.protocol import Driver
-from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.runtime import WorkspaceRuntime
 
 log = get_logger("app.replica")
 
@@ -235,7 +239,15 @@ def _wire(
         peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
     )
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
-    toolbox = app_workspaces.toolbox(workspaces, driving_machine, directory)
+    driving_store = Store(database.worker, machine=driving_machine, publisher=notifier, clock=clock)
+    advisor = AdvisorParts(
+        pool=database.worker, directory=directory, connector=connector, clock=clock, random=rng.random
+    )
+    family = FamilyParts(pool=database.worker, store=driving_store, bus=bus, directory=directory, clock=clock)
+    kinds = AllKinds(database.worker, directory, bus=bus, clock=clock)
+    toolbox = app_workspaces.toolbox(
+        workspaces, driving_store, directory, families=(SubagentTools(family, kinds=kinds), AdvisorTools(advisor))
+    )
     worker = Worker(
         WorkerServices(
             worker_id=identity.id,
@@ -247,7 +259,8 @@ def _wire(
             directory=directory,
             connector=connector,
             toolbox=choices.toolbox or toolbox,
-            caches=toolbox.caches,
+            caches=(*toolbox.caches, *kinds.caches),
+            advisor_stats=advisor.stats,
             clock=clock,
             rng=rng,
             may_acquire=lambda: choices.takes_chats and settings.worker_enabled and health.is_fit(figures),
@@ -275,7 +288,7 @@ def _wire(
             clock=clock,
             rng=rng,
             is_deaf=lambda: probe.deaf,
-            on_read=ReadTeller(notifier),
+            on_read=ReadNotifier(notifier),
             per_replica=settings.max_streams_per_replica,
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rookery.domain.chat.retry_policy import RetryPolicy
-from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import PartLimits
 from rookery.loop.config import LoopConfig
 from rookery.settings.settings import Settings
 from rookery.worker.config import WorkerConfig

@@ -1,4 +1,4 @@
-"""The exit codes of `rookery`, and the table of expected errors."""
+"""The exit codes of `rookery`, refusals of commands, and the table of expected errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ class Exit(IntEnum):
     UNREACHABLE = 4
     NOT_ALLOWED = 5
     INTERRUPTED = 130
+
+
+class Refused(Exception):
+    """Raised when the command cannot be done as it was given; the message says what to do."""
+
+    def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
+        self.code = code
+        super().__init__(message)
 
 
 # The first matching class decides. An error without a row is a bug, and is reported as one.

@@ -49,8 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Open closed standard streams. The next file or socket would otherwise get such a number, and receive the text
-    meant for users; libuv even aborts when it closes one."""
+    """Open closed standard streams.
+
+    Otherwise the next file or socket would get such a number and receive output for users. libuv aborts when it closes
+    one.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -120,7 +123,9 @@ def _execute(arguments: argparse.Namespace, out: Output) -> int:
 
 def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
     from rookery.cli.serve import serve
+    from rookery.runtime import heap
 
+    heap.share_heap()
     form, level = loaded.settings.log_format, loaded.settings.log_level
     out.has_log_beside = True
     return run_async(serve.run(loaded.settings, out), out, log_format=form, log_level=level)

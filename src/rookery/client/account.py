@@ -1,14 +1,31 @@
-"""The caller's account: setup of the first account, login and logout, password, approval rules."""
+"""The caller's account: first setup, login, password, approval rules, API tokens, and the models it can use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 
 from rookery.client.content import ApprovalSettings, given
-from rookery.client.http import Http
-from rookery.client.models import AccessNotice, AccessPage, LoggedIn, Me, Rule, SetupStatus, User
+from rookery.client.http import Http, path
+from rookery.client.models import (
+    AccessNotice,
+    AccessPage,
+    LoggedIn,
+    Me,
+    Model,
+    ModelList,
+    ModelProvider,
+    NewToken,
+    Rule,
+    SetupStatus,
+    Token,
+    User,
+)
+from rookery.client.pages import Items
+
+DEFAULT_SCOPES = ("all",)
 
 
 class _OwnSettings(msgspec.Struct, frozen=True):
@@ -80,8 +97,49 @@ class AsyncAccount:
         await self._http.send("POST", "/auth/logout")
         self._http.session_key = None
 
-    async def _enter(self, path: str, body: object) -> User:
+    async def _enter(self, target: str, body: object) -> User:
         """Store the session: the cookie of the response together with its key; both are sent from now on."""
-        answer = await self._http.send("POST", path, body=body)
+        answer = await self._http.send("POST", target, body=body)
         self._http.session_key = self._http.decode(LoggedIn, answer).session_key
         return self._http.decode(User, answer)
+
+
+class AsyncTokens:
+    """`client.tokens`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def list(self) -> tuple[Token, ...]:
+        return (await self._http.read(Items[Token], "/tokens")).items
+
+    async def create(
+        self, name: str, *, scopes: Sequence[str] = DEFAULT_SCOPES, expires_in_days: int | None = None
+    ) -> NewToken:
+        """Create a token for programs. Only this response contains it."""
+        body: dict[str, object] = {"name": name, "scopes": scopes}
+        if expires_in_days is not None:
+            body["expires_in_days"] = expires_in_days
+        return await self._http.write(NewToken, "POST", "/tokens", body=body)
+
+    async def delete(self, token_id: UUID | str) -> None:
+        await self._http.send("DELETE", path("tokens", token_id))
+
+
+class AsyncModels:
+    """`client.models`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def list(self) -> tuple[ModelProvider, ...]:
+        """Return the enabled providers, each with its models."""
+        return (await self._http.read(ModelList, "/models")).providers
+
+    async def find(self, name: str) -> Model | None:
+        """Return the model with this id, or with this name as the provider or users write it."""
+        for provider in await self.list():
+            for model in provider.models:
+                if name in (str(model.id), model.model, model.display_name):
+                    return model
+        return None

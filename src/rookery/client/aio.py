@@ -6,17 +6,14 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self
 
-from rookery.client.account import AsyncAccount
-from rookery.client.catalog import AsyncModels
+from rookery.client.account import AsyncAccount, AsyncModels, AsyncTokens
 from rookery.client.chats import AsyncChats
 from rookery.client.files import AsyncFiles
 from rookery.client.frames import Transport
 from rookery.client.http import Config, Http
 from rookery.client.live import Watch
-from rookery.client.messages import AsyncMessages
+from rookery.client.messages import AsyncMessages, AsyncQueues
 from rookery.client.models import Me, Version
-from rookery.client.queues import AsyncQueues
-from rookery.client.tokens import AsyncTokens
 from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 from rookery.runtime.clock import Clock, SystemClock
 
@@ -28,8 +25,9 @@ DEFAULT_RETRIES = 3
 class AsyncRookery:
     """A connection to a server; close it, or use it as `async with AsyncRookery(url, token=...) as client`.
 
-    `timeout` is in seconds and for each try of a request; streams last as long as they are read. `clock` and `rng` are
-    for tests.
+    `timeout` is in seconds and for each try of a request; streams last as long as they are read. `unix_socket` is the
+    path of the socket of a server on the same machine; `base_url` is then `http://localhost`. `clock` and `rng` are for
+    tests.
     """
 
     def __init__(
@@ -39,6 +37,7 @@ class AsyncRookery:
         token: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         max_retries: int = DEFAULT_RETRIES,
+        unix_socket: str | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -50,6 +49,7 @@ class AsyncRookery:
                 max_retries=max_retries,
                 clock=clock or SystemClock(),
                 rng=rng or SystemRandom(),
+                unix_socket=unix_socket,
             )
         )
         self.chats = AsyncChats(self._http)

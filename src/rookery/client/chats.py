@@ -12,7 +12,7 @@ from rookery.client.content import ApprovalAnswer, ChatRef, Content, DynamicTool
 from rookery.client.frames import Transport
 from rookery.client.http import Http, path
 from rookery.client.live import LiveChat, Watch
-from rookery.client.models import Chat, Cost, ProposedTitle, Rule, Rules
+from rookery.client.models import Agent, AgentList, Chat, Cost, ProposedTitle, Rule, Rules
 from rookery.client.pages import Page
 from rookery.client.reducer import View
 
@@ -72,8 +72,10 @@ class AsyncChats:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Chat]:
-        """Return one page of root chats, the pinned first, then the last active. `q` is a search: `status:running
-        title:x`."""
+        """Return one page of root chats: pinned chats first, then by last activity.
+
+        `q` is a search, such as `status:running title:x`.
+        """
         query = {
             "q": q,
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
@@ -156,6 +158,10 @@ class AsyncChats:
     async def cost(self, chat_id: ChatRef) -> Cost:
         """Return the cost of the chat and its subagents so far."""
         return await self._http.read(Cost, path("chats", chat_id, "cost"))
+
+    async def children(self, chat_id: ChatRef) -> tuple[Agent, ...]:
+        """Return the subagents of the chat's family with their state, figures and last activity."""
+        return (await self._http.read(AgentList, path("chats", chat_id, "agents"))).agents
 
     async def propose_title(self, chat_id: ChatRef) -> str:
         """Return a title that a model makes of the messages; nothing is changed. Empty if there are no messages."""

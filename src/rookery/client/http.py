@@ -40,7 +40,10 @@ Query: TypeAlias = Mapping[str, "str | int | bool | UUID | Sequence[str] | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The connection settings of a server. `timeout_seconds` is for one try as a whole."""
+    """The connection settings of a server. `timeout_seconds` is for one try as a whole.
+
+    `unix_socket` is the path of the socket that every connection uses instead of the host and port of `base_url`.
+    """
 
     base_url: str
     token: str | None
@@ -48,6 +51,7 @@ class Config:
     max_retries: int
     clock: Clock
     rng: Random
+    unix_socket: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Http:
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
             timeout=None,  # the clock's deadline applies instead
             trust_env=not is_loopback(self.base_url),  # no proxy is needed on the same machine
+            transport=None if config.unix_socket is None else httpx2.AsyncHTTPTransport(uds=config.unix_socket),
         )
 
     async def close(self) -> None:

@@ -144,8 +144,7 @@ class LiveChat(_Stream[Change]):
         return {**self._query, "after_id": after_id} if after_id else self._query
 
     def _take(self, frame: Sequence[Event]) -> None:
-        """Sort events into changes: the events up to one `synced` are one change, and so are the live parts of a
-        frame."""
+        """Group events into changes: those up to a `synced` are one change, and so are the live parts of a frame."""
         live: list[Event] = []
         for event in frame:
             before = self._client

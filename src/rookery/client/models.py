@@ -14,10 +14,10 @@ import msgspec
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """An administrator read a chat with a stated reason, or reset the password of its owner.
+    """An administrator read a chat with a reason, or reset the password of its owner.
 
-    `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and
-    `reason` are null for a reset.
+    `user` is the administrator; it is null if the account is deleted, and for a command on the server's machine.
+    `chat_id` and `reason` are null for a reset.
     """
 
     at: str
@@ -28,7 +28,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one."""
+    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one.
+
+    For 30 days after a password reset, a notice is dismissed only for the session or token that dismisses it.
+    """
 
     reads: int
     password_resets: int
@@ -44,9 +47,9 @@ class AccessPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chat waits for: results of its client ("tools"), or a user's approval ("approval").
+    """The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval").
 
-    Without a deadline it waits without limit.
+    Without a deadline, it waits without limit.
     """
 
     kind: str
@@ -55,15 +58,56 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a chat waits for, with its arguments exactly as the model wrote them.
+    """A tool call that a chat waits for. `args` are exactly as the model wrote them.
 
-    `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered.
+    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments.
     """
 
     tool_call_id: str
     tool_name: str
     args: Any
     always: Offers | None = None
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """A subagent, as users see it.
+
+    `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it
+    waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`.
+    `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended: `finished`,
+    `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is
+    null if it has no budget of its own.
+    """
+
+    chat_id: UUID
+    parent_chat_id: UUID
+    tool_call_id: str
+    title: str
+    kind: str
+    kind_source: str
+    status: str
+    phase: str | None = None
+    stalled: bool
+    silent_seconds: int | None = None
+    activity: str
+    outcome: str | None = None
+    model_config_id: UUID
+    reasoning_effort: str | None = None
+    created_at: datetime
+    updated_at: datetime
+    running_since: str | None = None
+    deadline_at: datetime | None = None
+    steps: int
+    tokens: int
+    cost_micros: int
+    unpriced_request_count: int
+    budget_micros: int | None = None
+
+
+class AgentList(msgspec.Struct, frozen=True, kw_only=True):
+    """The subagents of a chat, the last updated first."""
+
+    agents: tuple[Agent, ...]
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +202,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An instruction file that was in effect, without its text."""
+    """An instruction file of a workspace context, without its text."""
 
     path: str
     size: int = 0
@@ -196,7 +240,7 @@ class ContextState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The fill level of the model's context at the newest answer."""
+    """The tokens in the model's context at the newest answer, and their limit."""
 
     context_tokens: int | None = None
     context_limit: int | None = None
@@ -231,7 +275,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository as last seen."""
+    """The last known state of a repository."""
 
     root: str
     branch: str | None = None
@@ -429,11 +473,11 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
-    """The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this
-    call.
+    """The patterns of the rule that the answer "always" would create, for each scope.
 
-    None where no pattern can express it, such as for a call that is too long; then the user has to supply one. `tool`
-    is the name in the rule, for tools of MCP servers instead of the tool's own name.
+    `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no
+    pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule
+    if the tool is one of an MCP server.
     """
 
     chat: dict[str, str] | None = None
@@ -515,6 +559,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ContextFile, ...] = ()
     skills: tuple[str, ...] = ()
     mcp_servers: tuple[str, ...] = ()
+    chat_id: UUID | None = None
+    kind: str | None = None
+    outcome: str | None = None
+    report: str | None = None
+    report_bytes: int | None = None
+    error: str | None = None
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -534,7 +584,7 @@ class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A user message: its text parts, joined by line breaks."""
+    """A user message with its text parts, joined by line breaks."""
 
     id: int
     chat_id: UUID
@@ -584,11 +634,11 @@ class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """An approval rule.
 
-    `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
-    match; other arguments may have any value. The model gets `reason` when the rule denies.
+    `tool` is a glob for the tool's name, or `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
+    match; other arguments may have any value. The model gets `reason` if the rule denies.
 
-    `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
-    none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read.
+    `problem` is set for a stored rule that is no longer valid. If it restricts, it matches every call of its tool. If
+    it permits, it matches none. A rule with an unknown field cannot be read, because the field may narrow the rule.
     """
 
     tool: str
@@ -603,9 +653,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The search hit of a chat: the newest message of its family that matches. All null if only a title matches.
+    """The newest message of a chat's family that matches a search. All fields are null if only a title matches.
 
-    `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
+    `chat_id` is the chat of the message, which may be a subagent's. `snippet` is plain text around the match.
     """
 
     chat_id: UUID | None = None

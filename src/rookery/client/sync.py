@@ -34,11 +34,18 @@ class Rookery:
         token: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         max_retries: int = DEFAULT_RETRIES,
+        unix_socket: str | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,
     ) -> None:
         self._inner = AsyncRookery(
-            base_url, token=token, timeout=timeout, max_retries=max_retries, clock=clock, rng=rng
+            base_url,
+            token=token,
+            timeout=timeout,
+            max_retries=max_retries,
+            unix_socket=unix_socket,
+            clock=clock,
+            rng=rng,
         )
         portal = self._portal = Portal()
         self.chats = Chats(self._inner.chats, portal)

@@ -129,7 +129,9 @@ async def open_websocket(http: Http, path: str, query: requests.Query) -> Wire:
     request = http.stream_request(path, query)
     url = str(request.url)
     own = {name: value for name, value in request.headers.items() if name.lower() not in _OF_THE_HANDSHAKE}
-    is_direct = requests.is_loopback(url)
+    unix_socket = http.config.unix_socket
+    is_direct = unix_socket is not None or requests.is_loopback(url)
+    place: dict[str, Any] = {} if unix_socket is None else {"unix": True, "path": unix_socket}
     try:
         connection = await _Connect(
             url.replace("http", "ws", 1),
@@ -143,6 +145,7 @@ async def open_websocket(http: Http, path: str, query: requests.Query) -> Wire:
             ping_interval=None,  # the reader detects silence
             close_timeout=CLOSE_SECONDS,
             max_size=MAX_FRAME_BYTES,
+            **place,
         )
     except InvalidStatus as error:
         response = error.response

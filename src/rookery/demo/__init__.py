@@ -1,1 +1,1 @@
-"""The offline guide: a scripted model that answers new users and drives the real tools."""
+"""The offline guide: a script of the scripted model that answers new users and calls real tools."""

@@ -1,7 +1,7 @@
-"""The guide script: it understands plain requests and drives the real tools with them.
+"""The guide script: recognizes plain requests and calls the matching tools.
 
-It does not pretend to be intelligent: it introduces itself as a script, recognizes a dozen requests, and calls the
-matching tool. The rest of a turn is derived from its tool results, so it continues after a crash like any other model.
+It introduces itself as a script. Each step of a turn is derived from the prompt alone, so a turn continues after a
+crash like that of any other model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHO_I_AM = (
     "To talk to a language model instead, set ANTHROPIC_API_KEY or OPENAI_API_KEY before you start the server, "
     "or add a provider in the settings."
 )
-# Example requests, and the tools they need.
+# Example requests and the tools that they need.
 SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"write_file", "read_file", "edit_files", "execute"}), "take the tour"),
     (frozenset({"write_file", "execute"}), "write a Python script that counts to five"),
@@ -37,6 +37,8 @@ SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"write_file", "propose_plan"}), "make a plan to tidy the home directory"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask an agent to count the files in /etc"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask agents to count the files in /etc; name the kernel"),
+    (frozenset({"spawn_agent", "wait_agent"}), "delegate: list the files; run `uname -a`"),
+    (frozenset({"advisor"}), "ask the advisor: should I rewrite it or patch it?"),
     (frozenset({"process_list"}), "use the tool process_list"),
     (frozenset({"read_file"}), 'use the tool read_file with {"path": "/etc/hostname"}'),
 )
@@ -48,7 +50,7 @@ WRITING = frozenset({"write_file", "edit_files"})
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
 NEEDS_START = re.compile(r"use start_workspace", re.IGNORECASE)
-# The tools that act in a workspace; a chat without a workspace gets one before they are called.
+# Tools that need a workspace. A chat without a workspace gets one before they are called.
 WORKSPACE_TOOLS = frozenset(
     {
         *("read_file", "write_file", "edit_files", "execute", "attach_file", "propose_plan"),
@@ -61,6 +63,12 @@ MAX_SHOWN = 1500
 # The length and the number of messages that a summary repeats.
 MAX_QUOTE, MAX_QUOTES = 300, 20
 
+NOTICE = "<subagent-notice>"
+ADVICE = (
+    "I would take the smaller step first, and check it before the larger one: it is easier to take back. What would "
+    "change my mind is a deadline that leaves no time for two steps. (This advice is scripted; a language model reads "
+    "your work.)"
+)
 NOT_UNDERSTOOD = (
     "I follow fixed rules and have none for that. So that you see a turn with tools all the same, here is a short "
     "tour: I write a file, read it, edit it, and run a command on it."
@@ -68,13 +76,17 @@ NOT_UNDERSTOOD = (
 
 
 def guide(call: Call) -> Sequence[Step]:
-    """Return the next step of the turn: calls while there are rounds left, then a report of their results."""
+    """Return the next step of the turn: the next round of calls, or a report of all results."""
     if not call.tools and call.format is not None:
         return (Say(json.dumps(short_texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
     if call.purpose is Purpose.COMPACTION:
         return (Say(_summary(call.prompt)),)
+    if call.purpose is Purpose.ADVISOR:
+        return (Say(ADVICE),)
     results = results_since_user(call.prompt)
     asked = last_user_text(call.prompt).strip()
+    if asked.startswith(NOTICE):
+        return (Say(_noticed(asked)),)
     if not results and (answered := _answered(call.prompt, asked)) is not None:
         return (Say(answered),)
     request = understand(asked, call.prompt, results) or _instead(call, asked, results)
@@ -82,12 +94,12 @@ def guide(call: Call) -> Sequence[Step]:
 
 
 def tour(call: Call) -> Sequence[Step]:
-    """Start the tour for any message."""
+    """Return the next step of the tour, whatever the message is."""
     return _proceed(call, make_tour(call.prompt), results_since_user(call.prompt))
 
 
 def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request | None:
-    """Handle a message that matches no pattern: write a plan in plan mode, else offer the tour, once per chat."""
+    """Return a request for a message that matches no pattern: a plan in plan mode, else the tour, once per chat."""
     tools = _usable(call)
     if len(asked.split()) < 3 or "the tool " in asked:
         return None
@@ -100,7 +112,7 @@ def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request
 
 
 def _answered(prompt: Prompt, said: str) -> str | None:
-    """Acknowledge a choice, if the message before this one was a question with that choice."""
+    """Return an answer to a choice; None if the message does not answer a question of the guide."""
     before = [part for part in all_parts(prompt) if isinstance(part, PromptCall | PromptResult)]
     if len(before) < 2 or not isinstance(before[-1], PromptResult) or before[-1].name != "ask_user_question":
         return None
@@ -111,9 +123,8 @@ def _answered(prompt: Prompt, said: str) -> str | None:
     labels = {option.label.casefold() for question in questions for option in question.options}
     if said.casefold().strip(" .!") not in labels:
         return None
-    return (
-        f"You chose {said.strip(' .!')}. I follow fixed rules, so that is all I do with it; a language model goes on."
-    )
+    choice = said.strip(" .!")
+    return f"You chose {choice}. I follow fixed rules, so that is all I do with it; a language model would continue."
 
 
 class _Option(msgspec.Struct, frozen=True):
@@ -139,6 +150,8 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
     if missing := _missing(request, tools):
         names = ", ".join(missing)
         hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
+        if "advisor" in missing:
+            hint = " An administrator can turn on the advisor in the settings."
         it = "it" if len(missing) == 1 else "them"
         return (Say(f"I would use {names} for that, but this chat does not have {it}.{hint}\n\n{WHO_I_AM}"),)
     if (steps := _prepare(call.prompt, request, results, tools)) is not None:
@@ -154,12 +167,12 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
 
 
 def _offer(tools: set[str]) -> str:
-    """List the requests that work in this chat."""
+    """Return a list of the example requests that work in this chat."""
     is_planning = "propose_plan" in tools
     lines = [
         f"- {line}"
         for needed, line in SUGGESTIONS
-        # In plan mode only the plan is written.
+        # In plan mode, only the plan may be written.
         if needed <= tools and not (is_planning and needed & WRITING and "propose_plan" not in needed)
     ]
     return "\n".join(["Try one of these:", *lines]) if lines else NOTHING_TO_USE
@@ -180,7 +193,7 @@ def _rounds_done(request: Request, own: Sequence[PromptResult]) -> int:
 
 
 def _own(request: Request, results: Sequence[PromptResult]) -> list[PromptResult]:
-    """Return the results of the request itself, without those of creating and starting a workspace for it."""
+    """Return the results of the request, without those of creating and starting a workspace."""
     asked_for = {call.name for calls in request.rounds for call in calls}
     return [
         result
@@ -190,16 +203,16 @@ def _own(request: Request, results: Sequence[PromptResult]) -> list[PromptResult
 
 
 def _is_about_workspace(result: PromptResult) -> bool:
-    """Return whether a tool only reported that its workspace is missing or stopped."""
+    """Return whether the result is the error of a missing or stopped workspace."""
     return result.is_error and bool(NEEDS_WORKSPACE.search(result.text) or NEEDS_START.search(result.text))
 
 
 def _prepare(
     prompt: Prompt, request: Request, results: Sequence[PromptResult], tools: set[str]
 ) -> Sequence[Step] | None:
-    """Return the calls that must precede the tools of the request; None if there are none."""
+    """Return the calls that must precede those of the request; None if there are none."""
     names = {call.name for calls in request.rounds for call in calls}
-    if not names & WORKSPACE_TOOLS or names & PREPARATION:
+    if not (names & WORKSPACE_TOOLS or request.needs_workspace) or names & PREPARATION:
         return None
     by_name = {result.name: result for result in results}
     created, started = by_name.get("create_workspace"), by_name.get("start_workspace")
@@ -237,7 +250,7 @@ def _has_workspace(prompt: Prompt) -> bool:
 
 
 def _was_stopped(prompt: Prompt) -> bool:
-    """Return whether the last workspace operation of this chat was to stop it."""
+    """Return whether the last workspace operation of this chat was a stop."""
     life = [
         part.name
         for part in all_parts(prompt)
@@ -255,7 +268,7 @@ class _Templates(msgspec.Struct, frozen=True):
 
 
 def _simplest_template(result: PromptResult) -> str:
-    """Return a template without parameters: `blank` or `python` if they exist, else the first."""
+    """Return the id of a template: `python` or `blank` if they exist, else the first."""
     try:
         templates = msgspec.json.decode(result.text, type=_Templates).templates
     except msgspec.DecodeError:
@@ -265,12 +278,12 @@ def _simplest_template(result: PromptResult) -> str:
 
 
 def _account(results: Sequence[PromptResult]) -> str:
-    """Describe the results of the tools, with the relevant output."""
+    """Return a text about the results of all tools."""
     return "\n\n".join(map(_said, results))
 
 
 def _startup(result: PromptResult) -> str:
-    """Describe what went wrong during the setup of the workspace, if anything did."""
+    """Return a text about the failure of the workspace's startup script; empty if it did not fail."""
     how = field_of(result, "startup_script")
     if not how:
         return ""
@@ -307,6 +320,9 @@ def _said(result: PromptResult) -> str:
             return _reported(result)
         case "spawn_agent":
             return "The agent has started."
+        case "advisor":
+            told = field_of(result, "advice") or field_of(result, "reason")
+            return f"The advisor says:\n\n{_shown(told)}"
         case _:
             return f"{result.name} is done:\n\n```\n{_shown(result.text)}\n```" if result.text else "It is done."
 
@@ -314,13 +330,46 @@ def _said(result: PromptResult) -> str:
 def _how_it_ended(result: PromptResult) -> str:
     process, code = field_of(result, "background_process_id"), field_of(result, "exit_code")
     if error := field_of(result, "error"):
-        return f"The command {error}" + (f", and goes on as process {process}" if process else "")
+        return f"The command {error}" + (f", and continues as process {process}" if process else "")
     if process:
         return f"The command runs in the background as process {process}"
     return "The command finished" + (f" with exit code {code}" if code not in ("", "0") else "")
 
 
+def _noticed(text: str) -> str:
+    """Return a text about subagents that ended without a waiting `wait_agent` call."""
+    inner = text.replace(NOTICE, "").replace(NOTICE.replace("<", "</"), "")
+    return f"There is news of my subagents:\n\n{_shown(inner.strip())}"
+
+
+class _Agent(msgspec.Struct, frozen=True):
+    title: str = ""
+    report: str = ""
+    last_error: str = ""
+    timed_out: bool = False
+
+
+class _Agents(msgspec.Struct, frozen=True):
+    agents: tuple[_Agent, ...]
+
+
 def _reported(result: PromptResult) -> str:
+    try:
+        agents = msgspec.json.decode(result.text, type=_Agents).agents
+    except msgspec.DecodeError:
+        return _reported_one(result)
+    return "\n\n".join(map(_reported_of_many, agents))
+
+
+def _reported_of_many(agent: _Agent) -> str:
+    if agent.last_error:
+        return f"**{agent.title}** failed: {_shown(agent.last_error)}"
+    if agent.timed_out:
+        return f"**{agent.title}** is still at work."
+    return f"**{agent.title}** reports:\n\n{_shown(agent.report) or '(nothing)'}"
+
+
+def _reported_one(result: PromptResult) -> str:
     if error := field_of(result, "last_error"):
         return f"The agent failed: {_shown(error)}"
     if field_of(result, "timed_out"):
@@ -329,7 +378,7 @@ def _reported(result: PromptResult) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return the text, or its two ends: the relevant part of a log is often at its end."""
+    """Return the text, or its beginning and end if it is long."""
     if len(text) <= MAX_SHOWN:
         return text
     half = MAX_SHOWN // 2
@@ -337,7 +386,7 @@ def _shown(text: str) -> str:
 
 
 def _summary(prompt: Prompt) -> str:
-    """Summarize a chat without understanding it: repeat the requests in the user's own words."""
+    """Return a summary that repeats the user's requests."""
     asked = [text_of(message) for message in prompt.messages if message.role is Role.USER][:-1]
     lines = [f"- {' '.join(text.split())[:MAX_QUOTE]}" for text in asked[-MAX_QUOTES:] if text.strip()]
     used = sorted({part.name for part in all_parts(prompt) if isinstance(part, PromptResult)})

@@ -1,4 +1,4 @@
-"""The requests the guide understands, and the tool calls for each of them.
+"""The requests that the guide recognizes, and the tool calls of each.
 
 A request is parsed again at each step of its turn, from the message and the prompt alone.
 """
@@ -23,7 +23,7 @@ DIRECTORY = re.compile(r"^Working directory: (/\S+)$", re.MULTILINE)
 MAX_AGENTS = 4
 MAX_GOAL = 300
 TESTS = "if [ -f Makefile ]; then make test; else python3 -m unittest discover -v; fi 2>&1"
-# Commands that users may type without a prefix; everything else needs a verb such as "run".
+# Commands that are recognized without a verb such as "run".
 COMMANDS = frozenset(
     {
         *("ls", "pwd", "date", "uname", "whoami", "id", "df", "du", "free", "ps", "env", "echo", "cat", "head", "tail"),
@@ -37,15 +37,19 @@ for number in range(1, 6):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The calls of a request, in rounds: the calls of one round run in parallel. `outro` ends the report."""
+    """The calls of a request in rounds. The calls of one round run in parallel. `outro` is the end of the report.
+
+    `needs_workspace`: a workspace is made first although no call needs one, because the subagents work in it.
+    """
 
     intro: str
     rounds: tuple[tuple[CallTool, ...], ...]
     outro: str = ""
+    needs_workspace: bool = False
 
 
 def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> Request | None:
-    """Return the request in the text, or None if no pattern matches."""
+    """Return the request in the text; None if no pattern matches."""
     for pattern, make in _PATTERNS:
         if found := pattern.fullmatch(asked):
             return make(found, prompt, results)
@@ -126,8 +130,28 @@ def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> 
     return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)))
 
 
+def _delegate(found: re.Match[str], prompt: Prompt, results: Sequence[PromptResult]) -> Request:
+    """Return calls that let subagents work side by side, on the named tasks or on two of the guide's own."""
+    what = " ".join(found["what"].split())[:MAX_GOAL]
+    tasks = [task.strip() for task in what.split(";") if task.strip()][:MAX_AGENTS]
+    if len(tasks) < 2:
+        tasks = ["list the files", f"write {_folder(prompt)}/delegated.md with {what}"]
+    spawns = [CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]}) for task in tasks]
+    started = [field_of(result, "chat_id") for result in results if result.name == "spawn_agent"]
+    wait = CallTool("wait_agent", {"chat_ids": started})
+    return Request(
+        f"I will hand that to {len(tasks)} subagents, which work side by side, and wait for their reports.",
+        (tuple(spawns), (wait,)),
+        needs_workspace=True,
+    )
+
+
+def _ask_advisor(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
+    return Request("I will ask the advisor.", ((CallTool("advisor", {"question": found["what"].strip()}),),))
+
+
 def _use(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
-    """Parse a call of any tool by name, with the arguments as JSON, for tools without a plain request."""
+    """Return a call of any tool by its name, with the arguments as JSON."""
     try:
         args = msgspec.json.decode(found["args"] or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
@@ -149,7 +173,7 @@ def make_tour(prompt: Prompt, intro: str = "", outro: str = "") -> Request:
 
 
 def _write_script(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult]) -> Request:
-    """Write always the same script: the guide cannot program. The script is real, and it runs."""
+    """Return calls that write and run a script. It is always the same, because the guide cannot program."""
     path = f"{_folder(prompt)}/count.py"
     write = CallTool("write_file", {"path": path, "content": SCRIPT})
     run = CallTool("execute", {"command": f"python3 {path}", "timeout": "30s", "model_intent": "Run the script"})
@@ -168,7 +192,7 @@ def _ready_made(intro: str, command: str) -> Maker:
 
 
 def _bare(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
-    """Return the command if the line begins with a well-known one."""
+    """Return a call that runs the line if it begins with a well-known command."""
     if found["what"].split()[0] not in COMMANDS:
         return None
     return Request("I will run that.", ((CallTool("execute", {"command": found["what"], "timeout": "30s"}),),))
@@ -227,6 +251,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
             r" (?:to|and let (?:it|them)) (?P<what>.+?)",
             _spawn,
         ),
+        (r"delegate:? (?P<what>.+?)", _delegate),
+        (r"ask the advisor:? (?P<what>.+)", _ask_advisor),
         (r"ask me (?P<what>[^:]+?)(?:: (?P<options>.+?))?", _ask),
         (r"(?:make|write|propose|draft) (?:a|the) plan (?:to|for) (?P<what>.+?)", _plan),
         (r"(?P<what>[a-z0-9]+(?: .+)?)", _bare),
@@ -250,13 +276,13 @@ def system_text(prompt: Prompt) -> str:
 
 
 def _folder(prompt: Prompt) -> str:
-    """Return the folder for files: the workspace's directory, once it is known."""
+    """Return the folder for files: the working directory of the workspace if it is known, else the home directory."""
     found = DIRECTORY.search(system_text(prompt))
     return found[1] if found else HOME
 
 
 def field_of(result: PromptResult | None, name: str) -> str:
-    """Return a member of a result that is a JSON object; empty if there is none."""
+    """Return a field of a result that is a JSON object; empty if there is none."""
     try:
         value = msgspec.json.decode(result.text) if result else None
     except msgspec.DecodeError:

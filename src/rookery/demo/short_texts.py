@@ -1,6 +1,6 @@
-"""Offline titles, labels and summaries of a chat, made without understanding it.
+"""Titles, labels and summaries of the scripted model, made from words of the chat.
 
-They consist of the chat's own words. The member names of the requested object determine which text is wanted.
+The field names of the requested object determine which text is made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rookery.domain.chat import titles
 MAX_ASKED = 5
 MAX_ASKED_WORDS = 12
 MAX_ANSWER_WORDS = 25
-MAX_PIECE = 120  # characters of a request or an answer: six of them make a summary
+MAX_PIECE = 120  # characters of a request or an answer in a summary, which has at most six of them
 LABEL_TITLE_WORDS = 4
 
 _LABELLED = re.compile(r"\ATitle: (?P<title>[^\n]*)\nState: (?P<state>[^\n]*)\n\n(?P<answer>.*)\Z", re.DOTALL)
@@ -25,7 +25,7 @@ _FAILED = re.compile(r"\bfailed\b|\bexit code\b|\bcould be (?:made|started)\b")
 
 
 def make_object(schema: Mapping[str, Any], text: str) -> dict[str, object]:
-    """Return an object of this shape about the text."""
+    """Return an object of this schema about the text."""
     properties = schema.get("properties") or {}
     return {name: _value(name, declared, text) for name, declared in properties.items()}
 
@@ -46,7 +46,7 @@ def _value(name: str, schema: object, text: str) -> object:
 
 
 def title(text: str) -> str:
-    """Return the first words of the request."""
+    """Return a title: the first words of the request."""
     words = text.replace("`", "").split()
     if not words:
         return titles.EMPTY_TITLE
@@ -55,7 +55,7 @@ def title(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Return how a turn ended, as far as its last words show it."""
+    """Return a label that describes how a turn ended, from the words of its last answer."""
     found = _LABELLED.match(text)
     if found is None:
         return titles.FINISHED_LABEL
@@ -68,8 +68,8 @@ def label(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """Return the user's request and the end of the last answer."""
-    # The text before the first speaker, then speaker and message alternate.
+    """Return a summary: the user's requests and the end of the last answer."""
+    # The first piece is the text before the first speaker. Then speakers and messages alternate.
     pieces = _SPEECH.split(text)
     speeches = list(zip(pieces[1::2], pieces[2::2], strict=True))
     asked = [_words(said, MAX_ASKED_WORDS) for who, said in speeches if who == "User" and said.strip()]
@@ -90,7 +90,7 @@ def _last_sentence(answer: str) -> str:
 
 
 def _words(text: str, count: int) -> str:
-    """Return at most this many words, in one line without sentence ends."""
+    """Return at most this many words on one line, without periods."""
     whole = " ".join(_SENTENCE_END.sub(" ", text).split())
     short = " ".join(whole.split()[:count])[:MAX_PIECE].strip(" .,;")
     return short + ("\N{HORIZONTAL ELLIPSIS}" if len(short) < len(whole.strip(" .,;")) else "")

@@ -1,8 +1,7 @@
-"""Deltas: which live parts belong together, how they are joined, and the JSON that clients receive.
+"""Deltas: decides which live parts are merged, merges them, and encodes the JSON that clients receive.
 
-Two facts the code does not show: joining must not change what `domain.chat.interrupted_step` makes of the parts, and a
-part that carries anything besides its text (a provider's signature, an end time, a whole result) is never joined to
-others.
+Merging must not change the rows that `domain.chat.interrupted_step` makes from the parts. A part that contains anything
+besides its text (a signature of the provider, an end time, a whole result) is never merged with others.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 
-# Sequence number of the last part inside, number of parts inside, and the bytes of the `message_part` event.
+# The sequence number of the last merged part, the number of merged parts, and the bytes of the `message_part` event.
 PartEvent: TypeAlias = tuple[int, int, bytes]
 
 
 class MessagePart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message_part", gc=False):
-    """The stream's `message_part` event: `n` adjacent parts, of which `seq` is the last, sent as one."""
+    """The `message_part` event of a stream: `n` adjacent parts merged into one; `seq` is the number of the last."""
 
     seq: int
     role: Role
@@ -39,7 +38,8 @@ def encode(seq: int, role: Role, part: Part, *, n: int = 1) -> bytes:
     try:
         return _encoder.encode(MessagePart(seq, role, part, n))
     except UnicodeEncodeError:
-        # Half a character, as some servers split them. Storing repairs it, and the preview shows what will be stored.
+        # The part ends or begins with half a surrogate pair, because some servers split characters. It is shown as it
+        # will be stored.
         (mended,) = parts.decode(parts.encode((part,)))
         return _encoder.encode(MessagePart(seq, role, mended, n))
 
@@ -50,8 +50,8 @@ def decode(data: bytes) -> MessagePart:
 
 
 def piece(part: Part) -> str | None:
-    """Return the text this part adds to the stretch it belongs to; None if it stands alone."""
-    # In this order: it runs for every token, and most are text.
+    """Return the text of a part that may be merged with its neighbors; None if it may not."""
+    # Text is checked first, because this runs for every token.
     if isinstance(part, Text):
         return part.text if part.provider_meta is None else None
     if isinstance(part, Reasoning):
@@ -64,21 +64,24 @@ def piece(part: Part) -> str | None:
     return None
 
 
-def continues(stretch: Part, part: Part) -> bool:
-    """Return whether two pieces of one role belong together. A reasoning block is identified by its start time."""
-    if isinstance(stretch, Text):
-        return isinstance(part, Text) and stretch.refusal is part.refusal
-    if isinstance(stretch, Reasoning):
-        return isinstance(part, Reasoning) and stretch.created_at == part.created_at
-    if isinstance(stretch, ToolCall):
-        return isinstance(part, ToolCall) and stretch.tool_call_id == part.tool_call_id
-    if isinstance(stretch, ToolResult):
-        return isinstance(part, ToolResult) and stretch.tool_call_id == part.tool_call_id
+def continues(first: Part, part: Part) -> bool:
+    """Return whether a piece can be merged with the first piece, which has the same role.
+
+    The start time identifies a reasoning block.
+    """
+    if isinstance(first, Text):
+        return isinstance(part, Text) and first.refusal is part.refusal
+    if isinstance(first, Reasoning):
+        return isinstance(part, Reasoning) and first.created_at == part.created_at
+    if isinstance(first, ToolCall):
+        return isinstance(part, ToolCall) and first.tool_call_id == part.tool_call_id
+    if isinstance(first, ToolResult):
+        return isinstance(part, ToolResult) and first.tool_call_id == part.tool_call_id
     return False
 
 
 def joined(first: Part, text: str) -> Part:
-    """Return the first of several pieces that continue each other, with the text of all."""
+    """Return the first of several pieces with the joined text of all."""
     match first:
         case Text():
             return Text(text, first.refusal)
@@ -89,33 +92,30 @@ def joined(first: Part, text: str) -> Part:
         case ToolResult():
             return msgspec.structs.replace(first, result_delta=text)
         case _:
-            raise TypeError(f"A {type(first).__name__} is not a piece of anything.")
+            raise TypeError(f"A {type(first).__name__} cannot be merged.")
 
 
 def merged(events: Iterable[PartEvent]) -> list[PartEvent]:
-    """Merge neighboring events that continue each other. Works from the bytes, for any holder of them.
-
-    Events without such a neighbor keep their bytes.
-    """
+    """Merge neighboring encoded events where possible. The other events keep their bytes."""
     result: list[PartEvent] = []
-    stretch: _Stretch | None = None
+    run: _MergedRun | None = None
     for event in events:
         message = _decoder.decode(event[2])
         text = piece(message.part)
-        if stretch is not None and text is not None and stretch.takes(message):
-            stretch.add(event, text)
+        if run is not None and text is not None and run.takes(message):
+            run.add(event, text)
             continue
-        if stretch is not None:
-            result.append(stretch.event())
-        stretch = None if text is None else _Stretch(event, message, text)
-        if stretch is None:
+        if run is not None:
+            result.append(run.event())
+        run = None if text is None else _MergedRun(event, message, text)
+        if run is None:
             result.append(event)
-    if stretch is not None:
-        result.append(stretch.event())
+    if run is not None:
+        result.append(run.event())
     return result
 
 
-class _Stretch:
+class _MergedRun:
     __slots__ = ("_first", "_last", "_message", "_n", "_pieces")
 
     def __init__(self, event: PartEvent, message: MessagePart, text: str) -> None:

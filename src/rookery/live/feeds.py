@@ -1,8 +1,8 @@
 """A feed: numbered, encoded parts that any number of readers follow, each at its own pace.
 
-A reader is a cursor, not a queue: the writer never waits, and a slow reader costs its own subscription and no
-additional memory. The part buffer keeps one feed for each episode; a replica that mirrors another's episode keeps the
-same. Used on the event loop's thread only.
+A reader is a cursor and has no queue, so the writer never waits and a slow reader needs no memory. The part buffer has
+one feed per episode, and a replica that relays an episode of another replica has one as well. Feeds are used on the
+event loop's thread only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.runtime.clock import Clock
 
-# A reader further behind than this gets neighboring parts merged.
+# A reader with more unread parts than this receives them merged.
 MERGE_ABOVE_PARTS = 64
-# One frame of a link or a socket. Also bounds the work of one merge: at most about 4,000 parts.
+# The size of one batch, which becomes one frame. It also limits one merge to about 4,000 parts.
 MAX_BATCH_BYTES = 256 * 1024
 
 
 class EndReason(StrEnum):
-    """Why a subscription ended: all was read, the feed reached its cap, the reader stalled, or the process stops."""
+    """The reason why a subscription ended.
+
+    `closed`: everything was read. `truncated`: the feed reached its size limit. `evicted`: the reader stalled.
+    `shutdown`: the process is stopping.
+    """
 
     CLOSED = "closed"
     TRUNCATED = "truncated"
@@ -33,7 +37,7 @@ class EndReason(StrEnum):
 
 
 class Feed:
-    """Events in order of `seq`, and their readers. `on_empty` is called when the last reader has left."""
+    """Events in the order of `seq`, and their readers. `on_empty` is called when the last reader has left."""
 
     __slots__ = ("_clock", "_end", "_events", "_idle", "_offsets", "_on_empty", "_seqs", "_subscriptions")
 
@@ -42,10 +46,10 @@ class Feed:
         self._on_empty = on_empty
         self._events: list[PartEvent] = []
         self._seqs: list[int] = []
-        # Bytes before each event, and after the last.
+        # The number of bytes before each event; the last item is the total.
         self._offsets = [0]
         self._subscriptions: dict[Subscription, None] = {}
-        # Readers that have read everything. Only they are woken: the others know that there is more.
+        # Readers that have read everything. Only they are notified of new events.
         self._idle: dict[Subscription, None] = {}
         self._end: EndReason | None = None
 
@@ -59,7 +63,7 @@ class Feed:
 
     @property
     def end(self) -> EndReason | None:
-        """The reason of the end, set once nothing more will be added."""
+        """The reason of the end; None while events may be added."""
         return self._end
 
     @property
@@ -67,7 +71,7 @@ class Feed:
         return len(self._subscriptions)
 
     def append(self, event: PartEvent) -> None:
-        """Add the next event and wake waiting readers. The caller numbers events without gaps."""
+        """Add the next event and notify idle readers. The caller numbers the events without gaps."""
         self._events.append(event)
         self._seqs.append(event[0])
         self._offsets.append(self._offsets[-1] + len(event[2]))
@@ -78,7 +82,7 @@ class Feed:
                 subscription._has_more(now)
 
     def finish(self, reason: EndReason) -> None:
-        """Mark the feed as complete. Readers get the rest, then the reason. The first call counts."""
+        """Mark the feed as complete. Readers get the remaining events and then the reason. The first call counts."""
         if self._end is not None:
             return
         self._end = reason
@@ -86,43 +90,43 @@ class Feed:
             subscription._finish(reason)
 
     def cut(self, reason: EndReason) -> None:
-        """End every subscription now, whether or not it has read everything."""
+        """End every subscription now, even if it has unread events."""
         self._end = self._end or reason
         for subscription in tuple(self._subscriptions):
             subscription._finish(reason)
 
     def evict_stalled(self, before: float) -> int:
-        """End the subscriptions that have had something to read since `before` and did not read."""
+        """End the subscriptions that have had unread events since `before`. Return their number."""
         stalled = [each for each in self._subscriptions if each._is_stalled(before)]
         for subscription in stalled:
             subscription._finish(EndReason.EVICTED)
         return len(stalled)
 
     def subscribe(self, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
-        """Read from `from_seq` on. Close the subscription after use: `with feed.subscribe() as events`.
+        """Subscribe from `from_seq` on. Close the subscription after use: `with feed.subscribe() as events`.
 
-        `wake` serves a reader that waits for other things too: it is called, from inside `append`, when there is
-        something to `pull` after a pull that emptied the feed, and when the subscription ends.
+        A reader that waits for several sources passes `wake`. It is called when a new event arrives after a `pull` that
+        left nothing unread, and when the subscription ends.
         """
         if from_seq < 1:
             raise ValueError(f"Parts are numbered from 1; there is no part {from_seq}.")
         subscription = Subscription(self, from_seq, wake)
         self._subscriptions[subscription] = None
-        subscription._settle(self._index(from_seq), self._clock.monotonic())
+        subscription._update_pending(self._index(from_seq), self._clock.monotonic())
         return subscription
 
     def _index(self, seq: int) -> int:
-        """Return the index of the event that contains this number, or will."""
+        """Return the index of the event that contains this number, or will contain it."""
         return bisect_left(self._seqs, seq)
 
     def _take(self, start: int) -> tuple[list[PartEvent], int]:
-        """Return what to read next from `start`, and where to go on after it."""
+        """Return the next batch from index `start`, and the index after it."""
         events = self._events
         behind = len(events) - start
         limit = self._offsets[start] + MAX_BATCH_BYTES
         if behind <= MERGE_ABOVE_PARTS and self._offsets[-1] <= limit:
             return events[start:], len(events)
-        # A single event over the limit is returned alone.
+        # An event that alone exceeds the limit is returned alone.
         stop = max(start + 1, bisect_right(self._offsets, limit) - 1)
         taken = events[start:stop]
         return (deltas.merged(taken) if behind > MERGE_ABOVE_PARTS else taken), stop
@@ -135,9 +139,9 @@ class Feed:
 
 
 class Subscription:
-    """One reader: an async iterator of batches, or `pull` for a reader that does its own waiting.
+    """One reader of a feed: an async iterator of batches, or `pull` for a reader that waits by itself.
 
-    A wait may be cancelled and repeated; nothing is lost, because only a returned batch moves the cursor.
+    A wait may be cancelled and repeated without loss, because only a returned batch moves the cursor.
     """
 
     __slots__ = ("_end", "_feed", "_is_open", "_next_seq", "_pending_since", "_waiter", "_wake")
@@ -153,28 +157,28 @@ class Subscription:
 
     @property
     def end(self) -> EndReason | None:
-        """Why it ended; None while it goes on, and when the reader closed it."""
+        """The reason of the end; None while the subscription is open, or if the reader closed it."""
         return self._end
 
     @property
     def has_more(self) -> bool:
-        """Whether the last `pull` left something; in that case no wake-up follows."""
+        """Whether the last `pull` left unread events. If so, `wake` is not called for them."""
         return self._pending_since is not None
 
     @property
     def next_seq(self) -> int:
-        """The number of the first unread part: where a new subscription would go on."""
+        """The number of the first unread part."""
         return self._next_seq
 
     def pull(self) -> list[PartEvent]:
-        """Return everything to read, up to about 256 KiB; empty when there is nothing now, or nothing more (`end`)."""
+        """Return the unread events, up to about 256 KiB. Empty if there are none; then check `end`."""
         if not self._is_open:
             return []
         feed = self._feed
         batch, stop = feed._take(feed._index(self._next_seq))
         if batch:
             self._next_seq = batch[-1][0] + 1
-        self._settle(stop, None)
+        self._update_pending(stop, None)
         return batch
 
     async def __anext__(self) -> list[PartEvent]:
@@ -189,8 +193,8 @@ class Subscription:
         return self
 
     def close(self) -> None:
-        """Leave the feed. A task that waits for this subscription is woken and gets no more parts."""
-        self._leave(None)
+        """End the subscription. A task that waits for it is woken and gets no more parts."""
+        self._end_with(None)
 
     def __enter__(self) -> Subscription:
         return self
@@ -209,30 +213,30 @@ class Subscription:
         finally:
             self._waiter = None
 
-    def _settle(self, position: int, now: float | None) -> None:
-        """Note whether there is more to read at `position`, and end when there never will be."""
+    def _update_pending(self, position: int, now: float | None) -> None:
+        """Update whether there are unread events at `position`. End the subscription if the feed is complete."""
         feed = self._feed
         if position < len(feed._events):
             self._pending_since = feed._clock.monotonic() if now is None else now
         elif feed._end is not None:
-            self._leave(feed._end)
+            self._end_with(feed._end)
         else:
             self._pending_since = None
             feed._idle[self] = None
 
     def _has_more(self, now: float) -> None:
         self._pending_since = now
-        self._rouse()
+        self._notify()
 
     def _is_stalled(self, before: float) -> bool:
         return self._pending_since is not None and self._pending_since <= before
 
     def _finish(self, reason: EndReason) -> None:
         if self._is_open:
-            self._leave(reason)
-            self._rouse()
+            self._end_with(reason)
+            self._notify()
 
-    def _leave(self, reason: EndReason | None) -> None:
+    def _end_with(self, reason: EndReason | None) -> None:
         if not self._is_open:
             return
         self._is_open = False
@@ -240,9 +244,9 @@ class Subscription:
         self._feed._remove(self)
         if reason is None:
             self._wake = None
-            self._rouse()
+            self._notify()
 
-    def _rouse(self) -> None:
+    def _notify(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         if self._wake is not None:

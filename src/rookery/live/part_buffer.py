@@ -1,16 +1,15 @@
 """The part buffer: live parts of running steps, numbered, merged and bounded.
 
-Viewers read it, and an interruption saves its drafts. It is in memory and used on the event loop's thread only; adding
-a part never waits. Losing it costs the preview and the uncommitted output that an interruption would have saved, never
-anything committed. The creator of an episode must close it, however its step ends: closed episodes are collected, open
-ones are not.
+Streams read it, and the interrupt task saves its drafts. It is in memory and used on the event loop's thread only;
+adding a part never waits. If it is lost, the preview and the unsaved output of interrupted steps are lost, but nothing
+committed. The creator of an episode must close it; open episodes are never dropped.
 
-Deltas that continue each other share one number: a delta after a silence is shown immediately, those after it are
-collected for a moment. This keeps previews smooth, episodes small and tokens cheap: see benchmarks/part_buffer.py.
+Deltas that can be merged share one number. A delta after a silence is published immediately; the deltas after it are
+collected for the merge window. This keeps episodes small and tokens cheap, see benchmarks/part_buffer.py.
 
     PartBufferError
     ├── EpisodeExists, EpisodeNotFound, EpisodeClosed
-    ├── EpisodeFull      the cap was reached; nothing more is shown
+    ├── EpisodeFull      the size limit was reached; no more parts are published
     └── BufferClosed     this process is stopping
 """
 
@@ -33,20 +32,19 @@ from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, ToolResult
 from rookery.live import deltas
 from rookery.live.feeds import EndReason, Feed, Subscription
-from rookery.live.limits import PartLimits
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger
 
 log = get_logger("live.part_buffer")
 
-# Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
+# The interval of the sweep, which finds stalled readers. A pass reads a few hundred episodes.
 SWEEP_SECONDS = 1.0
-# Chosen: with their writes, a fraction of a millisecond.
-FLUSHED_AT_ONCE = 8
+# This many flushes and the writes that they cause take a fraction of a millisecond.
+FLUSHES_PER_CALLBACK = 8
 
 
 class EpisodeKey(NamedTuple):
-    """One attempt at one step of a chat; attempts count from 1."""
+    """Identifies one attempt at one step of a chat. Attempts are counted from 1."""
 
     chat_id: ChatId
     history_version: int
@@ -54,19 +52,19 @@ class EpisodeKey(NamedTuple):
 
 
 class PartBufferError(Exception):
-    """Base of everything the part buffer raises on purpose. A generation goes on without preview."""
+    """Base class of the part buffer's errors. They are no reason to stop a generation."""
 
 
 class EpisodeExists(PartBufferError):
     def __init__(self, key: EpisodeKey) -> None:
         self.key = key
-        super().__init__(f"The {_name(key)} exists already; its attempt was taken or interrupted.")
+        super().__init__(f"The {_name(key)} already exists; its attempt has begun or was interrupted.")
 
 
 class EpisodeNotFound(PartBufferError):
     def __init__(self, key: EpisodeKey) -> None:
         self.key = key
-        super().__init__(f"There is no {_name(key)} in this process, or not any more.")
+        super().__init__(f"There is no {_name(key)} in this process.")
 
 
 class EpisodeClosed(PartBufferError):
@@ -78,7 +76,7 @@ class EpisodeClosed(PartBufferError):
 class EpisodeFull(PartBufferError):
     def __init__(self, key: EpisodeKey) -> None:
         self.key = key
-        super().__init__(f"The {_name(key)} is full; nothing more of it is shown until it is committed.")
+        super().__init__(f"The {_name(key)} is full; the rest is shown when it is committed.")
 
 
 class BufferClosed(PartBufferError):
@@ -91,8 +89,28 @@ def _name(key: EpisodeKey) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PartLimits:
+    """Limits of the part buffer: size and age of episodes, and the merging of deltas."""
+
+    episode_max_bytes: int = 4 * 1024 * 1024
+    episode_retention_seconds: float = 15.0
+    # Limit of all closed episodes together. The oldest episodes without readers are dropped first.
+    closed_max_bytes: int = 64 * 1024 * 1024
+    subscriber_stall_seconds: float = 10.0
+    merge_window_ms: float = 30.0
+    merge_chars: int = 512
+    # Shorter than `llm.http.GATHER_SECONDS`, so that text that the HTTP client has collected does not wait again.
+    # Streams of 50 and more pieces a second are merged here.
+    quiet_ms: float = 22.0
+
+
+@dataclass(frozen=True, slots=True)
 class PartBufferStats:
-    """`episodes` includes awaited and closed ones. `dropped` and `evicted` count since the start of the process."""
+    """Numbers of the part buffer. `episodes` includes awaited and closed ones.
+
+    `dropped` counts the parts that were not published, and `evicted` the readers that stalled, since the start of the
+    process.
+    """
 
     episodes: int
     open_episodes: int
@@ -117,9 +135,9 @@ class _State(Enum):
 
 
 class Episode:
-    """The parts of one attempt. Made by `PartBuffer.create_episode`; the generation keeps it and adds to it.
+    """The parts of one attempt, made by `PartBuffer.create_episode`.
 
-    `_live` is what an interruption saves: complete parts. The feed holds what clients may see of them.
+    `_live` holds the complete parts, which an interruption saves. The feed holds what clients may see of them.
     """
 
     __slots__ = (
@@ -130,12 +148,12 @@ class Episode:
         "_last_seq",
         "_limits",
         "_live",
+        "_merge_base",
         "_pending",
         "_role",
         "_shown_at",
         "_size_bytes",
         "_state",
-        "_stretch",
         "_thread",
         "_unshown_bytes",
         "_was_created",
@@ -151,30 +169,30 @@ class Episode:
         self._buffer = buffer
         self._limits = buffer._limits
         self._thread = buffer._thread
-        # Kept here as well as in the feed: they are read for every token.
+        # Copies of the feed's values, because they are read for every token.
         self._last_seq = 0
         self._size_bytes = 0
         self._is_full = False
         self._unshown_bytes = 0
-        # By its key: a reference to the episode itself would form a cycle, and the garbage collector looks at such old
-        # objects only after very many turns.
-        self._feed = Feed(buffer._clock, partial(buffer._left, key))
+        # The callback gets the key. A reference to the episode would be a cycle, which the garbage collector would free
+        # much later.
+        self._feed = Feed(buffer._clock, partial(buffer._on_last_unsubscribed, key))
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
         self._was_created = False
-        # The merge window: pieces without a number yet, and the first of them; when there are none, the piece before
-        # them.
+        # The merge window: the unnumbered pieces, and the part that they are merged with. That is the first of them, or
+        # the last published piece if there are none.
         self._pending: list[str] = []
         self._chars = 0
-        self._stretch: Part | None = None
+        self._merge_base: Part | None = None
         self._role = Role.ASSISTANT
         self._shown_at = -math.inf
 
     def add_part(self, role: Role, part: Part) -> int:
-        """Show the part, now or at the end of the merge window, and return its number.
+        """Publish the part, now or at the end of the merge window, and return its number.
 
-        Pieces of text that are joined get the same number. Raises `EpisodeClosed`, `EpisodeFull` or `BufferClosed`;
-        none of them is a reason to stop a generation.
+        Merged pieces have the same number. Raise `EpisodeClosed`, `EpisodeFull` or `BufferClosed`; none of them is a
+        reason to stop a generation.
         """
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
         if self._state is not _State.OPEN:
@@ -182,12 +200,12 @@ class Episode:
         text = deltas.piece(part)
         if text is None:
             self._add_whole(role, part)
-        elif role is self._role and self._stretch is not None and deltas.continues(self._stretch, part):
+        elif role is self._role and self._merge_base is not None and deltas.continues(self._merge_base, part):
             self._collect(part, text)
         else:
             self.flush()
-            # An empty piece only announces a block; the first text after it must be shown without delay.
-            self._stretch = part if text else None
+            # An empty piece only announces a block. The first text after it is published without delay.
+            self._merge_base = part if text else None
             self._role = role
             self._publish(role, part, shown=part)
         if self._is_full:
@@ -196,23 +214,23 @@ class Episode:
         return self._last_seq + 1 if self._pending else self._last_seq
 
     def flush(self) -> None:
-        """Number and show the contents of the merge window."""
+        """Number and publish the contents of the merge window."""
         if not self._pending:
             return
-        assert self._stretch is not None, "pieces without a first one"
-        part = self._stretch if len(self._pending) == 1 else deltas.joined(self._stretch, "".join(self._pending))
+        assert self._merge_base is not None, "pending pieces have a first one"
+        part = self._merge_base if len(self._pending) == 1 else deltas.joined(self._merge_base, "".join(self._pending))
         self._pending.clear()
         self._chars = 0
         self._publish(self._role, part, shown=part)
 
     def draft(self) -> tuple[LivePart, ...] | None:
-        """Return all parts so far, for `interrupted_step.rows`; None for an episode that was not created here."""
+        """Return all parts so far; None if no generation of this process created the episode."""
         self.flush()
         return tuple(self._live) if self._was_created else None
 
     @property
     def held_bytes(self) -> int:
-        """Its size in memory: its parts, and their encoded form."""
+        """The approximate size in memory of the parts and their encoded form."""
         return 2 * self._size_bytes + self._unshown_bytes
 
     def _open(self) -> None:
@@ -244,7 +262,7 @@ class Episode:
 
     def _collect(self, part: Part, text: str) -> None:
         if not self._pending:
-            self._stretch = part
+            self._merge_base = part
             if self._buffer._clock.monotonic() >= self._shown_at + self._limits.quiet_ms / 1000:
                 self._publish(self._role, part, shown=part)
                 return
@@ -252,20 +270,20 @@ class Episode:
         self._pending.append(text)
         self._chars += len(text)
         if self._chars >= self._limits.merge_chars:
-            # The window's timer stays: the pieces that follow are only shown a little earlier.
+            # The window's timer is not reset, so the pieces that follow are published a little earlier.
             self.flush()
 
     def _add_whole(self, role: Role, part: Part) -> None:
         self.flush()
-        self._stretch = None
+        self._merge_base = None
         for shown in parts.client_view((part,)):
             self._publish(role, part, shown=shown)
 
     def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
         self._shown_at = self._buffer._clock.monotonic()
         if self._is_full:
-            # The draft outlives the preview: an interruption saves it, and the step holds the same text anyway. Only
-            # the running output of tools is unbounded, and no interruption saves that.
+            # The draft still grows, because an interruption saves it. The live output of tools is left out, because it
+            # is unlimited and never saved.
             if not (isinstance(part, ToolResult) and part.result_delta is not None):
                 self._live.append(LivePart(role, part))
                 self._unshown_bytes += getsizeof(deltas.piece(part) or "")
@@ -285,7 +303,7 @@ class Episode:
 
 
 class PartBuffer:
-    """All episodes of this process. Create it on the event loop, run `run` in a task, `close` it at the end."""
+    """All episodes of a process. Create it on the event loop, run `run` in a task, and `close` it at the end."""
 
     def __init__(self, clock: Clock, *, limits: PartLimits | None = None, call_later: CallLater | None = None) -> None:
         self._clock = clock
@@ -293,23 +311,20 @@ class PartBuffer:
         self._call_later: CallLater = call_later or asyncio.get_running_loop().call_later
         self._thread = get_ident()
         self._episodes: dict[EpisodeKey, Episode] = {}
-        # In the order in which they were closed.
+        # Closed episodes, in the order of their end.
         self._closed: dict[EpisodeKey, Episode] = {}
-        # One window for all: a timer for each episode would cost more than what it shows.
+        # All episodes share one merge window, because a timer per episode would cost more than the text it publishes.
         self._in_window: dict[Episode, None] = {}
         self._window: Timer | None = None
         # Episodes whose window has ended and that were not flushed yet.
         self._due: dict[Episode, None] = {}
-        self._turn: Timer | None = None
+        self._flush_timer: Timer | None = None
         self._is_closed = False
         self._dropped = 0
         self._evicted = 0
 
     def create_episode(self, key: EpisodeKey) -> Episode:
-        """Open an episode and adopt earlier subscribers.
-
-        Raises `EpisodeExists` when it is open, or was closed before.
-        """
+        """Open an episode, which may already have subscribers. Raise `EpisodeExists` if it is open or was closed."""
         self._check()
         self._collect()
         episode = self._episodes.get(key) or self._add(key)
@@ -321,9 +336,9 @@ class PartBuffer:
         return self._get(key).add_part(role, part)
 
     def close_episode(self, key: EpisodeKey) -> tuple[LivePart, ...] | None:
-        """End the episode and return its draft; None when no generation here created it. Idempotent.
+        """Close the episode and return its draft; None if no generation of this process created it. Idempotent.
 
-        An unknown key is closed all the same: a late generation must not be able to add anything.
+        An unknown key is closed as well, so that a late generation cannot open it.
         """
         self._check()
         episode = self._episodes.get(key) or self._add(key)
@@ -333,33 +348,30 @@ class PartBuffer:
         return episode.draft()
 
     def get_parts(self, key: EpisodeKey) -> tuple[LivePart, ...]:
-        """Return the parts of an episode so far, merged."""
+        """Return the merged parts of an episode so far."""
         self._check()
         self._collect()
         draft = self._get(key).draft()
         return draft or ()
 
     def start_model_invocation(self, key: EpisodeKey) -> None:
-        """Note that the model's stream is being opened now."""
+        """Record that the model's stream is being opened now."""
         episode = self._get(key)
         if episode._state is not _State.OPEN:
             raise episode._refusal()
         episode.model_invoked_at = self._clock.now()
 
     def model_invoked_at(self, key: EpisodeKey) -> datetime | None:
-        """Return when the model's stream was opened; None if never, or if the episode is unknown.
-
-        Call it before closing.
-        """
+        """Return when the model's stream was opened; None if it was not. Call this before the episode is closed."""
         self._check()
         episode = self._episodes.get(key)
         return None if episode is None else episode.model_invoked_at
 
     def subscribe(self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
-        """Replay an episode from a number on, then follow it. An episode that does not exist yet is waited for.
+        """Replay an episode from a number on, and then follow it. The episode need not exist yet.
 
-        See `Feed.subscribe`. Leave with `close`, or `with`, even after a cancellation: an episode that has only
-        subscribers ends with the last of them.
+        See `Feed.subscribe`. Always close the subscription: an episode that was never created is dropped with its last
+        subscriber.
         """
         self._check()
         known = self._episodes.get(key)
@@ -377,8 +389,7 @@ class PartBuffer:
                 self.sweep()
 
     def sweep(self) -> None:
-        """End the subscriptions of stalled readers, and drop closed episodes that are too old or exceed the memory
-        limit."""
+        """End the subscriptions of stalled readers. Drop closed episodes that are too old or exceed the size limit."""
         self._check()
         before = self._clock.monotonic() - self._limits.subscriber_stall_seconds
         for episode in tuple(self._episodes.values()):
@@ -390,10 +401,10 @@ class PartBuffer:
                 break
             if not episode._feed.subscriber_count:
                 excess -= episode.held_bytes
-                self._forget(episode)
+                self._drop(episode)
 
     def close(self) -> None:
-        """End all subscriptions; every later call raises `BufferClosed`, except this one."""
+        """End all subscriptions. Later calls of other methods raise `BufferClosed`."""
         if self._is_closed:
             return
         self._check()
@@ -415,12 +426,12 @@ class PartBuffer:
         )
 
     def _enter_window(self, episode: Episode) -> None:
-        """Show the contents of the episode when the window ends, which another episode may have begun."""
+        """Flush the episode when the merge window ends. Another episode may have begun the window."""
         if episode in self._due:
-            return  # its flush is near, and includes this
+            return  # the flush that is due includes this piece
         self._in_window[episode] = None
         if self._window is None:
-            self._window = self._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
+            self._window = self._call_later(self._limits.merge_window_ms / 1000, self._on_window_end)
 
     def _leave_window(self, episode: Episode) -> None:
         self._in_window.pop(episode, None)
@@ -428,30 +439,30 @@ class PartBuffer:
         if self._window is not None and not self._in_window:
             self._window.cancel()
             self._window = None
-        if self._turn is not None and not self._due:
-            self._turn.cancel()
-            self._turn = None
+        if self._flush_timer is not None and not self._due:
+            self._flush_timer.cancel()
+            self._flush_timer = None
 
-    def _window_ended(self) -> None:
+    def _on_window_end(self) -> None:
         self._window = None
         self._due.update(self._in_window)
         self._in_window = {}
-        if self._turn is None:
+        if self._flush_timer is None:
             self._flush_some()
 
     def _flush_some(self) -> None:
-        """Flush some of the episodes that are due; the others follow after the event loop has run other callbacks.
+        """Flush some of the episodes that are due. The others follow after the event loop has run other callbacks.
 
-        Every flush wakes the tasks that write to clients. Flushing all together would delay new messages, and the first
-        token of each step, for as long as it takes to write to every client.
+        Every flush wakes the tasks that write to clients. If all episodes were flushed together, new messages and first
+        tokens would wait until every client is written to.
         """
-        self._turn = None
-        for _ in range(min(len(self._due), FLUSHED_AT_ONCE)):
+        self._flush_timer = None
+        for _ in range(min(len(self._due), FLUSHES_PER_CALLBACK)):
             episode = next(iter(self._due))
             del self._due[episode]
             episode.flush()
         if self._due:
-            self._turn = self._call_later(0, self._flush_some)
+            self._flush_timer = self._call_later(0, self._flush_some)
 
     def _check(self) -> None:
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
@@ -473,9 +484,9 @@ class PartBuffer:
         before = self._clock.monotonic() - self._limits.episode_retention_seconds
         for episode in tuple(self._closed.values()):
             if episode.closed_at is not None and episode.closed_at > before:
-                return  # those after it were closed later
+                return  # the episodes after this one were closed later
             if not self._is_kept(episode):
-                self._forget(episode)
+                self._drop(episode)
 
     def _is_kept(self, episode: Episode) -> bool:
         if episode._feed.subscriber_count:
@@ -484,13 +495,13 @@ class PartBuffer:
             return episode._state is _State.OPEN
         return self._clock.monotonic() - episode.closed_at < self._limits.episode_retention_seconds
 
-    def _left(self, key: EpisodeKey) -> None:
-        """Note that the last subscriber of an episode has left: the episode may be dropped."""
+    def _on_last_unsubscribed(self, key: EpisodeKey) -> None:
+        """Drop the episode if it is not needed without subscribers."""
         episode = self._episodes.get(key)
         if episode is not None and not self._is_kept(episode):
-            self._forget(episode)
+            self._drop(episode)
 
-    def _forget(self, episode: Episode) -> None:
+    def _drop(self, episode: Episode) -> None:
         if self._episodes.get(episode.key) is episode:
             del self._episodes[episode.key]
             self._closed.pop(episode.key, None)

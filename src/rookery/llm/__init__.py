@@ -1,4 +1,4 @@
-"""Language models: one protocol, native wires for the common providers, a bridge to the others, an offline model.
+"""Language models: one protocol, native wires for the common providers, a bridge to all others, and an offline model.
 
-This package knows prompts, but not workers, HTTP endpoints or chats. Start with `types`, then read one wire.
+This package knows prompts, but no workers, API endpoints or chats. Start with `types`, then read one wire.
 """

@@ -1,4 +1,4 @@
-"""Reasoning effort: the efforts a chat may request, the effort of a turn, and the nearest one the model supports."""
+"""Reasoning efforts: parsing, the limit of a model config, and the nearest effort that a model supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANK = {effort: rank for rank, effort in enumerate(SCALE)}
 
 
 def parse(text: str | None) -> Effort | None:
-    """Parse the effort named in a request. Raise `InvalidInput` for a name that is not on the scale."""
+    """Parse the effort in a request. Raise `InvalidInput` for a name that is not on the scale."""
     if text is None:
         return None
     try:
@@ -23,22 +23,19 @@ def parse(text: str | None) -> Effort | None:
 
 
 def selectable(allowed: EffortRange | None) -> tuple[Effort, ...]:
-    """Return the efforts a user can choose for a model config: the scale up to its maximum. Empty if it has no
-    range."""
+    """Return the efforts that a user can choose: the scale up to the config's maximum. Empty without a range."""
     return () if allowed is None else SCALE[: _RANK[allowed.max] + 1]
 
 
 def effective(requested: Effort | None, allowed: EffortRange | None) -> Effort | None:
-    """Return the effort of a turn. A config without a range ignores requests; a request above its maximum is
-    lowered."""
+    """Return the effort of a turn: the requested one, limited by the config's maximum. None without a range."""
     if allowed is None:
         return None
     return min(requested or allowed.default, allowed.max, key=_RANK.__getitem__)
 
 
 def nearest_supported(effort: Effort, supported: Sequence[Effort]) -> Effort | None:
-    """Return the lowest supported effort that is not below the request, else the highest. None if the model has
-    none."""
+    """Return the lowest supported effort that is not below `effort`, else the highest. None if none is supported."""
     if not supported:
         return None
     ranked = sorted(supported, key=_RANK.__getitem__)

@@ -1,7 +1,7 @@
-"""Readers for a provider's error response: its body, its headers, and the numbers in its text. Pure; they never raise.
+"""Parsing of error responses: codes and texts of the body, delays and ids of the headers, numbers in the text.
 
-All input comes from outside. A field that cannot be read is treated as missing, and text that users see is cut to one
-bounded line without secrets.
+All functions are pure and never raise. An invalid field counts as missing. Text for users is cut to one line without
+secrets.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 from rookery.llm.types import MAX_DETAIL
 from rookery.telemetry.redaction import hide_secrets, printable
 
-# Removes secrets from a text. It must see the whole text: it does not recognize half a secret.
+# Removes secrets from a text. Pass the whole text before it is cut, because half a secret is not recognized.
 Hide = Callable[[str], str]
-by_look: Hide = hide_secrets
-# Chosen: enough to show what was wrong with a call. The model sees this text again.
+default_hide: Hide = hide_secrets
+# Limit of an invalid tool call, which is sent to the model again.
 MAX_FAILED_GENERATION = 4000
 
 
 def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
-    """Return the codes and the text of an error response. HTML pages have neither: they are not meant for a chat."""
+    """Return the codes and the text of an error response. HTML pages have neither, because they are not shown."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -41,10 +41,10 @@ def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
 
 
 def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]:
-    """Read `{"error": {...}}`, `{"error": "text"}` or top-level fields, the forms that providers and gateways use."""
+    """Return the codes and the text of `{"error": {...}}`, `{"error": "text"}` or a document with top-level fields."""
     error = document.get("error")
     inner = error if isinstance(error, dict) else {}
-    # `{"error": "Bad Request", "message": "why"}`: next to a message, the error is only a title, and perhaps a code.
+    # In `{"error": "Bad Request", "message": "why"}`, the error is only a title, and perhaps a code.
     texts = (inner.get("message"), document.get("message"), error, document.get("detail"))
     text = next((said for said in texts if isinstance(said, str) and said.strip()), "")
     title = error if isinstance(error, str) and error != text and not re.search(r"\s", error) else None
@@ -54,7 +54,7 @@ def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]
 
 
 def find_failed_generation(body: bytes) -> str | None:
-    """Return the tool call that a provider could not parse, as the model wrote it (Groq), cut to a bounded size."""
+    """Return the text of a tool call that the provider (Groq) could not parse, cut to `MAX_FAILED_GENERATION`."""
     if b'"failed_generation"' not in body:
         return None
     try:
@@ -71,20 +71,19 @@ def _shown(text: str) -> str:
 
 
 class Wrapped(msgspec.Struct, frozen=True):
-    """The response of another server. `text` is empty if its body holds nothing readable."""
+    """The response of another server, which a gateway quotes. `text` is empty if the body has none."""
 
     status: int
     codes: tuple[str, ...]
     text: str
 
 
-# Every group is bounded or stops at a quote: the text comes from outside, and matching must take linear time.
+# Every group is bounded or stops at a quote, so that matching takes linear time.
 _WRAPPED = re.compile(r'\b[A-Z]{3,7} "[^"]*": (\d{3})\b[^{]{0,100}(?=\{)')
 
 
 def unwrap(text: str) -> Wrapped | None:
-    """Return the inner response of `METHOD "url": code text {json}`, the form in which gateways and libraries quote
-    it."""
+    """Return the quoted response in `METHOD "url": code text {json}`, the form that gateways and libraries use."""
     found = _WRAPPED.search(text)
     if found is None:
         return None
@@ -94,8 +93,10 @@ def unwrap(text: str) -> Wrapped | None:
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> timedelta | None:
-    """Return the delay the provider asks for. Milliseconds win over seconds and dates; unreadable values are
-    ignored."""
+    """Return the delay that the provider requests.
+
+    Milliseconds precede seconds and dates; invalid values are ignored.
+    """
     milliseconds = _float(headers.get("retry-after-ms"))
     if milliseconds is not None and milliseconds > 0:
         return _wait(milliseconds / 1000)
@@ -109,7 +110,7 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -
         moment = parsedate_to_datetime(value.strip())
     except (ValueError, IndexError, OverflowError):
         return None
-    # A date without a zone is in one of HTTP's old forms, which are all GMT.
+    # A date without a zone has one of HTTP's old forms, which are all in GMT.
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return _wait((aware - (now or datetime.now(UTC))).total_seconds())
 
@@ -123,12 +124,12 @@ def _float(value: str | None) -> float | None:
 
 
 def _wait(seconds: float) -> timedelta:
-    # Longer delays are capped at a year: no call waits that long, and later dates may not be representable.
+    # Delays are limited to a year, because later dates may not be representable.
     return timedelta(seconds=min(max(seconds, 0.0), 31_536_000.0))
 
 
-def find_request_id(headers: Mapping[str, str], hide: Hide = by_look) -> str | None:
-    """Return the provider's id of this request, which its support asks for."""
+def find_request_id(headers: Mapping[str, str], hide: Hide = default_hide) -> str | None:
+    """Return the provider's id of the request, which its support needs."""
     value = headers.get("request-id") or headers.get("x-request-id")
     return printable(hide(value))[:200] if value else None
 
@@ -137,22 +138,22 @@ _URL = re.compile(r"(?<=[A-Za-z0-9+.-])(://)([^\s\"'<>/?#]*)([^\s\"'<>?#]*)[^\s\
 
 
 def bare_urls(text: str) -> str:
-    """Return the text with userinfo, query and fragment removed from every URL: all three may hold keys."""
+    """Return the text without the userinfo, query and fragment of URLs, which may contain keys."""
     return _URL.sub(lambda match: match[1] + match[2].rpartition("@")[2] + match[3], text)
 
 
 def clean_detail(text: str, hide: Hide = hide_secrets, *, max_chars: int = MAX_DETAIL) -> str | None:
-    """Return one bounded line that may be shown: no secrets, no control characters."""
+    """Return the text as one line of at most `max_chars`, without secrets and control characters; None if empty."""
     line = printable(" ".join(hide(text).split()))
     if not line:
         return None
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
-# Bounded, and anchored at the first digit: a long run of digits would otherwise be searched from each of them.
+# The pattern begins at the first digit, because a search from every digit of a long number would be slow.
 _DIGITS = r"(?<![\d,])(\d[\d,]{0,30})"
 _USED_OVER_MAX = re.compile(rf"{_DIGITS}\s{{0,5}}tokens?\s{{0,5}}>\s{{0,5}}{_DIGITS}")
-# Anthropic, when prompt and answer together are too long: `188240 + 21333 > 200000`.
+# Anthropic, if prompt and answer together are too long: `188240 + 21333 > 200000`.
 _SUM_OVER_MAX = re.compile(rf"{_DIGITS} \+ {_DIGITS} > {_DIGITS}")
 _WINDOW = r"(?:maximum (?:context|prompt|input) length|context (?:window|size|limit))"
 _MAX_THEN_USED = re.compile(
@@ -169,7 +170,7 @@ _MAX_ONLY = re.compile(rf"(?:{_WINDOW} (?:is|of)|maximum of|limit of|available c
 
 
 def find_context_numbers(text: str) -> tuple[int | None, int | None]:
-    """Return the number of tokens used and the maximum, as far as the text names them."""
+    """Return the number of used tokens and the maximum, if the text contains them."""
     lowered = text.lower()
     if match := _USED_OVER_MAX.search(lowered):
         return _number(match[1]), _number(match[2])

@@ -1,13 +1,13 @@
-"""Errors of model calls, and the one table that maps a provider's response to a `ProviderError`.
+"""Errors of model calls, and the table that maps a provider's error response to a `ProviderError`.
 
 LlmError
-├── TransportError    no answer, or only part of one: `reason` names what happened to the connection
+├── TransportError    no answer or only a part of it; `reason` is the fault of the connection
 ├── EventTooLarge     a server-sent event above the size limit
-├── CallFailed        `generate` met an error; the `ProviderError` is in `error`
+├── CallFailed        a call ended with an error; `error` is the `ProviderError`
 └── NoObject          `generate_object` got an answer that is not the requested object
 
-Code above `llm/` never reads status codes: kinds and the retry flag are decided here. Every text that users see passes
-`hide`, because providers often quote the key they refuse.
+Only this package reads status codes; other packages use the kind and the retry flag. Every text for users passes
+`hide`, because providers often quote the key that they refuse.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import msgspec
 
 from rookery.llm import error_bodies
 from rookery.llm.error_bodies import Hide
-from rookery.llm.replay_ladder import find_replay_fault
 from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
 from rookery.telemetry.redaction import hide_secrets
 
-# Longer delays are not waited for: the user can better decide what to do meanwhile.
+# A provider that requests a longer delay ends the turn with an error.
 MAX_RETRY_AFTER = timedelta(seconds=600)
 _MAX_CODE = 100
 _NO_HEADERS: Mapping[str, str] = {}
@@ -35,8 +34,8 @@ class LlmError(Exception):
     """Base class of all exceptions that this package raises on purpose."""
 
 
-class Broken(StrEnum):
-    """The way a connection failed."""
+class TransportFault(StrEnum):
+    """The fault of a connection."""
 
     CONNECT = "connect"
     CERTIFICATE = "certificate"
@@ -46,9 +45,9 @@ class Broken(StrEnum):
 
 
 class TransportError(LlmError):
-    """Raised when there is no answer or only part of one. The text never holds headers, userinfo or a query."""
+    """Raised when there is no answer or only a part of it. The text never contains headers, userinfo or a query."""
 
-    def __init__(self, reason: Broken, detail: str) -> None:
+    def __init__(self, reason: TransportFault, detail: str) -> None:
         self.reason = reason
         self.detail = error_bodies.bare_urls(detail)
         super().__init__(self.detail)
@@ -61,8 +60,7 @@ class EventTooLarge(LlmError):
 
 
 class CallFailed(LlmError):
-    """Raised when a call of `generate` ends in an error. `usage` is the reported usage so far, of all tries
-    together."""
+    """Raised when a call ends with an error. `usage` is the reported usage of all tries."""
 
     def __init__(self, error: ProviderError, usage: Usage) -> None:
         self.error = error
@@ -71,24 +69,23 @@ class CallFailed(LlmError):
 
 
 class NoObject(LlmError):
-    """Raised when the model answered twice and neither answer was the object. `usage` is that of both tries."""
+    """Raised when neither of two answers is the requested object. `usage` is the usage of both."""
 
     def __init__(self, raw_text: str, usage: Usage, *, finish_reason: FinishReason) -> None:
         self.raw_text = raw_text
         self.usage = usage
         self.finish_reason = finish_reason
-        super().__init__(
-            f"The model did not answer with the object it was asked for (it stopped with {finish_reason})."
-        )
+        super().__init__(f"The model did not answer with the requested object (finish reason: {finish_reason}).")
 
 
 # The table
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: matches by any of status, code or words. Codes and words are compared in lower case.
+    """One row of the table. It matches by status, code or words; codes and words are in lower case.
 
-    With a status in `unless_statuses` the words do not match. With `own_text` the provider's text is not searched.
+    The words do not match a response with a status in `unless_statuses`. With `own_text`, the provider's text is not
+    searched.
     """
 
     kind: ErrorKind
@@ -105,7 +102,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def has_code(self, codes: Iterable[str]) -> bool:
         return any(code in self.codes or any(part in code for part in self.code_parts) for code in codes)
 
-    def is_said(self, status: int | None, text: str, own: str) -> bool:
+    def matches(self, status: int | None, text: str, own: str) -> bool:
         if status in self.statuses:
             return True
         if status in self.unless_statuses:
@@ -155,7 +152,7 @@ _USAGE = Rule(
     codes=_codes("insufficient_quota", "billing_error"),
     texts=("insufficient_quota", "ai budget of"),
 )
-# A 429 that mentions a quota is a rate limit: several providers use that word for their requests per minute.
+# A 429 that mentions a quota is a rate limit, because several providers call their requests per minute a quota.
 _USAGE_WORDS = Rule(
     kind=ErrorKind.USAGE_LIMIT,
     retry=False,
@@ -209,7 +206,7 @@ _REJECTED = Rule(
 _NOT_FOUND = Rule(
     kind=ErrorKind.CONFIG,
     retry=False,
-    message="{provider} did not find what it was asked for. Check the base URL of this provider and the model's name.",
+    message="{provider} did not find the requested resource. Check the provider's base URL and the model's name.",
 )
 _FORBIDDEN = Rule(
     kind=ErrorKind.AUTH,
@@ -222,7 +219,7 @@ _FORBIDDEN = Rule(
 _RATE_LIMIT = Rule(
     kind=ErrorKind.RATE_LIMIT,
     retry=True,
-    message="{provider} limits how often it can be asked. Try again later, or raise the limit there.",
+    message="{provider} limits the rate of requests. Try again later, or raise the limit there.",
     statuses=_statuses(429),
     codes=_codes("rate_limit_error", "rate_limit_exceeded"),
     texts=("rate limit", "rate_limit", "rate-limited", "too many requests"),
@@ -266,7 +263,7 @@ _REDIRECT = Rule(
 _OTHER = Rule(
     kind=ErrorKind.GENERIC,
     retry=False,
-    message="{provider} answered in a way that is not understood. Look at the detail, and at the base URL.",
+    message="{provider} sent an unexpected answer. Check the detail and the base URL.",
 )
 _INVALID_CALL = Rule(
     kind=ErrorKind.INVALID_TOOL_CALL,
@@ -280,11 +277,11 @@ _REPLAY = Rule(
     message="{provider} does not accept the history of this chat. Edit an earlier message, or use another model.",
 )
 
-# Names and numbers of RFC 9113. If the peer sent one of these resets, a retry may succeed; other resets are permanent.
+# Names and numbers of RFC 9113. After one of these resets by the peer, a retry may succeed; other resets are permanent.
 _PASSING_RESETS = r"(?:no_error|internal_error|refused_stream|cancel|enhance_your_calm)"
 _PASSING_NUMBERS = rf"(?:errorcodes\.)?(?:{_PASSING_RESETS}|0|2|7|8|11), remote_reset:true"
-# A reset of one HTTP/2 stream, as Go's and Python's libraries print it. Its code decides, even if the words beside it
-# suggest a timeout.
+# A reset of an HTTP/2 stream, as the libraries of Go and Python print it. Its code decides, even if the text mentions a
+# timeout.
 _LASTING_RESET = msgspec.structs.replace(
     _OTHER,
     pattern=re.compile(
@@ -292,7 +289,8 @@ _LASTING_RESET = msgspec.structs.replace(
         rf"|<streamreset stream_id:\d+, error_code:(?!{_PASSING_NUMBERS})"
     ),
 )
-# Not if the request itself is at fault: such refusals quote it, and tools often have a parameter named timeout.
+# These words do not count if the request is invalid: such responses quote it, and tools often have a parameter
+# "timeout".
 _UNREACHABLE_WORDS = msgspec.structs.replace(
     _UNREACHABLE,
     statuses=frozenset(),
@@ -305,8 +303,8 @@ _UNREACHABLE_WORDS = msgspec.structs.replace(
     unless_statuses=_statuses(400, 404, 422),
 )
 
-# The first match wins; a code beats all statuses and words. Configuration errors stand before the rows that they are an
-# exception to: a missing model is "not found" at 403, 429 and 503 as well.
+# The first match wins; a code precedes all statuses and words. Configuration errors are before more general rows,
+# because some servers report a missing model with 403, 429 or 503.
 _BEFORE_CODES: tuple[Rule, ...] = (CHAIN_BROKEN, CLOSED_EARLY)
 _RULES: tuple[Rule, ...] = (
     _OVERLOADED,
@@ -330,26 +328,26 @@ _RULES: tuple[Rule, ...] = (
 def find_rule(
     status: int | None, codes: Iterable[str], *, text: str, own: str | None = None, is_transport: bool = False
 ) -> Rule | None:
-    """Return the row for a failure, or None if nothing in it is known. Codes and texts are in lower case.
+    """Return the row for a failure; None if no row matches. Codes and texts are in lower case.
 
-    `own` is the text without the quoted response of the provider, where both are known. With `is_transport` the type of
-    the exception already shows that the connection broke.
+    `own` is the text without the quoted response of the provider. With `is_transport`, the type of the exception shows
+    that the connection broke.
     """
     own, named = text if own is None else own, tuple(codes)
     for rule in _BEFORE_CODES:
-        if rule.has_code(named) or rule.is_said(status, text, own):
+        if rule.has_code(named) or rule.matches(status, text, own):
             return rule
     for rule in _RULES:
         if rule.has_code(named):
             return rule
     for rule in _RULES:
-        if rule.is_said(status, text, own) or (is_transport and rule is _UNREACHABLE_WORDS):
+        if rule.matches(status, text, own) or (is_transport and rule is _UNREACHABLE_WORDS):
             return rule
     return None
 
 
 def _by_status(status: int | None) -> Rule:
-    """Return what a bare status means to a client, for responses without a known code or word."""
+    """Return the row for a status, for responses without a known code or word."""
     match status:
         case 400 | 422:
             return _REJECTED
@@ -377,13 +375,13 @@ def classify(
 ) -> ProviderError:
     """Classify an error response by its status, its codes (most specific first) and its text.
 
-    Errors inside a stream have no status. `headers` have lower-case names. `provider` is the display name; the message
-    starts with it.
+    Errors inside a stream have no status. `headers` have lower-case names. `provider` is the display name for the
+    message.
     """
     named = tuple(code for code in codes if isinstance(code, str) and code)
     detail = text
     if wrapped := error_bodies.unwrap(text):
-        # A gateway quotes the response of another server. Its own status is kept if it is specific.
+        # A gateway quotes the response of another server. The status of the gateway is used if it is an error.
         status = wrapped.status if status in (None, 200) else status
         named, detail = (*named, *wrapped.codes), wrapped.text or text
     folded = tuple(code.lower() for code in named)
@@ -421,22 +419,22 @@ def _rule(fault: ReplayFault | None) -> Rule | None:
 
 
 def is_chain_broken(error: ProviderError) -> bool:
-    """Return whether the provider no longer has the answer that the request built on: a full request helps."""
+    """Return whether the provider no longer has the answer that the request refers to. A full request helps."""
     said = (error.detail or "").lower()
-    return CHAIN_BROKEN.has_code(((error.code or "").lower(),)) or CHAIN_BROKEN.is_said(None, said, said)
+    return CHAIN_BROKEN.has_code(((error.code or "").lower(),)) or CHAIN_BROKEN.matches(None, said, said)
 
 
-_TRANSPORT_RULES: Mapping[Broken, Rule] = {
-    Broken.CONNECT: _UNREACHABLE,
-    Broken.WRITE: _UNREACHABLE,
-    Broken.CUT: CLOSED_EARLY,
-    # A retry does not help with any of these.
-    Broken.CERTIFICATE: Rule(
+_TRANSPORT_RULES: Mapping[TransportFault, Rule] = {
+    TransportFault.CONNECT: _UNREACHABLE,
+    TransportFault.WRITE: _UNREACHABLE,
+    TransportFault.CUT: CLOSED_EARLY,
+    # A retry does not help for the following two.
+    TransportFault.CERTIFICATE: Rule(
         kind=ErrorKind.CONFIG,
         retry=False,
         message="The certificate of {provider} could not be verified. Check its base URL and the trusted authorities.",
     ),
-    Broken.REQUEST: Rule(
+    TransportFault.REQUEST: Rule(
         kind=ErrorKind.CONFIG,
         retry=False,
         message="No request could be made for {provider}. Check its base URL, its headers and its key.",
@@ -445,26 +443,29 @@ _TRANSPORT_RULES: Mapping[Broken, Rule] = {
 
 
 def from_transport(provider: str, error: TransportError, *, hide: Hide = hide_secrets) -> ProviderError:
-    """Describe a connection that could not be made or broke."""
-    return made(provider, _TRANSPORT_RULES[error.reason], error.detail, hide=hide)
+    """Return the error for a connection that could not be opened or broke."""
+    return make_error(provider, _TRANSPORT_RULES[error.reason], error.detail, hide=hide)
 
 
 def truncated(provider: str) -> ProviderError:
-    """Describe a stream that was closed properly, but before the answer was complete."""
-    return made(provider, _TRANSPORT_RULES[Broken.CUT], "stream closed before the response completed")
+    """Return the error for a stream that was closed before the answer was complete."""
+    return make_error(provider, _TRANSPORT_RULES[TransportFault.CUT], "stream closed before the response completed")
 
 
 def unreadable(provider: str, detail: str, *, hide: Hide = hide_secrets) -> ProviderError:
-    """Describe a response of status 200 in an unknown format: often a gateway's page, which is gone at the next try."""
+    """Return the error for a response with status 200 in an unknown format.
+
+    It is retryable, because it is often an HTML page of a gateway.
+    """
     rule = Rule(
         kind=ErrorKind.GENERIC,
         retry=True,
-        message="{provider} sent an answer that cannot be read. Try again; if it stays so, check the base URL.",
+        message="{provider} sent an answer that cannot be read. Try again; if it fails again, check the base URL.",
     )
-    return made(provider, rule, detail, hide=hide)
+    return make_error(provider, rule, detail, hide=hide)
 
 
-def made(provider: str, rule: Rule, detail: str, *, hide: Hide = hide_secrets) -> ProviderError:
+def make_error(provider: str, rule: Rule, detail: str, *, hide: Hide = hide_secrets) -> ProviderError:
     return ProviderError(
         kind=rule.kind,
         message=rule.message.format(provider=provider),
@@ -483,8 +484,7 @@ def from_response(
     now: datetime | None = None,
     hide: Hide = hide_secrets,
 ) -> ProviderError:
-    """Describe an error response with a body: JSON in one of the usual envelopes, a line of text, or an HTML page,
-    which is not shown."""
+    """Return the error for an error response. Its body may be JSON, a line of text, or an HTML page."""
     codes, text = error_bodies.read_body(body, headers.get("content-type", ""))
     if not text and 300 <= status < 400:
         text = "Location: " + error_bodies.bare_urls(headers.get("location", "unknown"))
@@ -498,3 +498,48 @@ def from_response(
         failed_generation=error_bodies.find_failed_generation(body),
         hide=hide,
     )
+
+
+# Refusals of the replayed history. Most providers report them only in their text.
+
+_FAULT_CODES = {
+    "invalid_encrypted_content": ReplayFault.UNPROVEN_REASONING,
+    "tool_use_failed": ReplayFault.INVALID_CALL,
+}
+_FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
+    (re.compile(r"bound to a different conversation"), ReplayFault.STALE_THINKING),
+    (
+        re.compile(
+            r"\A(?=.*signature)(?=.*thinking)|invalid_encrypted_content|item with id .{1,200}not found"
+            r"|without its required '?reasoning'? item|without its required following item",
+            re.DOTALL,
+        ),
+        ReplayFault.UNPROVEN_REASONING,
+    ),
+    (
+        re.compile(
+            r"no tool (output|call) found for (function|custom tool|computer|tool) call"
+            r"|tool_use ids were found without tool_result"
+            r"|tool_use ids must be unique|multiple tool_result blocks with id|unexpected tool_use_id found"
+            r"|duplicate item found with id|duplicate (tool|call|item)\w* ids?"
+            r"|tool_calls'? must be followed by tool messages|'?tool'? must be a response to a prece"
+        ),
+        ReplayFault.BROKEN_PAIRS,
+    ),
+    # An item that the API has sent itself, with a field that it does not accept in a request.
+    (re.compile(r"unknown parameter: '?input\[\d+\]"), ReplayFault.UNKNOWN_ITEM),
+)
+# 404 means that a stored item is gone. Errors inside a stream have no status or 200.
+_FAULT_STATUSES = frozenset({None, 200, 400, 404})
+
+
+def find_replay_fault(status: int | None, codes: Iterable[str], text: str) -> ReplayFault | None:
+    """Return the fault that this refusal reports; None if it is not about the replayed history."""
+    if status not in _FAULT_STATUSES:
+        return None
+    for code in codes:
+        if code in _FAULT_CODES:
+            return _FAULT_CODES[code]
+    # Providers differ in whether they quote names with backquotes.
+    plain = text.replace("`", "").lower()
+    return next((fault for pattern, fault in _FAULT_TEXTS if pattern.search(plain)), None)

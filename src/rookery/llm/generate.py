@@ -1,7 +1,7 @@
-"""Complete answers from streams: `generate` for text and calls, `generate_object` for one object of a given shape.
+"""Complete answers: `generate` returns text and calls, `generate_object` returns one object of a given schema.
 
-Wires have no second path without streaming; both functions drain `stream()`. Usage is always reported, also when the
-answer is unusable.
+Both read `stream()` to its end, because wires have no path without streaming. Both always report the usage, even if the
+answer is invalid.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T", bound=BaseModel)
 
 _MAX_PROBLEMS = 20
 _MAX_NAME = 64
-# The part of an invalid answer that is shown to the model again.
+# Limit of an invalid answer that is sent to the model again.
 _MAX_SHOWN = 8_000
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete answer. `calls` are all tool calls, including those the provider executed."""
+    """A complete answer. `calls` includes the calls that the provider executed."""
 
     text: str
     reasoning: str
@@ -61,7 +61,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """An object that passed its validation. `usage` is that of all tries."""
+    """A valid object. `usage` is the usage of all tries."""
 
     value: T
     usage: Usage
@@ -70,7 +70,7 @@ class ObjectResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 async def generate(model: LanguageModel, call: Call) -> Response:
-    """Return the complete answer, or raise `CallFailed` with the error and the usage so far."""
+    """Return the complete answer. Raise `CallFailed` with the error and the usage so far."""
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
@@ -109,7 +109,7 @@ async def generate(model: LanguageModel, call: Call) -> Response:
 
 
 class Strategy(IntEnum):
-    """Ways to make a model answer with an object, the most reliable first."""
+    """The ways to request an object, from the most to the least reliable."""
 
     FORMAT = 1
     TOOL = 2
@@ -119,12 +119,12 @@ class Strategy(IntEnum):
 async def generate_object(
     model: LanguageModel, call: Call, schema: type[T], *, from_text: Callable[[str], T | None] | None = None
 ) -> ObjectResult[T]:
-    """Return an answer of this shape. After an invalid answer the model sees its faults and is asked once more; then
-    `NoObject` is raised.
+    """Return an object of this schema. Raise `NoObject` after two invalid answers.
 
-    `from_text` builds the object from an answer in plain text, if plain text is acceptable.
+    After the first invalid answer, the model is called again and shown the faults. `from_text` makes the object from an
+    answer in plain text.
 
-    If a server refuses a strategy (its capabilities were guessed), the next simpler one is tried; if it refuses the
+    If a server refuses a strategy, the next one is tried, because its capabilities may be guessed. If it refuses the
     temperature, the call is repeated without it.
     """
     strategy = _first_strategy(model.caps)
@@ -133,13 +133,13 @@ async def generate_object(
     tries = 0
     while True:
         try:
-            response = await generate(model, _shaped(attempt, schema, strategy, caps=model.caps))
+            response = await generate(model, _apply_strategy(attempt, schema, strategy, caps=model.caps))
         except CallFailed as failure:
             usage = add_usage(usage, failure.usage)
             if attempt.temperature is not None and _refuses_temperature(failure):
                 call, attempt = (msgspec.structs.replace(each, temperature=None) for each in (call, attempt))
                 continue
-            if strategy is Strategy.PROMPT or not _refuses_the_form(failure):
+            if strategy is Strategy.PROMPT or not _refuses_strategy(failure):
                 raise CallFailed(failure.error, usage) from None
             strategy = Strategy(strategy + 1)
             continue
@@ -160,8 +160,8 @@ def _first_strategy(caps: Capabilities) -> Strategy:
     return Strategy.FORMAT if caps.json_schema else Strategy.TOOL
 
 
-def _refuses_the_form(failure: CallFailed) -> bool:
-    """Return whether the server does not support formats or tools: it answers 400 or 422 before it reads anything."""
+def _refuses_strategy(failure: CallFailed) -> bool:
+    """Return whether the server does not support the strategy. It then answers with 400 or 422."""
     error = failure.error
     return error.kind is ErrorKind.CONFIG and error.status in (400, 422) and error.code != "model_not_found"
 
@@ -170,8 +170,8 @@ def _refuses_temperature(failure: CallFailed) -> bool:
     return failure.error.status in (400, 422) and "temperature" in (failure.error.detail or "").lower()
 
 
-def _shaped(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Capabilities) -> Call:
-    """Return the call with this strategy applied. The call's own tools are left out: they would compete."""
+def _apply_strategy(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Capabilities) -> Call:
+    """Return the call with this strategy and without the call's own tools."""
     name, form = object_name(schema), closed_schema(schema)
     plain = msgspec.structs.replace(call, tools=(), tool_choice="auto", format=None)
     match strategy:
@@ -181,14 +181,16 @@ def _shaped(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Ca
             tool = Tool(name=name, description=f"Give your answer ({name}) by calling this tool.", input_schema=form)
             if caps.forced_tool_choice:
                 return msgspec.structs.replace(plain, tools=(tool,), tool_choice=name)
-            asking = _asking(plain, f"Give your answer by calling the tool {name}, and only so.")
-            return msgspec.structs.replace(asking, tools=(tool,))
+            prompted = _with_user_text(plain, f"Give your answer by calling the tool {name}, and only so.")
+            return msgspec.structs.replace(prompted, tools=(tool,))
         case Strategy.PROMPT:
             schema_text = json.dumps(form, ensure_ascii=False, sort_keys=True)
-            return _asking(plain, f"Answer with one JSON object of this schema and nothing else:\n{schema_text}")
+            return _with_user_text(
+                plain, f"Answer with one JSON object of this schema and nothing else:\n{schema_text}"
+            )
 
 
-def _asking(call: Call, text: str) -> Call:
+def _with_user_text(call: Call, text: str) -> Call:
     return _with_messages(call, PromptMessage(role=Role.USER, parts=(PromptText(text),)))
 
 
@@ -197,7 +199,7 @@ def _with_messages(call: Call, *messages: PromptMessage) -> Call:
 
 
 def _with_faults(call: Call, raw: str, faults: str) -> Call:
-    """Return the call with the refused answer and the reason added as text, which all wires can send."""
+    """Return the call with the invalid answer and its faults added as messages."""
     said = raw[:_MAX_SHOWN].strip() or "(no answer)"
     return _with_messages(
         call,
@@ -215,7 +217,7 @@ def _raw_text(response: Response, schema: type[BaseModel]) -> str:
 
 
 def _find_object(response: Response, schema: type[T]) -> T | str:
-    """Return the first candidate that validates, or what is wrong with the first one."""
+    """Return the first valid candidate; if there is none, the faults of the first one as text."""
     faults = ""
     for candidate in _candidates(response, schema):
         try:
@@ -226,7 +228,7 @@ def _find_object(response: Response, schema: type[T]) -> T | str:
 
 
 def _candidates(response: Response, schema: type[BaseModel]) -> Iterator[str]:
-    """Return the texts that may be the object: the tool's input, or a part of the text, as models often wrap it."""
+    """Yield the texts that may be the object: inputs of the tool, and JSON inside the text."""
     name = object_name(schema)
     for call in response.calls:
         if call.name == name and not call.provider_executed:
@@ -254,7 +256,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def object_name(schema: type[BaseModel]) -> str:
-    """Return the name of the object for the provider: the class name, in characters that all providers accept."""
+    """Return the class name with only characters that all providers accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", schema.__name__)[:_MAX_NAME]
 
 
@@ -277,8 +279,7 @@ def _closed(node: object) -> object:
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """Add the usage of two calls. A number that only one of them reported is taken as it is. The context is the last
-    one's."""
+    """Add the usage of two calls. `context_tokens` is that of the second. A number that one call lacks counts as 0."""
     return Usage(
         input=_sum(one.input, other.input),
         cache_read=_sum(one.cache_read, other.cache_read),

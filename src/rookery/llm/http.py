@@ -1,8 +1,8 @@
-"""Requests to model providers: open a stream, read chunks, close. The only module that knows the HTTP library.
+"""The HTTP client for model providers: opens a stream, reads chunks, closes. Only this module uses the HTTP library.
 
-Per token this does one read of what the socket holds: see benchmarks/streaming.py, "paced". Closing is synchronous and
-drops the socket immediately, so that it also works in a task that is being cancelled. Exceptions are `TransportError`
-without the library's exception as context, because its text may hold the headers with the key.
+A token costs one read of the socket's buffer, see benchmarks/streaming.py, "paced". Closing is synchronous and drops
+the socket immediately, so it works in a task that is being cancelled. All failures are `TransportError` without the
+library's exception as context, because its text may contain the headers with the key.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
 
-from rookery.llm.errors import Broken, TransportError
+from rookery.llm.errors import TransportError, TransportFault
 
-# There is no read timeout: a model may think for minutes, and the silence guard watches for stalls.
+# There is no read timeout, because a model may think for minutes. The silence limit of the loop ends a dead stream.
 CONNECT_SECONDS = 10.0
 POOL_SECONDS = 10.0
 WRITE_SECONDS = 60.0
 MAX_CONNECTIONS = 1000
-# Chosen: long enough for the tools between two steps, shorter than the keep-alive of gateways.
+# Longer than most tool calls between two steps, and shorter than the keep-alive of gateways.
 IDLE_SECONDS = 60.0
-# Chosen: gateways put whole policies into headers, and the library's default of 8 KiB is too small for them.
+# Gateways send long policies in headers, for which the library's default of 8 KiB is too small.
 _MAX_HEADER_BYTES = 65_536
-# While a model writes, the socket is read at most this often. Users cannot notice it: clients merge what arrives within
-# such an interval anyway. See benchmarks/streaming.py, "paced".
+# While a model writes, the socket is read at most once in this time. Clients merge text for a longer time anyway. See
+# benchmarks/streaming.py, "paced".
 GATHER_SECONDS = 0.025
-# Chosen: a server that sends more than this between two reads does not stream word by word, and is read without delay.
+# A server that sends more than this between two reads does not stream word by word and is read without delay.
 _MAX_GATHERED_BYTES = 16_384
-# Chosen: providers end the body right after the last event; waiting this long for it keeps the connection usable.
+# Time to wait for the end of the body after the last event, so that the connection can be used again.
 _DRAIN_SECONDS = 0.05
 
 _PROXY_NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """Certificate verification for a provider. `ca_file`: authorities to trust instead of the default ones."""
+    """Certificate verification for a provider. `ca_file` replaces the default authorities."""
 
     ca_file: str | None = None
     verify: bool = True
@@ -65,26 +65,24 @@ class HttpStream(Protocol):
     def chunks(self) -> AsyncIterator[bytes]: ...
 
     async def gathered(self) -> bytes:
-        """Return the next of `chunks`, merged with what arrives shortly after the last one. Does not wait for the
-        end."""
+        """Return the next chunk, read at most once per `GATHER_SECONDS`. The end of the body is not delayed."""
         ...
 
     async def read(self, limit: int) -> bytes:
-        """Return the body, but never more than `limit` bytes of it."""
+        """Return the body, cut to `limit` bytes."""
         ...
 
     async def finish(self) -> None:
-        """Keep the connection for the next request if the body ends immediately. Call it when everything of interest
-        was read."""
+        """Keep the connection for the next request if the body ends immediately, else close it."""
         ...
 
     def close(self) -> None:
-        """Drop the connection now, unless the body was read to its end. May be called again."""
+        """Drop the connection now, unless the body was read to its end. Idempotent."""
         ...
 
 
 class HttpClient(Protocol):
-    """The interface that the driver needs. The debug recorder wraps it."""
+    """The HTTP interface of the driver in `model`."""
 
     async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
         """POST the body and wait for the status and headers. Redirects are returned like any other response."""
@@ -92,7 +90,7 @@ class HttpClient(Protocol):
 
 
 class HttpClients:
-    """All connections of this process to providers: one pool for each base URL and TLS configuration."""
+    """The connections of a process to providers: one pool per base URL and TLS configuration."""
 
     def __init__(
         self,
@@ -116,7 +114,7 @@ class HttpClients:
         return await self._client(base_url, tls).request("GET", url, headers=headers, body=b"")
 
     async def close(self) -> None:
-        """Close all pools permanently; streams that are still open end with a `TransportError`."""
+        """Close all pools permanently. Open streams end with a `TransportError`."""
         self._is_closed = True
         for client in list(self._clients.values()):
             await client.close()
@@ -135,7 +133,7 @@ class HttpClients:
 
 
 class _Client:
-    """One pool. The session is created at the first request, because it belongs to the running event loop."""
+    """One pool. The session is created with the first request, because it belongs to the running event loop."""
 
     def __init__(
         self, tls: Tls, *, connect_seconds: float, write_seconds: float, gather_seconds: float, is_closed: bool = False
@@ -160,7 +158,7 @@ class _Client:
             response = await session.request(
                 method,
                 url,
-                # A bytes body would be written in one piece, and the library warns about that from 1 MiB on.
+                # The library would write a bytes body in one piece, and warns about that from 1 MiB on.
                 data=io.BytesIO(body) if body else None,
                 headers=headers,
                 allow_redirects=False,
@@ -178,11 +176,11 @@ class _Client:
         finally:
             socket.stop_watching()
             _socket.reset(token)
-        raise failure  # Outside the handler, so that the library's exception is not kept as its context.
+        raise failure  # outside the handler, so that the library's exception is not its context
 
     async def close(self) -> None:
         self._is_closed = True
-        # The library does not wake readers that wait for a chunk when it closes their connection.
+        # The library does not wake waiting readers when it closes their connection.
         for stream in list(self._streams):
             stream.close()
         async with self._opening:
@@ -194,7 +192,7 @@ class _Client:
             return self._session
         async with self._opening:
             if self._is_closed:
-                raise TransportError(Broken.CONNECT, "This server is shutting down.")
+                raise TransportError(TransportFault.CONNECT, "This server is shutting down.")
             if self._session is None:
                 self._session = _session(await _ssl_context(self._tls), self._connect_seconds)
             return self._session
@@ -205,7 +203,7 @@ def _session(tls: ssl.SSLContext | bool, connect_seconds: float) -> aiohttp.Clie
         connector=_Connector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_SECONDS, ssl=tls),
         timeout=aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + connect_seconds, sock_connect=connect_seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Not `trust_env`: it also reads .netrc, and then refuses requests that set their own key.
+        # `trust_env` would also read .netrc, and then refuse requests that set their own key.
         trust_env=False,
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
@@ -225,14 +223,13 @@ async def _ssl_context(tls: Tls) -> ssl.SSLContext | bool:
         # Loading certificates takes tens of milliseconds.
         return await asyncio.to_thread(ssl.create_default_context, cafile=tls.ca_file)
     except (OSError, ssl.SSLError) as error:
-        failure = TransportError(Broken.CERTIFICATE, f"The file of trusted authorities cannot be read: {error}")
+        failure = TransportError(TransportFault.CERTIFICATE, f"The file of trusted authorities cannot be read: {error}")
     raise failure
 
 
 def _find_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for this URL. Looked up for each request: it costs a few dict
-    reads."""
-    # `getproxies` scans the whole environment, which took longer than everything else here.
+    """Return the proxy that the environment sets for this URL."""
+    # `getproxies` reads the whole environment, which is slow.
     if not any(name in os.environ for name in _PROXY_NAMES):
         return None
     proxies = getproxies()
@@ -243,7 +240,7 @@ def _find_proxy(url: str) -> str | None:
 
 
 class _Socket:
-    """The connection behind one request: known as soon as it is made, watched while the request is written."""
+    """The connection of one request. It is aborted if the request cannot be written in time."""
 
     __slots__ = ("_handle", "_last", "_seconds", "_size", "_transport", "failure", "upload")
 
@@ -285,20 +282,24 @@ class _Socket:
         if written >= self._size and buffered == 0:
             return
         if (written, buffered) == self._last or (self._last is None and written == 0):
-            self.failure = TransportError(Broken.WRITE, f"The request could not be sent within {self._seconds:g} s.")
+            self.failure = TransportError(
+                TransportFault.WRITE, f"The request could not be sent within {self._seconds:g} s."
+            )
             self.abort()
             return
         self._last = (written, buffered)
         self._watch()
 
 
-# The connector passes the connection to its request through this variable: both run in the same task.
+# The connector passes the connection to its request in this variable, because both run in the same task.
 _socket: ContextVar[_Socket] = ContextVar("rookery_llm_socket")
 
 
 class _Handler(ResponseHandler):
-    """A protocol that resumes only what was paused. The library resumes the parser and the transport after every
-    read, which was a tenth of the cost of a token."""
+    """A protocol that resumes reading only if it was paused.
+
+    The library resumes after every read, which was a tenth of the cost of a token.
+    """
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         if self._reading_paused:
@@ -308,7 +309,7 @@ class _Handler(ResponseHandler):
 class _Connector(aiohttp.TCPConnector):
     def __init__(self, *, limit: int, keepalive_timeout: float, ssl: ssl.SSLContext | bool) -> None:
         super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
-        # The library has no other hook for it.
+        # The library has no other way to replace the protocol.
         self._factory = partial(_Handler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # a subclass
 
     async def connect(
@@ -320,7 +321,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Stream:
-    """One response, on the library's cheapest read: everything the socket holds, without copying where possible."""
+    """One response. It uses the library's cheapest read, which returns everything that is buffered."""
 
     __slots__ = (
         "__weakref__",
@@ -375,20 +376,20 @@ class _Stream:
     async def gathered(self) -> bytes:
         now, content = self._loop.time(), self._response.content
         if self._read_at is None:
-            # On the first call: the previous read has only just happened.
+            # This is the first call, and the previous read has just happened.
             self._read_at = now
-            content.on_eof(self._go_on)
+            content.on_eof(self._end_pause)
         if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
             await self._wait(seconds)
         else:
-            # A fast sender always has more data: without this, other tasks would not get to run.
+            # A fast sender always has more data. Without this, other tasks would not run.
             await asyncio.sleep(0)
-        chunk = self._before_the_break() or await self.__anext__()
+        chunk = self._read_before_break() or await self.__anext__()
         self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf
         return chunk
 
-    def _before_the_break(self) -> bytes:
-        """Return what arrived before the connection broke. The library would raise, but the answer may end in there."""
+    def _read_before_break(self) -> bytes:
+        """Return the data that arrived before the connection broke, which may contain the end of the answer."""
         content = self._response.content
         if content.exception() is None or self._response.closed:
             return b""
@@ -396,14 +397,14 @@ class _Stream:
 
     async def _wait(self, seconds: float) -> None:
         self._pause = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._go_on)
+        timer = self._loop.call_later(seconds, self._end_pause)
         try:
             await self._pause
         finally:
             timer.cancel()
             self._pause = None
 
-    def _go_on(self) -> None:
+    def _end_pause(self) -> None:
         if self._pause is not None and not self._pause.done():
             self._pause.set_result(None)
 
@@ -418,7 +419,7 @@ class _Stream:
     async def finish(self) -> None:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
-                # One read: more than a few stray bytes means that the server continues, and the data is not needed.
+                # One more read at most: a server that sends more has not ended the body.
                 if await self._read() and not self._response.content.is_eof():
                     await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):
@@ -427,9 +428,9 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        self._go_on()
+        self._end_pause()
         if self._response.content.is_eof():
-            # The whole body arrived, so the connection went back to the pool and may already serve another request.
+            # The whole body has arrived, so the connection is in the pool again and may serve another request.
             self._socket.release()
             self._response.release()
             return
@@ -438,17 +439,19 @@ class _Stream:
 
 
 def _failure(error: BaseException, *, is_gone: bool, connect_seconds: float = CONNECT_SECONDS) -> TransportError | None:
-    """Return the exception to raise instead. None lets the original through: it is a cancellation or a bug."""
+    """Return the `TransportError` to raise instead; None if the original is a cancellation of this task or a bug."""
     if is_gone and isinstance(error, RuntimeError):
-        return TransportError(Broken.CUT, "The connection was closed.")
+        return TransportError(TransportFault.CUT, "The connection was closed.")
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        # The socket was cancelled, not this task: to the caller that is a broken connection.
+        # The socket was cancelled and not this task, so the connection is broken.
         return (
-            None if task is None or task.cancelling() else TransportError(Broken.CUT, "The connection was cancelled.")
+            None
+            if task is None or task.cancelling()
+            else TransportError(TransportFault.CUT, "The connection was cancelled.")
         )
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return TransportError(Broken.CONNECT, f"No connection within {connect_seconds:g} s.")
+        return TransportError(TransportFault.CONNECT, f"No connection within {connect_seconds:g} s.")
     for types, reason, describe in _FAILURES:
         if isinstance(error, types):
             return TransportError(reason, describe(error))
@@ -460,27 +463,31 @@ def _system_text(error: BaseException) -> str:
     return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
-# The first match wins. The texts are our own where the library's would show requests.
+# The first match wins. The library's texts are not used if they may contain the request.
 _FAILURES: tuple[
-    tuple[type[BaseException] | tuple[type[BaseException], ...], Broken, Callable[[BaseException], str]], ...
+    tuple[type[BaseException] | tuple[type[BaseException], ...], TransportFault, Callable[[BaseException], str]], ...
 ] = (
-    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), Broken.REQUEST, lambda _: "The URL is not valid."),
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), TransportFault.REQUEST, lambda _: "The URL is not valid."),
     (
         (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError),
-        Broken.CERTIFICATE,
+        TransportFault.CERTIFICATE,
         lambda error: str(getattr(error, "certificate_error", error)),
     ),
     (
         aiohttp.ClientHttpProxyError,
-        Broken.CONNECT,
+        TransportFault.CONNECT,
         lambda error: f"The proxy answered with status {getattr(error, 'status', 0)}.",
     ),
-    (aiohttp.ClientConnectorError, Broken.CONNECT, _system_text),
-    (aiohttp.ServerDisconnectedError, Broken.CUT, lambda _: "The server closed the connection without an answer."),
-    (aiohttp.ClientPayloadError, Broken.CUT, lambda _: "The connection ended in the middle of the answer."),
-    (aiohttp.ClientResponseError, Broken.CUT, lambda _: "The answer is not HTTP."),
-    ((aiohttp.ClientOSError, OSError), Broken.CUT, _system_text),
-    (aiohttp.ClientError, Broken.CUT, lambda error: type(error).__name__),
-    # A header with a line break in it, most often from a pasted key.
-    (ValueError, Broken.REQUEST, lambda _: "A header or the URL is not valid."),
+    (aiohttp.ClientConnectorError, TransportFault.CONNECT, _system_text),
+    (
+        aiohttp.ServerDisconnectedError,
+        TransportFault.CUT,
+        lambda _: "The server closed the connection without an answer.",
+    ),
+    (aiohttp.ClientPayloadError, TransportFault.CUT, lambda _: "The connection ended in the middle of the answer."),
+    (aiohttp.ClientResponseError, TransportFault.CUT, lambda _: "The answer is not HTTP."),
+    ((aiohttp.ClientOSError, OSError), TransportFault.CUT, _system_text),
+    (aiohttp.ClientError, TransportFault.CUT, lambda error: type(error).__name__),
+    # A header contains a line break, most often from a pasted key.
+    (ValueError, TransportFault.REQUEST, lambda _: "A header or the URL is not valid."),
 )

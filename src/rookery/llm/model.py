@@ -1,14 +1,15 @@
 """The driver of all native wires: sends the request, reads the answer, and ends every call with one terminal part.
 
-A wire is pure (`wire.WireFormat`); the shared part is here: headers and key, content types, errors, and the replay
-ladder, which repeats the call when a provider does not accept the replayed history. Nothing else is retried.
+A wire is pure (`wire.WireFormat`). The driver does what all wires share: headers and key, content types, errors, and
+the replay ladder, which repeats a call with a repaired history if the provider refuses the history. Nothing else is
+retried.
 """
 
 from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID, uuid4
 
 import msgspec
@@ -18,11 +19,10 @@ from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm import error_bodies, errors
-from rookery.llm.encoded_requests import EncodedRequests
+from rookery.llm.chat_caches import EncodedRequests, Key, ReplayMemory
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
-from rookery.llm.replay_memory import Key, ReplayMemory
-from rookery.llm.response_stream import Answer, AnswerReader, has_words, joined, media_type
+from rookery.llm.response_stream import Answer, AnswerReader, has_text, joined, media_type
 from rookery.llm.stats import ModelStats, NoStats
 from rookery.llm.types import (
     Call,
@@ -42,37 +42,37 @@ from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
 
-__all__ = ["USER_AGENT", "Auth", "ModelStats", "NoStats", "WireModel"]
+__all__ = ["USER_AGENT", "Auth", "ModelStats", "NoStats", "WireModel", "known_secrets"]
 
 log = get_logger("llm.model")
 
 USER_AGENT = f"rookery/{__version__} ({platform.system().lower()}/{platform.machine().lower()})"
 MAX_ERROR_BYTES = 65_536
-# Chosen: an error whose body does not arrive in time is reported without it.
+# Limit for the body of an error response. After that, the error is reported without the rest.
 ERROR_BODY_SECONDS = 10.0
 _MAX_PREVIEW = 200
-# Chosen: a few milliseconds of work. Longer prompts are encoded in a thread.
+# Longer prompts are encoded in a thread. These limits mean a few milliseconds of work.
 _MESSAGES_ON_LOOP = 200
 _BYTES_ON_LOOP = 262_144
-# The HTTP library frames the body; headers that an administrator sets must not change that.
+# The HTTP library sets these headers, and an administrator's headers must not replace them.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Auth(msgspec.Struct, frozen=True):
-    """The header that carries the key: `Auth("x-api-key", key)`, or `Auth("authorization", key, "Bearer ")`."""
+    """The header with the key: `Auth("x-api-key", key)`, or `Auth("authorization", key, "Bearer ")`."""
 
     header: str
     secret: SecretStr
     prefix: str = ""
 
     def value(self) -> str:
-        # Pasted keys often end with a line break.
+        # A pasted key often ends with a line break.
         return self.prefix + self.secret.reveal().strip()
 
 
 class WireModel:
-    """A `LanguageModel` over one of the native wires, for one provider row and model."""
+    """A `LanguageModel` with one of the native wires, for one provider row and model."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class WireModel:
         new_id: Callable[[], UUID] = uuid4,
         stats: ModelStats | None = None,
         memory: ReplayMemory | None = None,
-        pasts: EncodedRequests | None = None,
+        encoded_requests: EncodedRequests | None = None,
     ) -> None:
         self.provider_id = provider_id
         self.provider_type = provider_type
@@ -108,63 +108,66 @@ class WireModel:
         self._new_id = new_id
         self._stats = stats or NoStats()
         self._memory = ReplayMemory() if memory is None else memory
-        self._pasts = EncodedRequests() if pasts is None else pasts
-        self._secrets = _known_secrets(auth, extra_headers)
+        self._encoded_requests = EncodedRequests() if encoded_requests is None else encoded_requests
+        self._secrets = known_secrets(() if auth is None else (auth.secret.reveal().strip(),), extra_headers)
 
     def __repr__(self) -> str:
         return f"WireModel({self.wire}, {self.model!r}, provider {self.provider_id})"
 
     async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
-        """See `LanguageModel`. Closing the generator drops the connection, unless the answer is complete."""
+        """Implement `LanguageModel`. Closing the generator drops the connection, unless the answer is complete."""
         tried: set[ReplayFault] = set()
-        call = self._with_known_troubles(call)
+        call = self._with_known_repairs(call)
         while True:
-            request, body = await self._built(call, is_first=not tried)
+            request, body = await self._build(call, is_first=not tried)
             fold = self._format.fold(call)
             reader = AnswerReader(fold, self._provider)
             answer = Answer(await self._open(call, request, body=body), reader, hide=self._hide)
             try:
-                parts = await self._opened(answer, reader)
-                again = self._repaired(call, _first_told(parts), tried)
-                if again is None:
-                    # From here on the consumer has seen output: no second answer may follow.
-                    for part in _opening(parts, request):
+                parts = await self._read_first_parts(answer, reader)
+                repaired = self._repaired(call, _first_visible(parts), tried)
+                if repaired is None:
+                    # The consumer sees output from here on, so the call cannot be repeated any more.
+                    for part in _first_parts(parts, request):
                         yield part
-                    # Inline, not in a method: one call less for every token.
+                    # Inline and not in a method, which saves a call for every token.
                     is_done, is_writing = reader.is_done, False
                     while not is_done:
-                        is_writing = is_writing or has_words(parts)
+                        is_writing = is_writing or has_text(parts)
                         try:
                             chunk = await (answer.gathered() if is_writing else answer.next_chunk())
                             parts = joined(reader.feed(chunk))
                         except (StopAsyncIteration, TransportError) as stop:
-                            parts = answer.stopped(stop)
+                            parts = answer.last_parts(stop)
                         is_done = reader.is_done
-                        for part in answer.told(parts) if is_done else parts:
+                        for part in answer.with_request_id(parts) if is_done else parts:
                             yield part
                     return
             finally:
                 if fold.unknown:
                     self._stats.unknown_events(self.wire, {self._hide(name): n for name, n in fold.unknown.items()})
-                await answer.leave()
-            call = again
+                await answer.release()
+            call = repaired
 
-    async def _opened(self, answer: Answer, reader: AnswerReader) -> Sequence[StreamPart]:
-        """Return the first parts. For Chat Completions, read up to the first part with content: until then the
-        request can still be repeated, and such servers send an empty chunk before they fail."""
+    async def _read_first_parts(self, answer: Answer, reader: AnswerReader) -> Sequence[StreamPart]:
+        """Return the first parts.
+
+        Servers with Chat Completions may send an empty chunk before they fail. For them, read up to the first part with
+        content, so that the call can still be repeated.
+        """
         parts = list(await answer.first())
         is_done = reader.is_done
-        while self.wire == "completions" and not is_done and all(type(part) in _UNSEEN for part in parts):
+        while self.wire == "completions" and not is_done and all(type(part) in _INVISIBLE_PARTS for part in parts):
             try:
                 more = joined(reader.feed(await answer.next_chunk()))
             except (StopAsyncIteration, TransportError) as stop:
-                more = answer.stopped(stop)
+                more = answer.last_parts(stop)
             is_done = reader.is_done
-            parts += answer.told(more) if is_done else more
+            parts += answer.with_request_id(more) if is_done else more
         return parts
 
     async def _open(self, call: Call, request: Request, *, body: bytes) -> HttpStream | ProviderError:
-        """Return a readable answer, or the reason why there is none."""
+        """Send the request. Return the response if it is an answer, else the error."""
         url = f"{self._base_url}/{request.path.lstrip('/')}"
         try:
             stream = await self._http.open(url, headers=self._headers(call, request), body=body)
@@ -198,7 +201,7 @@ class WireModel:
         )
 
     def _headers(self, call: Call, request: Request) -> dict[str, str]:
-        """Merge the header layers. Each layer overrides those before it; the key overrides them all."""
+        """Return the headers. Those of the provider row override those of the call, and the key overrides all."""
         headers = {"user-agent": USER_AGENT, "accept": "text/event-stream", "content-type": "application/json"}
         if self.wire == "responses":
             headers["x-client-request-id"] = str(self._new_id())
@@ -211,12 +214,9 @@ class WireModel:
     def _hide(self, text: str) -> str:
         return hide_secrets(text, self._secrets)
 
-    async def _built(self, call: Call, *, is_first: bool) -> tuple[Request, bytes]:
-        """Return the request with its body, and record what it reveals about the history.
-
-        Repairs also change the prefix: such a break is not reported.
-        """
-        request, body = await self._encoded(call)
+    async def _build(self, call: Call, *, is_first: bool) -> tuple[Request, bytes]:
+        """Return the request with its body. Record a broken prefix, unless it is the effect of a repair."""
+        request, body = await self._encode(call)
         if request.broken_prefix is not None and is_first:
             key = self._memory_key(call)
             if key is None or self._memory.is_new_break(key, request.broken_prefix):
@@ -226,21 +226,20 @@ class WireModel:
             self._remember_stale_thinking(call)
         return request, body
 
-    async def _encoded(self, call: Call) -> tuple[Request, bytes]:
+    async def _encode(self, call: Call) -> tuple[Request, bytes]:
         key = self._memory_key(call)
-        past = self._pasts.take(key)
+        previous = self._encoded_requests.take(key)
 
         def encode() -> tuple[Request, bytes]:
-            request = self._format.build(call, past)
+            request = self._format.build(call, previous)
             return request, _encoder.encode(request.body)
 
         built = await asyncio.to_thread(encode) if _is_long(call.prompt) else encode()
-        self._pasts.keep(key, past)
+        self._encoded_requests.keep(key, previous)
         return built
 
-    def _with_known_troubles(self, call: Call) -> Call:
-        """Return the call with the changes that earlier calls of this chat needed: what a provider refused once is
-        not sent again."""
+    def _with_known_repairs(self, call: Call) -> Call:
+        """Return the call with the repairs that earlier calls of this chat needed."""
         key = self._memory_key(call)
         if key is None or call.drop_stale_thinking or not self._memory.has_stale_thinking(key):
             return call
@@ -254,13 +253,13 @@ class WireModel:
         return None if call.chat_id is None else (call.chat_id, self.provider_id, self.model)
 
     def _repaired(self, call: Call, first: StreamPart, tried: set[ReplayFault]) -> Call | None:
-        """Return the call with a history the provider may accept; None if this rung is used up or changes nothing."""
+        """Return the call with a repaired history; None if there is no repair, or if it was already tried."""
         if type(first) is not StreamError or first.error.replay_fault is None:
             return None
         error, fault = first.error, first.error.replay_fault
-        again = _climb(call, error)
+        repaired = _repair(call, error)
         fields = {"wire": self.wire, "rung": fault, "provider_id": self.provider_id, "model": self.model}
-        if fault in tried or again == call:
+        if fault in tried or repaired == call:
             self._stats.replay_unrepaired(self.wire, fault)
             log.warning("replay_unrepaired", **fields, request_id=error.request_id)
             return None
@@ -269,26 +268,26 @@ class WireModel:
             self._remember_stale_thinking(call)
         self._stats.replay_repaired(self.wire, fault)
         log.warning("replay_repaired", **fields, request_id=error.request_id)
-        return again
+        return repaired
 
 
-# Parts without content.
-_UNSEEN = (ResponseStarted, UsageUpdate)
+# Parts that users do not see.
+_INVISIBLE_PARTS = (ResponseStarted, UsageUpdate)
 
 
-def _first_told(parts: Sequence[StreamPart]) -> StreamPart:
-    return next((part for part in parts if type(part) not in _UNSEEN), parts[-1])
+def _first_visible(parts: Sequence[StreamPart]) -> StreamPart:
+    return next((part for part in parts if type(part) not in _INVISIBLE_PARTS), parts[-1])
 
 
 def _is_long(prompt: Prompt) -> bool:
-    """Return whether encoding the request would block the event loop, and the tokens of other chats, for too long."""
+    """Return whether encoding the request would block the event loop for too long."""
     if len(prompt.messages) > _MESSAGES_ON_LOOP:
         return True
     return prompt.size_bytes > _BYTES_ON_LOOP
 
 
-def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:
-    """Return the first parts: the warnings, then the wire's parts with the facts that only the request knows."""
+def _first_parts(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:
+    """Yield the warnings and then the first parts of the wire. The prefix hash is added to `ResponseStarted`."""
     if request.warnings:
         yield Warnings(request.warnings)
     for part in parts:
@@ -298,24 +297,23 @@ def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPa
             yield part
 
 
-def _climb(call: Call, error: ProviderError) -> Call:
+def _repair(call: Call, error: ProviderError) -> Call:
     match error.replay_fault:
         case ReplayFault.STALE_THINKING:
             return msgspec.structs.replace(call, drop_stale_thinking=True)
         case ReplayFault.UNPROVEN_REASONING | ReplayFault.UNKNOWN_ITEM:
-            # Without ids, reasoning and provider-executed parts: the refused item is one of these, and reasoning whose
-            # next item is missing would be refused as well.
+            # A plain history has no ids, reasoning and provider-executed parts. The refused item is one of these.
             return msgspec.structs.replace(call, plain_history=True)
         case ReplayFault.BROKEN_PAIRS:
             prompt = Prompt(tool_call_pairing.repair(call.prompt.messages))
             return msgspec.structs.replace(call, prompt=prompt, plain_history=True)
         case ReplayFault.INVALID_CALL:
-            return _hinted(call, error.failed_generation)
+            return _with_call_note(call, error.failed_generation)
     return call
 
 
-def _hinted(call: Call, failed_generation: str | None) -> Call:
-    """Return the call with a note for the model about the tool call that could not be parsed."""
+def _with_call_note(call: Call, failed_generation: str | None) -> Call:
+    """Return the call with a message to the model about its invalid tool call."""
     note = "Your last answer was refused: it had a tool call that is not valid, and nothing was run."
     if failed_generation:
         note += f"\n\nYou wrote:\n{failed_generation}"
@@ -324,18 +322,19 @@ def _hinted(call: Call, failed_generation: str | None) -> Call:
     return msgspec.structs.replace(call, prompt=Prompt((*call.prompt.messages, hint)))
 
 
-def _known_secrets(auth: Auth | None, extra_headers: Mapping[str, str]) -> SecretRegistry:
+def known_secrets(keys: Iterable[str], headers: Mapping[str, str]) -> SecretRegistry:
+    """Return the keys of a provider and the secret values of its headers, which errors must not show."""
     secrets = SecretRegistry()
-    if auth is not None:
-        secrets.add("api_key", auth.secret.reveal().strip())
-    for name, value in extra_headers.items():
+    for key in keys:
+        secrets.add("api_key", key)
+    for name, value in headers.items():
         if is_secret_name(name, value):
             secrets.add("header", value)
     return secrets
 
 
 async def _read_error_body(stream: HttpStream) -> bytes:
-    """Return as much of the body as arrives: a partial message is better than none."""
+    """Return the body, or the part of it that arrives in time."""
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_SECONDS):

@@ -1,6 +1,6 @@
-"""The answer of a provider, from bytes to parts. The last part is always terminal.
+"""The response stream: converts the bytes of a provider's answer to parts. The last part is always terminal.
 
-Per token this is one read, one decoded event and one fold: see benchmarks/token_decode.py, "paced".
+A token costs one read, one decoded event and one fold, see benchmarks/token_decode.py, "paced".
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Answer:
-    """Batches of parts as they arrive. If `opened` is an error, there is nothing else to read.
+    """One answer. `opened` is the response, or the error that replaces it.
 
-    After the first batch the driver reads the chunks: from `next_chunk` until the first visible text, then from
-    `gathered`.
+    The driver calls `first`, and then reads the chunks itself: with `next_chunk` until the first visible text, and with
+    `gathered` after it.
     """
 
     __slots__ = ("_hide", "_opened", "_reader", "_refusal", "gathered", "next_chunk")
@@ -43,7 +43,7 @@ class Answer:
         reader.start(error_bodies.find_request_id(opened.headers, hide), hide)
 
     async def first(self) -> Sequence[StreamPart]:
-        """Return the first batch; it has at least one part."""
+        """Return the first parts, at least one."""
         if self._opened is None:
             assert self._refusal is not None
             self._reader.is_done = True
@@ -55,15 +55,15 @@ class Answer:
             try:
                 parts = self._reader.feed(await self.next_chunk())
             except (StopAsyncIteration, TransportError) as stop:
-                parts = self.stopped(stop)
-        return self.told(parts) if self._reader.is_done else parts
+                parts = self.last_parts(stop)
+        return self.with_request_id(parts) if self._reader.is_done else parts
 
-    def stopped(self, stop: StopAsyncIteration | TransportError) -> Sequence[StreamPart]:
-        """Return the last batch, when there are no more bytes: the body is over, or the connection broke."""
-        return self._cut(stop) if isinstance(stop, TransportError) else self._reader.end()
+    def last_parts(self, stop: StopAsyncIteration | TransportError) -> Sequence[StreamPart]:
+        """Return the last parts, after the end of the body or a broken connection."""
+        return self._connection_error(stop) if isinstance(stop, TransportError) else self._reader.end()
 
-    async def leave(self) -> None:
-        """Keep the connection for other requests if the answer is complete; drop it immediately if not."""
+    async def release(self) -> None:
+        """Keep the connection for other requests if the answer is complete, else drop it."""
         if self._opened is None:
             return
         try:
@@ -76,16 +76,16 @@ class Answer:
         try:
             body = await opened.read(MAX_EVENT_BYTES + 1)
         except TransportError as error:
-            return self._cut(error)
-        return self.told(self._reader.whole(body))
+            return self._connection_error(error)
+        return self.with_request_id(self._reader.read_document(body))
 
-    def _cut(self, error: TransportError) -> Sequence[StreamPart]:
+    def _connection_error(self, error: TransportError) -> Sequence[StreamPart]:
         self._reader.is_done = True
         failure = errors.from_transport(self._reader.provider, error, hide=self._hide)
         return (StreamError(msgspec.structs.replace(failure, request_id=self._reader.request_id)),)
 
-    def told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
-        """Return the same parts; an error at their end gets the request's id."""
+    def with_request_id(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
+        """Return the parts, with the request's id added to an error at their end."""
         if not parts or not isinstance(last := parts[-1], StreamError) or last.error.request_id is not None:
             return parts
         error = msgspec.structs.replace(last.error, request_id=self._reader.request_id)
@@ -93,7 +93,7 @@ class Answer:
 
 
 class AnswerReader:
-    """Turns the bytes of one answer into parts. Pure; `is_done` is set once a terminal part was returned."""
+    """Converts the bytes of one answer to parts. `is_done` is set once a terminal part was returned."""
 
     __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_hide", "is_done", "provider", "request_id")
 
@@ -103,11 +103,11 @@ class AnswerReader:
         self._fold = fold
         self._feed = fold.feed
         self.provider = provider
-        self._hide = error_bodies.by_look
+        self._hide = error_bodies.default_hide
         self.request_id: str | None = None
         self.is_done = False
 
-    def start(self, request_id: str | None, hide: Hide = error_bodies.by_look) -> None:
+    def start(self, request_id: str | None, hide: Hide = error_bodies.default_hide) -> None:
         self.request_id = request_id
         self._hide = hide
         self._fold.start(request_id, hide)
@@ -119,7 +119,7 @@ class AnswerReader:
             return self._broken([], str(error))
         if len(events) != 1:
             return self._folded(events)
-        # One event in one chunk, as it is while a model generates: nothing to gather.
+        # This is the usual case while a model writes, and needs no list.
         try:
             parts = self._feed(events[0])
         except _UNREADABLE:
@@ -129,14 +129,14 @@ class AnswerReader:
         return parts
 
     def end(self) -> list[StreamPart]:
-        """Finish: return what is left in the decoder, then the wire's parts for the end."""
+        """Return the parts of the decoder's last event and the wire's last parts."""
         parts = self._folded(self._decoder.end())
         if not self.is_done:
             parts += self._fold.end()
         return self._ended(parts)
 
-    def whole(self, body: bytes) -> list[StreamPart]:
-        """Read the document of a server that ignored `stream`, or an error that came with status 200."""
+    def read_document(self, body: bytes) -> list[StreamPart]:
+        """Return the parts of a JSON document: the answer of a server that does not stream, or an error."""
         if len(body) > MAX_EVENT_BYTES:
             return self._broken([], f"The answer is larger than {MAX_EVENT_BYTES} bytes.")
         try:
@@ -147,7 +147,7 @@ class AnswerReader:
             codes, text = error_bodies.read_envelope(document)
             self.is_done = True
             return [StreamError(errors.classify(self.provider, 200, codes=codes, text=text, hide=self._hide))]
-        return self._ended(list(self._fold.whole(body)))
+        return self._ended(list(self._fold.read_document(body)))
 
     def _folded(self, events: list[Event]) -> list[StreamPart]:
         parts: list[StreamPart] = []
@@ -172,12 +172,12 @@ class AnswerReader:
         return [*parts, StreamError(errors.unreadable(self.provider, detail, hide=self._hide))]
 
 
-def has_words(parts: Sequence[StreamPart]) -> bool:
+def has_text(parts: Sequence[StreamPart]) -> bool:
     return any(isinstance(part, TextDelta | ReasoningDelta | ToolInputDelta) for part in parts)
 
 
 def joined(parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
-    """Return the parts with adjacent pieces of one block merged: what arrives together is shown together."""
+    """Return the parts with adjacent deltas of one block merged."""
     if len(parts) < 2:
         return parts
     result: list[StreamPart] = [parts[0]]

@@ -1,7 +1,8 @@
-"""The offline model: it streams the answers of a script, identically every time, without a network.
+"""The scripted model: streams the answers of a script, without a network and the same every time.
 
-New users meet it before any key is set; tests and benchmarks use it too. The model id names the script: `guide`
-(understands plain requests and drives real tools, see `rookery.demo`), `tour`, `echo`, or a registered one.
+New users get it before they have set a key; tests and benchmarks use it as well. The model id is the name of the
+script: `guide` (answers plain requests and calls real tools, see `rookery.demo`), `tour`, `echo`, or a registered
+script.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from rookery.llm.types import (
 )
 from rookery.runtime.clock import Clock, SystemClock
 
-# Chosen: about reading speed; 0 disables the delay.
+# About the speed of reading. 0 disables the delay.
 TOKENS_PER_SECOND = 60.0
 BYTES_PER_TOKEN = 4
-# The unit in which text arrives: a word with the space before it.
+# A token is a word with the space before it.
 _TOKEN = re.compile(r"\s*\S+|\s+")
 
 
@@ -59,20 +60,20 @@ class Think(msgspec.Struct, frozen=True):
 
 
 class CallTool(msgspec.Struct, frozen=True):
-    """Call a tool. Calls stand together at the end of a step, like the parallel calls of a model."""
+    """Call a tool. Adjacent calls are the parallel calls of one answer."""
 
     name: str
     args: Mapping[str, Any] = {}
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Send nothing for this time. If it is long enough, the silence guard ends the attempt."""
+    """Send nothing for this time. If it exceeds the silence limit, the attempt fails."""
 
     seconds: float
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """End with an error, before or in the middle of an answer."""
+    """End the answer with an error."""
 
     kind: ErrorKind
     message: str = "The scripted model was told to fail."
@@ -88,15 +89,15 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Stop like a provider that pauses and wants to be asked again."""
+    """Stop like a provider that pauses and must be called again."""
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Break off like a lost connection: an error, and nothing is complete."""
+    """End the answer like a lost connection."""
 
 
 class When(msgspec.Struct, frozen=True):
-    """Steps that depend on the conversation. Patterns are searched for; if both are given, both must be found."""
+    """Steps that depend on the conversation. Both patterns must be found, if both are given."""
 
     steps: tuple[Step, ...]
     last_user: str | None = None
@@ -115,7 +116,7 @@ def echo(call: Call) -> Sequence[Step]:
 
 
 class Scripts:
-    """Scripts by model id. Tests register theirs; an id can be registered only once."""
+    """Scripts by model id. Tests can register more; an id can be registered only once."""
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self._scripts = dict(scripts)
@@ -126,7 +127,7 @@ class Scripts:
     @contextmanager
     def registered(self, model: str, script: Script) -> Iterator[None]:
         if model in self._scripts:
-            raise ValueError(f"There is a script {model!r} already.")
+            raise ValueError(f"The script {model!r} already exists.")
         self._scripts[model] = script
         try:
             yield
@@ -135,7 +136,7 @@ class Scripts:
 
 
 class ScriptedModel:
-    """A language model with scripted answers. `calls` keeps every call it got."""
+    """A language model with scripted answers. `calls` holds every call that it received."""
 
     wire: Wire = "scripted"
     provider_type = "scripted"
@@ -166,8 +167,8 @@ class ScriptedModel:
             return
         yield ResponseStarted(f"scripted-{len(self.calls)}", self.model, None)
         steps = list(_flat(script(call) if callable(script) else script, call.prompt))
-        playing = _Playing(call, steps)
-        for part in playing.parts():
+        playback = _Playback(call, steps)
+        for part in playback.parts():
             if isinstance(part, Wait):
                 await self._clock.sleep(part.seconds, "scripted-wait")
                 continue
@@ -176,8 +177,8 @@ class ScriptedModel:
             yield part
 
 
-class _Playing:
-    """Turns the steps of one answer into parts, and counts the tokens."""
+class _Playback:
+    """Converts the steps of one answer to parts, and counts the tokens."""
 
     def __init__(self, call: Call, steps: Sequence[Step]) -> None:
         self._call = call

@@ -1,7 +1,7 @@
-"""The decoder for server-sent events: bytes in chunks of any size to events.
+"""The decoder for server-sent events: converts chunks of bytes to events.
 
-Data stays bytes: each wire decodes it once, with its own types (and takes the event's name from its JSON if the server
-sent none). One event per chunk, as providers send while they generate, takes the fast path through `feed`.
+The data of an event stays bytes, which each wire decodes once with its own types. `feed` has a fast path for chunks
+with exactly one event, which is the usual case while a model writes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import msgspec
 from rookery.llm.errors import EventTooLarge
 from rookery.llm.wire import Event
 
-# A whole image fits; a server that never ends an event cannot fill the memory.
+# Large enough for an image, and small enough that a server cannot fill the memory with one event.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 DONE = b"[DONE]"
-# An event longer than this is not a token, and the fast path does not matter for it.
+# Limit of the fast path. A longer event is not a token.
 _LONGEST_SHORT = 65_536
 _BOM = b"\xef\xbb\xbf"
 
@@ -34,18 +34,18 @@ class SseDecoder:
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that this chunk completes."""
         if self._started and not self._rest and not self._skip_newline and len(chunk) <= self._max_short:
-            event = _only(chunk)
+            event = _single_event(chunk)
             if event is not None:
                 return [event]
         if not self._started:
             chunk = self._without_bom(chunk)
         if self._skip_newline or b"\r" in chunk:
-            chunk = self._unified(chunk)
+            chunk = self._normalize_newlines(chunk)
         rest = self._rest
         if rest:
             is_seam = rest[-1] == 10 and chunk[:1] == b"\n"
             rest += chunk
-            # The blank line can only be in the new bytes: scanning the old ones again for every chunk of a large event
+            # The blank line can only be in the new bytes. Searching the old ones again for every chunk of a large event
             # would take quadratic time.
             if not is_seam and b"\n\n" not in chunk:
                 self._check(len(rest))
@@ -66,7 +66,7 @@ class SseDecoder:
         return events
 
     def end(self) -> list[Event]:
-        """End the stream. An event without its blank line counts only if its data is complete JSON."""
+        """End the stream. An event without a blank line after it counts only if its data is complete JSON."""
         event = _parse(bytes(self._rest))
         self._rest.clear()
         return [event] if event is not None and _is_whole(event.data) else []
@@ -77,7 +77,7 @@ class SseDecoder:
             raise EventTooLarge(self._max_bytes)
 
     def _without_bom(self, chunk: bytes) -> bytes:
-        """Return the first bytes of the stream. They wait in `_rest` while they may still become a byte order mark."""
+        """Return the first bytes of the stream without a byte order mark. An incomplete mark waits in `_rest`."""
         first = bytes(self._rest) + chunk
         self._rest.clear()
         if len(first) < len(_BOM) and _BOM.startswith(first):
@@ -86,9 +86,8 @@ class SseDecoder:
         self._started = True
         return first.removeprefix(_BOM)
 
-    def _unified(self, chunk: bytes) -> bytes:
-        r"""Return the chunk with every line end as `\n`. A `\r` at the end counts immediately; a `\n` after it is
-        skipped."""
+    def _normalize_newlines(self, chunk: bytes) -> bytes:
+        r"""Return the chunk with `\n` for every line end. A `\n` after a chunk that ends with `\r` is skipped."""
         if self._skip_newline and chunk:
             self._skip_newline = False
             chunk = chunk.removeprefix(b"\n")
@@ -98,9 +97,8 @@ class SseDecoder:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _only(chunk: bytes) -> Event | None:
-    """Return the event of a chunk that is exactly one event, in the forms that providers use; None for anything
-    else."""
+def _single_event(chunk: bytes) -> Event | None:
+    """Return the event of a chunk that is exactly one event in a usual form; None for any other chunk."""
     last = len(chunk) - 2
     if not chunk.endswith(b"\n\n") or b"\r" in chunk:
         return None
@@ -114,7 +112,7 @@ def _only(chunk: bytes) -> Event | None:
 
 
 def _parse(block: bytes) -> Event | None:
-    """Return the event of a block of lines, or None if the block has no data."""
+    """Return the event of a block of lines; None if the block has no data."""
     if block.startswith(b"data: ") and b"\n" not in block:
         return Event("", block[6:]) if len(block) > 6 else None
     if block.startswith(b"event: "):
@@ -138,7 +136,7 @@ def _parse_lines(block: bytes) -> Event | None:
 
 
 def _is_whole(data: bytes) -> bool:
-    # Only values with a visible end are known to be complete: 12 may be the beginning of 123.
+    # Only objects and arrays have a visible end. The number 12 may be the beginning of 123.
     if data == DONE:
         return True
     if data[:1] not in (b"{", b"["):

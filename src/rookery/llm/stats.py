@@ -1,4 +1,4 @@
-"""Counters of the wires: repairs of the history, broken prefixes, unknown events. Not called per token."""
+"""Counters of the wires: repairs of histories, broken prefixes and unknown events."""
 
 from __future__ import annotations
 
@@ -14,32 +14,30 @@ from rookery.telemetry.redaction import printable
 
 log = get_logger("llm.stats")
 
-# Chosen: providers have a few dozen event types. The names come from outside and become label values, so their number
-# and length are bounded.
+# Providers choose the names of event types, which become label values, so their number and length are limited.
 MAX_EVENT_TYPES = 100
 MAX_TYPE_CHARS = 80
 OTHER_TYPE = "other"
 
 
 class ModelStats(Protocol):
-    """The events that the wires report. Called from the event loop, never per token."""
+    """Receives the events that the metrics count. Wires call it on the event loop, and never per token."""
 
     def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None: ...
 
     def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None: ...
 
     def prefix_broke(self, wire: Wire) -> None:
-        """Report a request that does not begin with the prefix of the newest answer: caches miss, thinking may be
-        lost."""
+        """Count a request that does not begin with the prefix of the newest answer, so that caches miss."""
         ...
 
     def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
-        """Report events that were ignored because their types are unknown."""
+        """Count ignored events of unknown types."""
         ...
 
 
 class NoStats:
-    """Counts nothing."""
+    """Ignores all events."""
 
     def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
         pass
@@ -55,7 +53,7 @@ class NoStats:
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of `ModelCounters`, by label values."""
+    """A snapshot of `ModelCounters`."""
 
     repairs: Mapping[tuple[Wire, ReplayFault], int]
     unrepaired: Mapping[tuple[Wire, ReplayFault], int]
@@ -64,7 +62,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCounters:
-    """Counts in memory since the process started. One per process."""
+    """Counts since the start of the process. One per process."""
 
     def __init__(self) -> None:
         self._repairs: Counter[tuple[Wire, ReplayFault]] = Counter()
@@ -87,7 +85,7 @@ class ModelCounters:
             if key not in self._unknown and len(self._unknown) >= MAX_EVENT_TYPES:
                 key = (wire, OTHER_TYPE)
             if key not in self._unknown:
-                # Log each type once: the provider has changed, and this version should support it.
+                # Each type is logged once. The provider has a new event that this version does not support.
                 log.warning("unknown_event", wire=wire, event_type=key[1])
             self._unknown[key] += count
 

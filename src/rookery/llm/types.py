@@ -1,8 +1,12 @@
-"""The protocol of all models: a `Call` in, a stream of parts out, exactly one of them terminal.
+"""The protocol of all models: a `Call` is sent, and a stream of parts is returned.
 
-Contract of `stream()`: one terminal part (`Finish` or `StreamError`), then the generator ends; it raises only
-`CancelledError` and programming errors; every started text or reasoning block is ended before `Finish`; closing the
-generator closes the HTTP response immediately; nothing is retried inside except the replay ladder.
+The contract of `stream()`:
+
+- The last part is `Finish` or `StreamError`; both are called terminal. No other part is.
+- It raises only `CancelledError` and programming errors.
+- Every text or reasoning block that was started is ended before `Finish`.
+- Closing the generator closes the HTTP response immediately.
+- It retries nothing, except for the repairs of the replay ladder.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ MAX_DETAIL = 500
 
 
 class Purpose(StrEnum):
-    """The purpose of a call, which the ledger and the metrics distinguish."""
+    """The purpose of a call, for the usage ledger and the metrics."""
 
     TURN = "turn"
     COMPACTION = "compaction"
@@ -36,7 +40,7 @@ class Purpose(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """The reason a model stopped. `pause`: the provider paused a server-tool loop and wants to be asked again."""
+    """The reason why a model stopped. `pause`: the provider paused its own tools and must be called again."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -54,6 +58,7 @@ class ErrorKind(StrEnum):
     AUTH = "auth"
     CONFIG = "config"
     USAGE_LIMIT = "usage_limit"
+    BUDGET = "budget"  # of a subagent
     MISSING_KEY = "missing_key"
     PROVIDER_DISABLED = "provider_disabled"
     CONTENT_FILTER = "content_filter"
@@ -63,9 +68,9 @@ class ErrorKind(StrEnum):
 
 
 class ReplayFault(StrEnum):
-    """A fault that a provider reported in the history it was sent. The replay ladder has one repair for each.
+    """A fault that a provider found in the history. The replay ladder has one repair for each.
 
-    `INVALID_CALL` is different: the model's answer had an invalid tool call. The model is asked once more and shown it.
+    `INVALID_CALL` is different: the model's answer had an invalid tool call. The model is called again and shown it.
     """
 
     STALE_THINKING = "A"
@@ -76,7 +81,7 @@ class ReplayFault(StrEnum):
 
 
 class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed call, as a value. `message` is a sentence for users, `detail` the provider's text, bounded."""
+    """A failed call. `message` is a sentence for users; `detail` is the provider's text, cut to `MAX_DETAIL`."""
 
     kind: ErrorKind
     message: str
@@ -90,13 +95,14 @@ class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
     context_used: int | None = None
     context_max: int | None = None
     replay_fault: ReplayFault | None = None
-    failed_generation: str | None = None  # an invalid tool call, as the model wrote it
+    failed_generation: str | None = None  # the text of an invalid tool call
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted tokens; None means "not reported". `input` excludes cached tokens, `output` includes reasoning.
+    """Numbers of tokens; None means "not reported". `input` excludes cached tokens, `output` includes reasoning.
 
-    `context_tokens` is the input of the last sampling pass; the billed numbers may be the sum of several passes.
+    A provider may call its model several times for one answer. `context_tokens` is the input of the last of these
+    passes; the other numbers are sums.
     """
 
     input: int | None = None
@@ -120,13 +126,13 @@ class CallWarning(msgspec.Struct, frozen=True):
 
 
 class Warnings(msgspec.Struct, frozen=True):
-    """At most one per stream, and always the first part."""
+    """Settings that were not sent. At most one per stream, and always the first part."""
 
     items: tuple[CallWarning, ...]
 
 
 class ResponseStarted(msgspec.Struct, frozen=True):
-    """`prefix_fp` is the hash of the request's prefix, to be stored with the answer; None if the wire has none."""
+    """The start of a response. `prefix_fp` is the hash of the request's prefix; None if the wire has none."""
 
     response_id: str | None
     model: str | None
@@ -160,14 +166,14 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningEnd(msgspec.Struct, frozen=True):
-    """`meta` (signature, encrypted content) replaces that of the start. Reasoning without text is legal."""
+    """The end of a reasoning block, which may have no text. `meta` (a signature) replaces the `meta` of the start."""
 
     id: str
     meta: Meta | None = None
 
 
 class ToolInputStart(msgspec.Struct, frozen=True):
-    """For live display only; `ToolCall` is authoritative."""
+    """The start of a call's input, for live display only. The complete call follows as `ToolCall`."""
 
     id: str
     name: str
@@ -184,7 +190,7 @@ class ToolInputEnd(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """The authoritative call; always follows its `ToolInputEnd`. `input` is JSON text as the model wrote it."""
+    """A complete call; it follows its `ToolInputEnd`. `input` is the JSON text that the model wrote."""
 
     id: str
     name: str
@@ -194,7 +200,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """A result of a provider-executed tool."""
+    """The result of a tool that the provider executed."""
 
     id: str
     name: str
@@ -204,7 +210,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A source that the answer cites. Sources of a step differ in kind, url or title."""
+    """A source that the answer cites. A step reports each source once."""
 
     id: str
     kind: Literal["url", "document"]
@@ -219,20 +225,19 @@ class GeneratedFile(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """A cumulative snapshot, sent at any time, so that an interrupted step still has usage."""
+    """The usage so far, so that an interrupted step has usage as well. A wire may send it at any time."""
 
     usage: Usage
 
 
-# The value of `Finish.meta["stop_reason"]` on every wire when `reason` is `tool_calls` but the output limit was hit.
+# The value of `Finish.meta["stop_reason"]` if `reason` is `tool_calls` but the output limit was reached.
 HIT_LIMIT = "max_tokens"
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The end of an answer. If it has local calls, `reason` is `tool_calls` whatever the wire reported, except for
-    `content_filter`.
+    """The end of an answer. If the answer has local calls, `reason` is `tool_calls`, unless it is `content_filter`.
 
-    A call whose input was cut off by the output limit or a filter has no `ToolCall`; only its input parts were sent.
+    A call whose input was cut off by the output limit or a filter has no `ToolCall`, only parts of its input.
     """
 
     reason: FinishReason
@@ -271,7 +276,7 @@ StreamPart: TypeAlias = (
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that Rookery runs. `input_schema` is a JSON schema of an object."""
+    """The definition of a local tool. `input_schema` is the JSON schema of an object."""
 
     name: str
     description: str
@@ -279,7 +284,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider's own web search. At most one of the domain lists is set."""
+    """Settings of the provider's web search. At most one of the domain lists is set."""
 
     allowed_domains: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
@@ -290,17 +295,16 @@ class WebSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonFormat(msgspec.Struct, frozen=True):
-    """Request an answer that is one JSON object of this schema."""
+    """Requests an answer that is one JSON object of this schema."""
 
     name: str
     schema: Mapping[str, Any]
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to a model. `options` are those of the wire (its module has the struct).
+    """One request to a model. `options` is the options struct of the wire.
 
-    `drop_stale_thinking` and `plain_history` are set by the replay ladder, or by a caller that knows of a changed
-    prefix.
+    The replay ladder sets `drop_stale_thinking` and `plain_history`, or a caller that knows that the prefix changed.
     """
 
     prompt: Prompt
@@ -318,14 +322,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     options: msgspec.Struct | None = None
     headers: Mapping[str, str] = {}
-    chat_id: str | None = None  # the chat of this history: its refusals are remembered, and not repeated
-    cache_key: str | None = None  # the root chat's id: providers that shard caches keep one chat together
+    chat_id: str | None = None  # the chat whose refused histories are remembered
+    cache_key: str | None = None  # the id of the root chat, by which providers choose a cache
     drop_stale_thinking: bool = False
     plain_history: bool = False
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """The forms of thinking a model accepts, and whether it thinks by default."""
+    """The forms of thinking that a model accepts, and whether it thinks by default."""
 
     adaptive: bool = False
     budget: bool = False
@@ -350,15 +354,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     media_types: tuple[str, ...] = ()  # exact types, or `image/*`
 
     def accepts(self, media_type: str) -> bool:
-        """Return whether a file of this type can be sent as it is. Parameters (`; charset=...`) are ignored."""
+        """Return whether the model accepts files of this type. Parameters (`; charset=...`) are ignored."""
         plain = media_type.partition(";")[0].strip().lower()
         family = plain.partition("/")[0] + "/*"
         return plain in self.media_types or family in self.media_types or "*/*" in self.media_types
 
 
 class LanguageModel(Protocol):
-    """A model that can be called. A wrapper (debug recorder, spend meter) keeps all of these attributes; the wire is
-    fixed at construction."""
+    """A model that can be called. A wrapper has the same attributes as the model it wraps."""
 
     provider_id: UUID
     provider_type: str

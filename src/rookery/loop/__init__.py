@@ -1,1 +1,4 @@
-"""One model step, one tool batch, one summary: no database, no retries. Start with `model_step` and `tool_batch`."""
+"""The agent loop: one model step, one tool batch, one summary.
+
+It uses no database and makes no retries. Start with `model_step` and `tool_batch`.
+"""

@@ -1,7 +1,7 @@
-"""The assistant row: collects the parts of one model stream into the row's content, and shows each as it arrives.
+"""The assistant row: collects the parts of one model stream into the content of a row, and publishes each part live.
 
-A block stays where it first appeared, so the committed order is the order that was seen live. Each token costs one
-lookup, one append and one live part; text is joined only at the end.
+A block keeps the position at which it began, so the committed order is the order of the live parts. Each token costs
+one lookup, one append and one live part; text is joined only at the end.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from rookery.llm.types import LanguageModel, Usage
 from rookery.loop import tool_input
 from rookery.loop.tool import Publish
 
-# Accepted by every wire; other ids are replaced, because a history with them cannot be replayed.
+# Every wire accepts these ids. Other ids are replaced, because a history that contains them cannot be replayed.
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ORIGINAL_ID = 200
-# Beyond any real count: larger values are errors of the server, and would not fit a column.
+# Larger counts are errors of the server, and would not fit into a column.
 _MAX_COUNT = 2**53
 
 
-class _Words:
-    """A block that is being written: reasoning if it has a start time, else text."""
+class _Block:
+    """An unfinished block: reasoning if it has a start time, else text."""
 
     __slots__ = ("ended_at", "is_refusal", "meta", "pieces", "started_at")
 
@@ -45,8 +45,8 @@ class _Words:
         self.ended_at: datetime | None = None
 
 
-class _Preview:
-    """A call whose arguments are being written. Its own id may differ from the one on the wire."""
+class _OpenCall:
+    """A call whose arguments are incomplete. `call_id` may differ from `wire_id`, the id on the wire."""
 
     __slots__ = ("call_id", "name", "pieces", "provider_executed", "slot", "wire_id")
 
@@ -60,9 +60,9 @@ class _Preview:
 
 
 class StepDraft:
-    """The draft of one answer. `cut_calls` are the calls whose arguments the output limit cut off.
+    """The draft of one answer. `cut_calls` are the ids of calls whose arguments the output limit cut off.
 
-    `size` is the approximate size of the answer, in characters and bytes.
+    `size` is the approximate size of the answer: the characters of its text and the bytes of its files.
     """
 
     def __init__(
@@ -89,22 +89,22 @@ class StepDraft:
         self._shell_commands = shell_commands
         self._prompt = prompt
         self._used_ids: set[str] | None = None
-        self._slots: list[Part | _Words | _Preview | llm.GeneratedFile] = []
-        self._texts: dict[str, _Words] = {}
-        self._thoughts: dict[str, _Words] = {}
-        self._previews: dict[str, list[_Preview]] = {}
+        self._slots: list[Part | _Block | _OpenCall | llm.GeneratedFile] = []
+        self._texts: dict[str, _Block] = {}
+        self._thoughts: dict[str, _Block] = {}
+        self._open_calls: dict[str, list[_OpenCall]] = {}
         self._sources: set[tuple[str, str]] = set()
 
     def add(self, part: llm.StreamPart) -> None:
-        """Take a part that is not terminal."""
+        """Add a part that is not terminal."""
         _HANDLERS[type(part)](self, part)
 
     def finish(self, finish: llm.Finish) -> None:
-        """End the stream: take the usage, close open blocks, and keep calls that were cut off, marked as such."""
+        """End the stream: record the usage, and add the ids of calls that were cut off to `cut_calls`."""
         self._count(finish.usage)
-        is_cut = _hit_the_limit(finish)
+        is_cut = _is_output_limit(finish)
         for slot, held in enumerate(self._slots):
-            if isinstance(held, _Preview) and is_cut and held.name and not held.provider_executed:
+            if isinstance(held, _OpenCall) and is_cut and held.name and not held.provider_executed:
                 cut = self._make_call(held.call_id, held.name, "".join(held.pieces), original=held.wire_id)
                 self._slots[slot] = cut
                 self.cut_calls.add(held.call_id)
@@ -117,7 +117,7 @@ class StepDraft:
             )
 
     def files(self) -> Iterable[tuple[int, llm.GeneratedFile]]:
-        """Return generated files that are still bytes, with their index for `put_file`."""
+        """Return the generated files that are not stored yet, with their index for `put_file`."""
         return [(slot, held) for slot, held in enumerate(self._slots) if isinstance(held, llm.GeneratedFile)]
 
     def put_file(self, slot: int, file: parts.File) -> None:
@@ -125,15 +125,15 @@ class StepDraft:
         self._publish(Role.ASSISTANT, file)
 
     def content(self) -> tuple[Part, ...]:
-        """Return the parts of the row, after `finish`. Blocks without text and without a signature are left out."""
+        """Return the parts of the row. Call it after `finish`. Blocks without text and signature are left out."""
         built: list[Part] = []
         for held in self._slots:
-            if isinstance(held, _Words):
+            if isinstance(held, _Block):
                 if (part := self._text(held) if held.started_at is None else self._thought(held)) is not None:
                     built.append(part)
             elif isinstance(held, llm.GeneratedFile):
                 built.append(inline_file(held))
-            elif not isinstance(held, _Preview):
+            elif not isinstance(held, _OpenCall):
                 built.append(held)
         return tuple(built)
 
@@ -148,8 +148,8 @@ class StepDraft:
     def _on_text_start(self, part: llm.TextStart) -> None:
         self._open_text(part.id)
 
-    def _open_text(self, block_id: str) -> _Words:
-        block = self._texts[block_id] = _Words()
+    def _open_text(self, block_id: str) -> _Block:
+        block = self._texts[block_id] = _Block()
         self._slots.append(block)
         return block
 
@@ -171,27 +171,27 @@ class StepDraft:
     def _on_thought_start(self, part: llm.ReasoningStart) -> None:
         self._open_thought(part.id).meta = part.meta
 
-    def _open_thought(self, block_id: str) -> _Words:
-        block = self._thoughts[block_id] = _Words(self._now())
+    def _open_thought(self, block_id: str) -> _Block:
+        block = self._thoughts[block_id] = _Block(self._now())
         self._slots.append(block)
         return block
 
     def _on_thought_end(self, part: llm.ReasoningEnd) -> None:
         block = self._thoughts.pop(part.id, None) or self._open_thought(part.id)
         self._thoughts.pop(part.id, None)
-        # An end without metadata must not erase the signature that came with the start.
+        # An end without metadata must not erase the signature that the start contained.
         block.meta = part.meta or block.meta
         block.ended_at = self._now()
         if block.pieces:
             self._publish(Role.ASSISTANT, parts.Reasoning("", block.started_at, block.ended_at))
 
-    def _text(self, block: _Words) -> parts.Text | None:
+    def _text(self, block: _Block) -> parts.Text | None:
         text = "".join(block.pieces)
         if not text:
             return None
         return parts.Text(text, block.is_refusal, self._stamped(block.meta))
 
-    def _thought(self, block: _Words) -> parts.Reasoning | None:
+    def _thought(self, block: _Block) -> parts.Reasoning | None:
         text = "".join(block.pieces)
         if not text and not block.meta:
             return None
@@ -200,36 +200,39 @@ class StepDraft:
     # Calls and other parts
 
     def _on_input_start(self, part: llm.ToolInputStart) -> None:
-        preview = _Preview(
-            self._own_id(part.id, provider_executed=part.provider_executed),
+        preview = _OpenCall(
+            self._choose_call_id(part.id, provider_executed=part.provider_executed),
             part.id,
             name=part.name,
             provider_executed=part.provider_executed,
             slot=len(self._slots),
         )
         self._slots.append(preview)
-        self._previews.setdefault(part.id, []).append(preview)
+        self._open_calls.setdefault(part.id, []).append(preview)
         self._show_input(preview, "")
 
     def _on_input(self, part: llm.ToolInputDelta) -> None:
-        if opened := self._previews.get(part.id):
+        if opened := self._open_calls.get(part.id):
             preview = opened[-1]
             preview.pieces.append(part.json)
             self.size += len(part.json)
             self._show_input(preview, part.json)
 
-    def _show_input(self, preview: _Preview, delta: str) -> None:
+    def _show_input(self, preview: _OpenCall, delta: str) -> None:
         shown = parts.ToolCall(
             preview.call_id, preview.name, args_delta=delta, provider_executed=preview.provider_executed
         )
         self._publish(Role.ASSISTANT, shown)
 
     def _on_call(self, part: llm.ToolCall) -> None:
-        opened = self._previews.get(part.id)
+        opened = self._open_calls.get(part.id)
         preview = opened.pop(0) if opened else None
         if preview is None or not preview.pieces:
             self.size += len(part.input)
-        call_id = preview.call_id if preview else self._own_id(part.id, provider_executed=part.provider_executed)
+        if preview is None:
+            call_id = self._choose_call_id(part.id, provider_executed=part.provider_executed)
+        else:
+            call_id = preview.call_id
         call = self._make_call(
             call_id,
             part.name,
@@ -268,13 +271,12 @@ class StepDraft:
             provider_meta=self._stamped(meta),
         )
 
-    def _own_id(self, call_id: str, *, provider_executed: bool) -> str:
-        """Return the id a call gets here: its own, unless a wire would reject it or this chat has another call with
-        it."""
+    def _choose_call_id(self, call_id: str, *, provider_executed: bool) -> str:
+        """Return the id from the wire; a new one if a wire would reject it or another call of the chat has it."""
         if provider_executed:
             return call_id
         if self._used_ids is None:
-            # Not before a call is made: most answers make none, and the prompt may be long.
+            # Collected for the first call only, because most answers have none and the prompt may be long.
             self._used_ids = set(self._prompt.call_ids)
         if call_id in self._used_ids or not _CALL_ID.fullmatch(call_id):
             call_id = f"call_{self._new_id().hex}"
@@ -314,10 +316,10 @@ class StepDraft:
         self._count(part.usage)
 
     def _count(self, usage: Usage) -> None:
-        """Replace the usage by a newer report of the provider, unless all numbers of the report are zero."""
-        believed = believable(usage)
-        if any(msgspec.structs.astuple(believed)):
-            self.usage = believed
+        """Replace the usage by a newer report of the provider, unless the report has only zeros."""
+        valid = valid_usage(usage)
+        if any(msgspec.structs.astuple(valid)):
+            self.usage = valid
 
     def _on_started(self, part: llm.ResponseStarted) -> None:
         self.started = part
@@ -329,12 +331,12 @@ class StepDraft:
         return {**self._stamp, **meta} if meta else None
 
 
-def _nothing(draft: StepDraft, part: llm.ToolInputEnd) -> None:
-    """Ignore a part: the call itself follows."""
+def _ignore(draft: StepDraft, part: llm.ToolInputEnd) -> None:
+    """Ignore the end of the arguments, because the complete call follows."""
 
 
-# At module level and not in each draft: a draft that refers to its own methods would wait for the garbage collector,
-# with the whole answer.
+# This table is at module level, because a draft that refers to its own methods would be a cycle, and would wait for the
+# garbage collector with the whole answer.
 _HANDLERS: Mapping[type[Any], Callable[[StepDraft, Any], None]] = {
     llm.TextDelta: StepDraft._on_text,
     llm.ReasoningDelta: StepDraft._on_thought,
@@ -344,7 +346,7 @@ _HANDLERS: Mapping[type[Any], Callable[[StepDraft, Any], None]] = {
     llm.ReasoningStart: StepDraft._on_thought_start,
     llm.ReasoningEnd: StepDraft._on_thought_end,
     llm.ToolInputStart: StepDraft._on_input_start,
-    llm.ToolInputEnd: _nothing,
+    llm.ToolInputEnd: _ignore,
     llm.ToolCall: StepDraft._on_call,
     llm.ToolResult: StepDraft._on_result,
     llm.Source: StepDraft._on_source,
@@ -359,17 +361,17 @@ def _is_object(call: parts.ToolCall) -> bool:
     return not isinstance(call.args, msgspec.UnsetType) and tool_input.read_stored(call.args).is_object
 
 
-def _hit_the_limit(finish: llm.Finish) -> bool:
+def _is_output_limit(finish: llm.Finish) -> bool:
     """Return whether the output limit ended the answer.
 
-    Wires report `tool_calls` if there are any; the reason is in `meta`.
+    An answer with calls has the reason `tool_calls` on every wire; the original reason is in `meta`.
     """
     said = (finish.meta or {}).get("stop_reason")
     return finish.reason is llm.FinishReason.LENGTH or said in ("max_tokens", "model_context_window_exceeded")
 
 
-def believable(usage: Usage) -> Usage:
-    """Return the usage without impossible counts."""
+def valid_usage(usage: Usage) -> Usage:
+    """Return the usage without negative or impossibly large counts."""
     counts = {name: getattr(usage, name) for name in usage.__struct_fields__}
     return Usage(**{name: count if _is_count(count) else None for name, count in counts.items()})
 

@@ -1,7 +1,7 @@
-"""The summary call: asks a model to summarize the chat, and makes the three rows that replace the conversation.
+"""The summary of a chat: calls a model to summarize it, and makes the three rows that replace the conversation.
 
-The request is that of the next generation with an instruction at its end. If it is too long for the summarizing model,
-it is shortened step by step (`domain.chat.overflow`). Every other failure is left to the caller.
+The request is the request of the next generation, followed by an instruction. If it is too long for the summarizing
+model, the overflow rungs shorten it (`domain.chat.overflow`). The caller handles every other failure.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = get_logger("loop.compaction")
 
 T = TypeVar("T")
 
-# Longer prompts are cut and measured in a thread, not on the event loop.
+# Longer prompts are cut and measured in a thread.
 _BYTES_ON_LOOP = 512 * 1024
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The user's message as it follows the summary, and the parts of it that were stored elsewhere."""
+    """The user's message that follows the summary, and its parts that were stored in the workspace."""
 
     parts: tuple[Part, ...] = ()
     spilled: tuple[compaction.Spilled, ...] = ()
@@ -60,12 +60,15 @@ async def _no_refusal(error: ProviderError, call: Call, estimated_tokens: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSetup:
-    """The input of a compaction. `step` is set up for the summarizing model.
+    """The input of a compaction.
 
-    `is_other_provider`: the summarizing model is of another provider than the chat's, and gets a translated copy.
-    `carry` returns what follows the summary; `budget` is what the summarizing model is known to accept. `on_refusal` is
-    called for every request that was too long, before the next is made, and returns the window that is believed from
-    then on. `kept_summary` is used unchanged, without calling a model: only the user's message came after it.
+    - `step`: the setup of a step with the summarizing model.
+    - `carry`: returns the message that follows the summary.
+    - `budget`: the size of requests that the summarizing model accepts, as far as known.
+    - `on_refusal`: called for every request that was too long. Returns the new estimate of the model's window.
+    - `kept_summary`: an existing summary to use without a model call, because only the user's message follows it.
+    - `is_other_provider`: the summarizing model belongs to another provider than the chat's model, and gets a converted
+      copy of the prompt.
     """
 
     step: StepSetup
@@ -82,7 +85,7 @@ class CompactionSetup:
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows to commit together, and their cost. `tries` is the number of model calls."""
+    """The rows to commit together, and the usage of all model calls. `tries` is the number of these calls."""
 
     rows: tuple[NewMessage, ...]
     call_id: str
@@ -95,23 +98,23 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 async def summarize(model: LanguageModel, call: Call, setup: CompactionSetup) -> CompactionOutcome:
     """Summarize the prompt of `call`, which is the call of the next generation with the summarizing model's options.
 
-    Shown live as a call of `chat_summarized`; the committed rows show its result. Raises `CallFailed` with the usage of
-    all tries; the live result is then the error.
+    The summary is shown live as a call of the tool `chat_summarized`. Raise `CallFailed` with the usage of all tries;
+    the live result is then the error.
     """
     step = setup.step
     call_id = compaction.tool_call_id(step.new_id())
     shown = compaction.call_part(call_id, source=setup.source, assessment=setup.assessment, at=step.clock.now())
     step.publish(Role.ASSISTANT, shown)
-    climb = _Climb(model, call, setup, call_id)
+    ladder = _OverflowLadder(model, call, setup, call_id)
     try:
-        summary = await climb.summary() if setup.kept_summary is None else setup.kept_summary
+        summary = await ladder.summary() if setup.kept_summary is None else setup.kept_summary
         carried = await setup.carry(summary)
     except CallFailed as error:
         show_failure(setup.step, call_id, error.error.message)
         raise
     if carried.spilled:
-        climb.took(Rung.SPILLED, parts_kept=len(carried.spilled))
-    steps = Steps(rungs=tuple(climb.rungs), calls=climb.calls, spilled=carried.spilled)
+        ladder.record_rung(Rung.SPILLED, parts_kept=len(carried.spilled))
+    steps = Steps(rungs=tuple(ladder.rungs), calls=ladder.calls, spilled=carried.spilled)
     rows = compaction.new_rows(
         summary,
         source=setup.source,
@@ -119,7 +122,7 @@ async def summarize(model: LanguageModel, call: Call, setup: CompactionSetup) ->
         carried=carried.parts,
         tool_call_id=call_id,
         model_config_id=setup.model_config_id,
-        runtime_ms=climb.runtime_ms,
+        runtime_ms=ladder.runtime_ms,
         at=step.clock.now(),
         steps=steps,
     )
@@ -127,19 +130,19 @@ async def summarize(model: LanguageModel, call: Call, setup: CompactionSetup) ->
         rows=rows,
         call_id=call_id,
         summary=summary,
-        usage=climb.usage,
-        runtime_ms=climb.runtime_ms,
-        tries=climb.calls,
+        usage=ladder.usage,
+        runtime_ms=ladder.runtime_ms,
+        tries=ladder.calls,
     )
 
 
 def show_failure(step: StepSetup, call_id: str, message: str) -> None:
-    """End the live summary with an error."""
+    """Show an error as the live result of the summary."""
     step.publish(Role.TOOL, compaction.error_part(call_id, message, at=step.clock.now()))
 
 
-class _Climb:
-    """One pass over the rungs: which are still allowed, which were taken, and the usage of all requests together."""
+class _OverflowLadder:
+    """Tries the overflow rungs in order until one gives a summary. Adds up the usage of all requests."""
 
     def __init__(self, model: LanguageModel, call: Call, setup: CompactionSetup, call_id: str) -> None:
         self._model = model
@@ -153,8 +156,8 @@ class _Climb:
         self.usage = Usage()
         self.runtime_ms = 0
 
-    def took(self, rung: Rung, **facts: object) -> None:
-        """Note a rung that was useful: show it to the user while the summary is made, count and log it."""
+    def record_rung(self, rung: Rung, **facts: object) -> None:
+        """Record a rung that succeeded, in the result, the metrics and the log."""
         if not self.rungs or self.rungs[-1] != str(rung):
             self.rungs.append(str(rung))
             self._setup.stats.rung_taken(self._model, str(rung), result="success")
@@ -165,23 +168,23 @@ class _Climb:
         deadline = self._setup.step.clock.deadline(seconds, "compaction")
         try:
             async with deadline:
-                return await self._climbed()
+                return await self._try_rungs()
         except DeadlineExceeded:
             if not deadline.is_expired:
                 raise
             usage = add_usage(self.usage, self._setup.step.meter.usage)
-            raise CallFailed(_too_slow(self._setup.step.provider_name, seconds), usage) from None
+            raise CallFailed(_timeout_error(self._setup.step.provider_name, seconds), usage) from None
         except SummaryFailed as error:
-            raise CallFailed(_unusable(self._setup.step.provider_name, str(error)), self.usage) from error
+            raise CallFailed(_summary_error(self._setup.step.provider_name, str(error)), self.usage) from error
 
-    async def _climbed(self) -> str:
+    async def _try_rungs(self) -> str:
         prompt = self._call.prompt
         if self._setup.is_other_provider:
             prompt = summary_prompt.for_other_provider(prompt, accepts=self._model.caps.accepts)
-        whole = summary_prompt.ask(prompt, hint=self._setup.hint)
+        whole = summary_prompt.summary_request(prompt, hint=self._setup.hint)
         if (said := await self._try(Rung.WHOLE, whole)) is not None:
             return said
-        shorter = await self._aside(lambda: overflow.trimmed(whole, max_bytes=self._room()), whole)
+        shorter = await self._run_large_in_thread(lambda: overflow.trimmed(whole, max_bytes=self._room()), whole)
         if (said := await self._try(Rung.TRIMMED, shorter)) is not None:
             return said
         return await self._in_pieces(prompt)
@@ -191,11 +194,11 @@ class _Climb:
         return None if allowed is None else allowed * BYTES_PER_TOKEN - tools_bytes(self._call.tools)
 
     async def _try(self, rung: Rung, prompt: Prompt) -> str | None:
-        """Make one request with the whole prompt; return None when it is too long, or known to be."""
-        tokens = await self._aside(
+        """Make one request with this prompt. Return None if it is too long, or is known to be too long."""
+        tokens = await self._run_large_in_thread(
             lambda: overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
         )
-        # A short prompt cannot be cut and always fits: it must not be sent a second time.
+        # A prompt that could not be cut further is not sent a second time.
         if prompt == self._refused or not self._budget.fits(tokens):
             log.info("overflow_rung_skipped", rung=rung, tokens=tokens, **self._figures())
             return None
@@ -203,21 +206,21 @@ class _Climb:
         if said is None:
             self._refused = prompt
         else:
-            self.took(rung, tokens=tokens)
+            self.record_rung(rung, tokens=tokens)
         return said
 
     async def _in_pieces(self, prompt: Prompt) -> str:
-        """Summarize pieces, oldest first, then their summaries, until one is left."""
-        entries = await self._aside(lambda: overflow.transcript(prompt.messages), prompt)
+        """Summarize the chat in pieces, oldest first, and then the summaries, until one summary is left."""
+        entries = await self._run_large_in_thread(lambda: overflow.transcript(prompt.messages), prompt)
         is_merge = False
         while True:
             summaries = await self._round(entries, is_merge=is_merge)
             if len(summaries) == 1:
-                self.took(Rung.PIECES)
+                self.record_rung(Rung.PIECES)
                 return summaries[0]
             if is_merge and len(summaries) >= len(entries):
-                # Merging does not reduce their number: keep the two ends of the notes rather than none.
-                self.took(Rung.PIECES)
+                # Merging no longer reduces their number, so the beginning and the end of the summaries are kept.
+                self.record_rung(Rung.PIECES)
                 room = max(overflow.piece_bytes(self._budget), overflow.MIN_PIECE_BYTES)
                 return "\n\n".join(overflow.shortened(summaries, max_bytes=room))
             entries, is_merge = summaries, True
@@ -227,7 +230,7 @@ class _Climb:
         while left:
             room = overflow.piece_bytes(self._budget)
             if room < overflow.MIN_PIECE_BYTES or self.calls >= overflow.MAX_CALLS:
-                raise CallFailed(_too_small(self._setup.step.provider_name), self.usage)
+                raise CallFailed(_window_error(self._setup.step.provider_name), self.usage)
             most = (overflow.MAX_PIECES - len(summaries)) * room
             left = await asyncio.to_thread(overflow.shortened, left, max_bytes=max(most, room))
             text, rest = overflow.next_piece(left, max_bytes=room)
@@ -235,17 +238,17 @@ class _Climb:
             tokens = overflow.estimate_tokens(prompt.messages)
             said = await self._ask(Rung.PIECES, _piece(self._call, prompt, self._budget), tokens)
             if said is None:
-                continue  # smaller pieces from here on
+                continue  # the refusal has reduced the budget, so the next piece is smaller
             summaries.append(said)
             left = rest
             self._show(f"Part {len(summaries)} is summarized.\n" if not is_merge else "Summaries are joined.\n")
         return summaries
 
     async def _ask(self, rung: Rung, call: Call, tokens: int) -> str | None:
-        """Return the answer's text; None when the provider finds the request too long, which is recorded first."""
+        """Return the summary in the model's answer. Record a refusal of a too long request, and return None."""
         self.calls += 1
         try:
-            outcome = await model_step.generate_assistant(self._model, call, _quiet(self._setup.step))
+            outcome = await model_step.generate_assistant(self._model, call, _without_live_parts(self._setup.step))
         except CallFailed as error:
             self.usage = add_usage(self.usage, error.usage)
             if error.error.kind is not ErrorKind.CONTEXT_OVERFLOW:
@@ -272,7 +275,7 @@ class _Climb:
             "context_tokens": self._setup.assessment.tokens,
         }
 
-    async def _aside(self, work: Callable[[], T], prompt: Prompt) -> T:
+    async def _run_large_in_thread(self, work: Callable[[], T], prompt: Prompt) -> T:
         return await asyncio.to_thread(work) if prompt.size_bytes > _BYTES_ON_LOOP else work()
 
 
@@ -282,37 +285,39 @@ def tools_bytes(tools: Sequence[Tool]) -> int:
 
 
 def _request(call: Call, prompt: Prompt, budget: Budget) -> Call:
-    """Return a request with the generation's system blocks, tools and messages, for the provider's cache, but
-    without calls."""
+    """Return a request with the generation's system blocks, tools and messages, which the provider has cached.
+
+    The model may not call tools.
+    """
     return msgspec.structs.replace(
         call,
         prompt=prompt,
         purpose=Purpose.COMPACTION,
         tool_choice="none",
         format=None,
-        max_output_tokens=_output(call, budget),
+        max_output_tokens=_output_limit(call, budget),
     )
 
 
 def _piece(call: Call, prompt: Prompt, budget: Budget) -> Call:
-    """Return a separate request, without the chat's tools and searches."""
+    """Return a separate request, without the chat's tools and web search."""
     return msgspec.structs.replace(
         _request(call, prompt, budget), tools=(), tool_choice="auto", web_search=None, chat_id=None, cache_key=None
     )
 
 
-def _output(call: Call, budget: Budget) -> int | None:
+def _output_limit(call: Call, budget: Budget) -> int | None:
     if call.max_output_tokens is None or not budget.window_tokens:
         return call.max_output_tokens
     return min(call.max_output_tokens, budget.output_tokens)
 
 
-def _quiet(step: StepSetup) -> StepSetup:
-    """Return the same step without live parts: a summary is shown when it is complete."""
+def _without_live_parts(step: StepSetup) -> StepSetup:
+    """Return the same step without live parts, because a summary is shown only when it is complete."""
     return replace(step, publish=lambda role, part: None, allow_pause=False, store_file=None)
 
 
-def _too_slow(provider: str, seconds: float) -> ProviderError:
+def _timeout_error(provider: str, seconds: float) -> ProviderError:
     return ProviderError(
         kind=ErrorKind.TIMEOUT,
         message="The request took too long and was stopped.",
@@ -322,7 +327,7 @@ def _too_slow(provider: str, seconds: float) -> ProviderError:
     )
 
 
-def _too_small(provider: str) -> ProviderError:
+def _window_error(provider: str) -> ProviderError:
     return ProviderError(
         kind=ErrorKind.CONTEXT_OVERFLOW,
         message="The model cannot read enough at once to summarize this chat. Use a model with a larger window.",
@@ -331,5 +336,5 @@ def _too_small(provider: str) -> ProviderError:
     )
 
 
-def _unusable(provider: str, message: str) -> ProviderError:
+def _summary_error(provider: str, message: str) -> ProviderError:
     return ProviderError(kind=ErrorKind.GENERIC, message=message, retryable=False, provider=provider)

@@ -1,7 +1,7 @@
-"""One model step: sends a call, shows its stream live, and returns an outcome or raises an error.
+"""One model step: sends a call, publishes its stream live, and returns the outcome.
 
-No tools, no retries, no persistence. Every failure of the call is a `CallFailed` with the `ProviderError` and the usage
-known by then; the live parts of a failed step are not committed.
+It runs no tools, makes no retries and stores nothing. Every failure of the call raises `CallFailed` with the
+`ProviderError` and the usage so far.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.model_step")
 
-# Chosen: a model whose parts are all buffered must not block the event loop.
-_PARTS_PER_TURN = 200
-# Chosen: silence may be noticed early by this fraction of its limit.
-_LIFE_SIGN = 0.001
+# A stream whose parts are all buffered yields to the event loop after this many parts.
+_PARTS_PER_YIELD = 200
+# Progress is reported at intervals of this fraction of the silence limit, and not for every token.
+_PROGRESS_FRACTION = 0.001
 _MAX_CONTEXT = 2**31
 
 # Stores a file that a model generated, and returns its id.
@@ -54,7 +54,7 @@ StoreFile = Callable[[GeneratedFile], Awaitable[UUID]]
 
 
 class StepStats(Protocol):
-    """Counters of the loop; the metrics are made from them elsewhere."""
+    """Receives the events of model steps that the metrics count."""
 
     def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None: ...
 
@@ -75,7 +75,7 @@ class NoStepStats:
 
 
 class StepMeter:
-    """The start time and the usage of a running step, for the task that interrupts it."""
+    """The start time and the usage of a running step, for the interrupt task."""
 
     __slots__ = ("_draft", "invoked_at", "invoked_monotonic")
 
@@ -98,7 +98,7 @@ class StepMeter:
         return None if self._draft is None else self._draft.started.request_id
 
     def runtime_ms(self, monotonic: float) -> int | None:
-        """Return how long the model has been running; None before its stream was opened."""
+        """Return the time since the stream was opened; None before that."""
         return None if self.invoked_monotonic is None else round((monotonic - self.invoked_monotonic) * 1000)
 
     def start(self, draft: StepDraft, clock: Clock) -> None:
@@ -111,8 +111,8 @@ class StepMeter:
 class StepSetup:
     """The input of a step besides its call.
 
-    `context_limit` is the model config's; `allow_pause` is False once the provider has paused this turn too often.
-    `on_stream_start` is called at the instant the run time begins. If `publish` raises, the step ends with that error.
+    `context_limit` is the limit of the model config. `allow_pause` is False if the provider has paused too often in
+    this turn. `on_stream_start` is called when the run time begins. If `publish` raises, the step ends with that error.
     """
 
     provider_name: str
@@ -131,9 +131,9 @@ class StepSetup:
 
 
 class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished answer. Empty content is no error here: its meaning depends on the history.
+    """A finished answer. Empty content is not an error here, because its meaning depends on the history.
 
-    `cut_calls` are the ids of calls whose arguments the output limit cut off. `model` is the name the provider
+    `cut_calls` are the ids of calls whose arguments the output limit cut off. `model` is the name that the provider
     reported.
     """
 
@@ -153,7 +153,7 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to commit: blank text is no answer either."""
+        """Whether there is nothing to commit. Blank text is not an answer."""
         return all(isinstance(part, Text) and not part.text.strip() for part in self.content)
 
     @property
@@ -184,7 +184,7 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
     draft.finish(finish)
     await _store_files(draft, setup)
     content = draft.content()
-    _refuse_refusal(content, finish, setup.provider_name, draft.usage)
+    _raise_if_filtered(content, finish, setup.provider_name, draft.usage)
     assert runtime_ms is not None
     assert meter.invoked_at is not None
     outcome = AssistantOutcome(
@@ -208,13 +208,13 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
 
 
 async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: StepSetup) -> Finish:
-    """Read the stream to its end under the silence guard, which covers connecting as well."""
+    """Read the stream to its end. The silence limit also applies to connecting."""
     cancelling = waits.cancelling()
     seconds = setup.config.stream_silence_seconds
     guard = setup.clock.deadline(seconds, "stream-silence")
     add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
-    # Progress is reported at intervals, not for every token.
-    interval, told_at = seconds * _LIFE_SIGN, -math.inf
+
+    interval, reported_at = seconds * _PROGRESS_FRACTION, -math.inf
     max_parts, ends_at = setup.config.stream_max_parts, monotonic() + setup.config.stream_max_seconds
     max_size = setup.config.stream_max_size
     count = 0
@@ -225,8 +225,8 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
             setup.on_stream_start(setup.meter.invoked_at)
             async with aclosing(model.stream(call)) as stream:
                 async for part in stream:
-                    if (now := monotonic()) >= told_at + interval:
-                        told_at = now
+                    if (now := monotonic()) >= reported_at + interval:
+                        reported_at = now
                         guard.reset(seconds)
                         on_progress(None)
                     if type(part) is Finish:
@@ -235,32 +235,32 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
                         raise CallFailed(part.error, draft.usage)
                     add(part)
                     count += 1
-                    if count >= max_parts or told_at >= ends_at or draft.size > max_size:
-                        raise CallFailed(_endless(setup.provider_name), draft.usage)
+                    if count >= max_parts or reported_at >= ends_at or draft.size > max_size:
+                        raise CallFailed(_endless_error(setup.provider_name), draft.usage)
                     if count == 1:
-                        _tell_first(model, setup)
-                    elif count % _PARTS_PER_TURN == 0:
+                        _record_first_part(model, setup)
+                    elif count % _PARTS_PER_YIELD == 0:
                         await asyncio.sleep(0)
     except DeadlineExceeded:
         if not guard.is_expired:
             raise
-        raise CallFailed(silent(setup.provider_name, seconds), draft.usage) from None
+        raise CallFailed(_silence_error(setup.provider_name, seconds), draft.usage) from None
     except asyncio.CancelledError:
         if waits.cancelling() > cancelling:
             raise
-        # This step was not cancelled; a layer below was, which means that the connection is gone.
-        raise CallFailed(_cut(setup.provider_name, "the request was cancelled on the way"), draft.usage) from None
+        # A layer below was cancelled and not this step, so the connection is lost.
+        raise CallFailed(_cut_error(setup.provider_name, "the request was cancelled on the way"), draft.usage) from None
     raise CallFailed(errors.truncated(setup.provider_name), draft.usage)
 
 
-def _tell_first(model: LanguageModel, setup: StepSetup) -> None:
+def _record_first_part(model: LanguageModel, setup: StepSetup) -> None:
     started = setup.meter.invoked_monotonic
     assert started is not None
     setup.stats.first_part(model, seconds=setup.clock.monotonic() - started)
 
 
 async def _store_files(draft: StepDraft, setup: StepSetup) -> None:
-    """Store the files after the stream: the provider's silence guard must not run while a file is written."""
+    """Store the generated files. This happens after the stream, because the silence limit applies during it."""
     for slot, file in draft.files():
         draft.put_file(slot, await _stored(file, setup))
         setup.on_progress(None)
@@ -271,14 +271,13 @@ async def _stored(file: GeneratedFile, setup: StepSetup) -> parts.File:
         try:
             return parts.File(file.media_type, file_id=await setup.store_file(file))
         except Exception as error:
-            # Kept inside the message: a file that cannot be stored separately is still part of the answer.
+            # A file that cannot be stored separately is kept inside the message.
             log.exception("generated_file_not_stored", error, media_type=file.media_type, size=len(file.data))
     return await asyncio.to_thread(inline_file, file)
 
 
 def _reason(reason: FinishReason, content: tuple[Part, ...], *, allow_pause: bool) -> FinishReason:
-    """Return why the answer ended, derived from its content: decisions depend on it, and servers report it
-    inconsistently."""
+    """Return why the answer ended. Servers report tool calls inconsistently, so the content decides about them."""
     if reason is FinishReason.CONTENT_FILTER:
         return reason
     if any(isinstance(part, ToolCall) and not part.provider_executed for part in content):
@@ -288,8 +287,8 @@ def _reason(reason: FinishReason, content: tuple[Part, ...], *, allow_pause: boo
     return reason
 
 
-def _refuse_refusal(content: tuple[Part, ...], finish: Finish, provider: str, usage: Usage) -> None:
-    """Raise for an answer that was filtered and has no content; reasoning alone is no answer."""
+def _raise_if_filtered(content: tuple[Part, ...], finish: Finish, provider: str, usage: Usage) -> None:
+    """Raise `CallFailed` for a filtered answer without visible content."""
     if finish.reason is not FinishReason.CONTENT_FILTER or any(_is_visible(part) for part in content):
         return
     category = (finish.meta or {}).get("category")
@@ -308,7 +307,7 @@ def _is_visible(part: Part) -> bool:
     return not isinstance(part, Reasoning) and not (isinstance(part, Text) and not part.text.strip())
 
 
-def silent(provider: str, seconds: float) -> ProviderError:
+def _silence_error(provider: str, seconds: float) -> ProviderError:
     return ProviderError(
         kind=ErrorKind.STREAM_SILENCE_TIMEOUT,
         message=f"{provider} stopped sending data.",
@@ -318,16 +317,16 @@ def silent(provider: str, seconds: float) -> ProviderError:
     )
 
 
-def _endless(provider: str) -> ProviderError:
+def _endless_error(provider: str) -> ProviderError:
     return ProviderError(
         kind=ErrorKind.TIMEOUT,
-        message=f"{provider} did not come to the end of its answer, and was stopped.",
+        message=f"{provider} did not end its answer, and was stopped.",
         retryable=False,
         provider=provider,
     )
 
 
-def _cut(provider: str, detail: str) -> ProviderError:
+def _cut_error(provider: str, detail: str) -> ProviderError:
     return msgspec.structs.replace(errors.truncated(provider), detail=detail)
 
 
@@ -349,7 +348,7 @@ _COUNTERS = frozenset({"used", "usage", "remaining", "left", "count", "current"}
 
 
 def find_context_limit(meta: Mapping[str, Any]) -> int | None:
-    """Return the largest number that the metadata has under a key that means a context window."""
+    """Return the largest number in the metadata whose key means a context window."""
     found = list(_limits(meta, depth=0))
     return max(found, default=None)
 

@@ -1,4 +1,4 @@
-"""The rows of a step: the model's answer, the tools' results, and their figures."""
+"""The rows of a step: the model's answer, the results of tools, and their figures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def assistant_rows(
     reasoning_effort: Effort | None = None,
     cost_micros: int | None = None,
 ) -> tuple[NewMessage, ...]:
-    """Return the assistant row, then an error result for each call that was not admitted. No content, no rows.
+    """Return the assistant row, and an error result for each call with invalid arguments. Empty content has no rows.
 
-    Calls without a result here are executed by the next step.
+    The next step executes the calls that have no result here.
     """
     if outcome.is_empty:
         return ()
@@ -47,9 +47,10 @@ def assistant_rows(
 
 
 def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -> tuple[CallResult, ...]:
-    """Return error results of the calls whose arguments are invalid, in call order.
+    """Return error results for the calls whose arguments are invalid, in call order.
 
-    Empty for a batch that the exclusive policy will reject as a whole: if it were answered in part, the rest would run.
+    Return none if an exclusive tool was called together with others. The next step rejects all these calls; if some had
+    a result already, it would run the rest.
     """
     calls = outcome.local_calls
     if is_exclusive_violation([call.tool_name for call in calls], tools):
@@ -68,7 +69,7 @@ def is_exclusive_violation(names: Sequence[str], tools: ToolSet) -> bool:
 
 
 def find_problem(call: ToolCall, tools: ToolSet, *, is_cut: bool = False) -> str | None:
-    """Return why a call cannot run with its arguments."""
+    """Return why a call cannot run with its arguments; None if it can."""
     if is_cut:
         return tool_input.CUT_OFF
     if call.args is UNSET:
@@ -87,19 +88,19 @@ def name_of(call: ToolCall, tools: ToolSet) -> CallName:
 
 
 def tool_rows(done: Iterable[CallResult], *, model_config_id: UUID) -> tuple[NewMessage, ...]:
-    """Return one row per result, followed by the tool's attachments."""
+    """Return one row per result, with the tool's attachments after the result."""
     return tuple(
         NewMessage(role=Role.TOOL, content=(each.result, *each.files), model_config_id=model_config_id) for each in done
     )
 
 
 def notice_row(part: Part) -> NewMessage:
-    """Return a notice of the server for users; the model does not see it."""
+    """Return a notice for users, which the model does not see."""
     return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(part,))
 
 
 def without_files(row: NewMessage, reason: str) -> NewMessage:
-    """Return the row without its files, which the chat cannot have. In an answer a note takes their place."""
+    """Return the row without its stored files, which the chat cannot link. An answer gets a note instead."""
     if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
         return row
     note = (Text(f"[A file was left out. {reason}]"),) if row.role is Role.ASSISTANT else ()
@@ -164,5 +165,5 @@ def _figures(
 
 
 def _name(text: str | None) -> str | None:
-    """Return a provider's id in a form that fits the column."""
+    """Return a provider's id, cleaned and cut to fit the column."""
     return None if text is None else tool_results.clean_text(text[:_MAX_NAME])

@@ -1,6 +1,6 @@
-"""The tool interface of the loop: description, execution, output, and the set of tools a step may use.
+"""The tool interface of the loop: specification, context and output of a tool, and the set of tools of a step.
 
-The loop knows no tool by name. A tool keeps no state between calls: what a call needs comes with its `ToolContext`.
+The loop knows no tool by name. A tool keeps no state between calls; everything a call needs is in its `ToolContext`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.tool")
 
-# Shows a live part. Never waits.
+# Publishes a live part. Never waits.
 Publish = Callable[[Role, Part], None]
-# Called on progress, with the monotonic time until which silence is acceptable; None: no tool runs.
+# Reports progress, with the monotonic time until which silence is acceptable; None if no tool runs.
 OnProgress = Callable[[float | None], None]
 
 T = TypeVar("T")
 
 
 class CancelReason(StrEnum):
-    """Why a task is cancelled. Only `user` means that its effects are unwanted."""
+    """The reason of a cancellation. Only `user` means that the effects of the task are unwanted."""
 
     USER = "user"
     SUPERSEDED = "superseded"
@@ -43,7 +43,7 @@ class CancelReason(StrEnum):
 
 
 class Cancellation:
-    """Holds the reason of a cancellation. It is set before the task is cancelled, for its tools to read."""
+    """Holds the reason of a cancellation, which is set before the task is cancelled."""
 
     __slots__ = ("reason",)
 
@@ -52,7 +52,7 @@ class Cancellation:
 
 
 class ToolSource(StrEnum):
-    """Who executes a tool: the worker, an MCP server, one of the workspace, the API client, the model provider."""
+    """The executor of a tool: worker, MCP server, MCP server in the workspace, API client, or model provider."""
 
     BUILTIN = "builtin"
     MCP = "mcp"
@@ -62,10 +62,10 @@ class ToolSource(StrEnum):
 
 
 class Replay(StrEnum):
-    """How a call is run again after a crash.
+    """The rule for repeating a call after a crash.
 
-    `safe`: it may simply run twice. `token`: the tool passes the replay token on, and the receiver returns the first
-    answer again. `ledger`: the loop records the start, and does not start the call twice.
+    `safe`: the call may run twice. `token`: the tool sends the replay token to a receiver, which returns its first
+    answer again. `ledger`: the loop records the start, and never starts the call twice.
     """
 
     SAFE = "safe"
@@ -74,10 +74,10 @@ class Replay(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as models and the loop see it. `deadline_seconds`: how long a call may take, unless it asks for more.
+    """The specification of a tool. `deadline_seconds` is the time limit of a call, which the call may extend.
 
-    `shell_argument` names the argument that is shell text: users are shown which programs it runs. `rule_name` is the
-    tool's name in approval rules, if that differs from its name.
+    `shell_argument` is the name of the argument with a shell command; users are shown the programs that it runs.
+    `rule_name` is the tool's name in approval rules, if it differs from `name`.
     """
 
     name: str
@@ -97,12 +97,12 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in metrics. Models invent names and servers choose theirs, so foreign names share one label."""
+        """The label in metrics. All tools that are not built in share one label per source, to limit the labels."""
         return self.name if self.source is ToolSource.BUILTIN else str(self.source)
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call that passed all checks. `input` is the JSON text of an object; `name` is the tool's current name."""
+    """A call that has passed all checks. `input` is a JSON object; `name` is the tool's current name."""
 
     id: str
     name: str
@@ -110,7 +110,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """Bytes for the model to look at. The last two fields let a client recognize a stored file as the same picture."""
+    """An image or other media for the model. The last two fields identify the same media as a stored file."""
 
     data: bytes
     mime_type: str
@@ -128,7 +128,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The output of a call: an object, or text (bytes are text in any encoding, read as UTF-8)."""
+    """The output of a call: an object or a text. Bytes are decoded as UTF-8."""
 
     value: Mapping[str, Json] | str | bytes = ""
     is_error: bool = False
@@ -139,19 +139,19 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 class KeepResult(Protocol):
     def __call__(self, call_id: str, token: UUID, output: ToolOutput) -> Awaitable[str | None]:
-        """Store an output that is too large for the model where it can read it. Return the path, or None.
+        """Store an output that is too large for the prompt, where the model can read it. Return the path, or None.
 
-        Never fails, and takes a bounded time. A repeated token stores nothing twice.
+        It never raises and takes a bounded time. A repeated token stores nothing twice.
         """
 
 
-async def keep_nowhere(call_id: str, token: UUID, output: ToolOutput) -> str | None:
+async def keep_no_result(call_id: str, token: UUID, output: ToolOutput) -> str | None:
     return None
 
 
 class LiveOutput(Protocol):
     def __call__(self, text: str, *, reset: bool = False) -> None:
-        """Show this piece of output now; `reset` replaces what was shown before. Never fails, never waits."""
+        """Show a piece of output live. With `reset`, it replaces the earlier pieces. It never raises or waits."""
 
 
 class Services:
@@ -160,8 +160,12 @@ class Services:
     def __init__(self, *services: object) -> None:
         self._services = {type(service): service for service in services}
 
+    def add(self, service: object) -> None:
+        """Add a service that exists only after the tools were opened."""
+        self._services[type(service)] = service
+
     def get(self, kind: type[T]) -> T:
-        """Return the service of exactly this type. Raises `LookupError` if the step has none."""
+        """Return the service of exactly this type. Raise `LookupError` if the step has none."""
         found = self._services.get(kind)
         if not isinstance(found, kind):
             raise LookupError(f"This turn has no {kind.__name__}.")
@@ -169,9 +173,9 @@ class Services:
 
 
 class BatchView(msgspec.Struct):
-    """The batch of a call: the names of all calls, and by call id which have ended and whether with an error.
+    """The batch of a call: the tool names of all calls, and whether each ended call is an error, by call id.
 
-    When a `serial` tool runs, all calls that are not serial have ended. Rejected calls count as errors.
+    Serial tools run after all other calls have ended. Rejected calls count as errors.
     """
 
     names: tuple[str, ...] = ()
@@ -179,7 +183,7 @@ class BatchView(msgspec.Struct):
 
 
 class CallTimer:
-    """The deadline of one call, which the tool may move within the limit set at its start."""
+    """The deadline of one call, which the tool may extend up to `max_seconds` after the start."""
 
     __slots__ = ("_clock", "_deadline", "_latest", "_on_change", "due")
 
@@ -206,8 +210,8 @@ class CallTimer:
 class ToolContext:
     """The context of one call.
 
-    `replay_token` is the same whenever this call is run again: the idempotency key of everything it does. `turn_id` is
-    the message that began the turn.
+    `replay_token` is the idempotency key of the call; a repetition after a crash has the same one. `turn_id` is the id
+    of the message that began the turn.
     """
 
     chat_id: ChatId
@@ -226,24 +230,21 @@ class ToolContext:
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        """Why this call is being cancelled; None while it is not, or when its deadline is the reason."""
+        """The reason of the call's cancellation; None if it is not cancelled, or if its deadline passed."""
         return self.cancellation.reason
 
     @property
     def deadline(self) -> float:
-        """When the call is stopped, in monotonic time."""
+        """The monotonic time at which the call is cancelled."""
         return self.timer.due
 
     def set_deadline(self, seconds: float) -> None:
-        """Extend the deadline to this long from now, for a call that knows its duration.
-
-        Bounded by the server's maximum.
-        """
+        """Set the deadline to this many seconds from now, but not beyond the server's maximum."""
         self.timer.set(seconds)
 
 
 class Tool(Protocol):
-    """A tool. It must be cancellable at every await; its cleanup is bounded, or the task is abandoned."""
+    """A tool. It must end soon after a cancellation; a tool that does not is left to `UnfinishedTools`."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -258,27 +259,27 @@ class LedgerState(StrEnum):
 
 
 class LedgerRun(msgspec.Struct, frozen=True):
-    """A run in the ledger. `content` of a finished run is what `Ledger.finish` was given."""
+    """A run in the ledger. `content` is the result of a finished run, as stored by `Ledger.finish`."""
 
     state: LedgerState
     content: str | None = None
 
 
 class Ledger(Protocol):
-    """Remembers across crashes which calls were started, and their results. Its errors fail the whole batch."""
+    """Records the start and the result of calls, so that they survive a crash. Its errors fail the whole batch."""
 
     async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
-        """Record the start of the run; only the first caller gets `new`."""
+        """Record the start of the run. Only the first call for a token returns the state `new`."""
 
     async def finish(self, token: UUID, content: str) -> None:
-        """Store the result: JSON text of message parts as `domain.chat.parts.encode` makes it, valid for jsonb."""
+        """Store the result: the JSON of message parts from `domain.chat.parts.encode`."""
 
 
 class ToolSet:
-    """The tools of one step, in the order of registration: the order is part of the prompt's prefix.
+    """The tools of one step, in the order of registration, which is part of the prompt's prefix.
 
-    `active` are the names sent to the model, none if empty. `allow_inactive` may be called without having been sent.
-    `declared` are tools that run in the client. Aliases map names found in old history to current ones.
+    `active` are the names of the tools that the model is sent. `allow_inactive` are names that may be called although
+    they were not sent. `declared` are tools that the client runs. Aliases map names in old histories to current names.
     """
 
     def __init__(
@@ -313,14 +314,14 @@ class ToolSet:
         return self._aliases.get(name, name) if name not in self._specs else name
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool that runs here under this name or alias."""
+        """Return the tool that this server runs under this name or alias."""
         return self._tools.get(self.canonical(name))
 
     def find_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(self.canonical(name))
 
     def find_problem(self, name: str) -> str | None:
-        """Return why a call of this name cannot run here."""
+        """Return why this server cannot run a call of this name; None if it can."""
         canonical = self.canonical(name)
         spec = self._specs.get(canonical)
         if spec is None:
@@ -336,7 +337,7 @@ class ToolSet:
         return None if spec is None else spec.server_id
 
     def shell_commands(self, name: str, args: Raw) -> tuple[tuple[str, ...], ...] | None:
-        """Return which programs a call runs, for users; None when it runs none, or that is unclear."""
+        """Return the programs that a call runs, to show them to users; None if it runs none or they are unclear."""
         spec = self.find_spec(name)
         if spec is None or spec.shell_argument is None:
             return None
@@ -368,7 +369,7 @@ class ToolSet:
         return frozenset(spec.name for spec in self._specs.values() if holds(spec))
 
     def definitions(self) -> tuple[llm.Tool, ...]:
-        """Return the active functions as the model sees them. The wires declare the provider's own tools."""
+        """Return the definitions of the active tools for the model, except the provider's own tools."""
         return tuple(
             llm.Tool(name=spec.name, description=spec.description, input_schema=object_schema(spec.input_schema))
             for spec in self._specs.values()
@@ -377,8 +378,10 @@ class ToolSet:
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema in the form that all providers accept: of an object, with `properties`, and `required` only
-    if it is not empty."""
+    """Return the schema in the form that all providers accept.
+
+    It describes an object, has `properties`, and has `required` only if that is not empty.
+    """
     shaped = {**schema, "type": "object"}
     if not isinstance(shaped.get("properties"), dict):
         shaped["properties"] = {}

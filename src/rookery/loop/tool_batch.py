@@ -1,7 +1,7 @@
 """The tool batch: checks the tool calls of one step, runs them concurrently, and returns one result for each.
 
-Whatever a tool does (raise, hang, ignore its cancellation, return invalid output) becomes a result of that call and
-does not affect the others. Only a cancellation of the batch, or a ledger that fails, ends it without results.
+A tool that raises, hangs, ignores its cancellation or returns invalid output gets an error result; the other calls are
+not affected. Only a cancellation of the batch or a failure of the ledger ends the batch without results.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.domain.chat import parts, tool_calls
-from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.parts import ContentError, File, ToolResult
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import ContentError, File, Part, ToolResult
 from rookery.domain.chat.truncation import budget_bytes
-from rookery.loop import live_results, step_rows, tool_input, tool_results
+from rookery.loop import step_rows, tool_input, tool_results
 from rookery.loop.config import LoopConfig
-from rookery.loop.live_results import LiveResult
 from rookery.loop.tool import (
     BatchView,
     CallTimer,
@@ -39,10 +38,9 @@ from rookery.loop.tool import (
     ToolContext,
     ToolOutput,
     ToolSet,
-    keep_nowhere,
+    keep_no_result,
 )
 from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
-from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
@@ -55,14 +53,14 @@ OUTCOME_UNKNOWN = (
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call of the history that waits for its result, and the message that contains it."""
+    """An open call, and the message that contains it."""
 
     message_id: int
     call: parts.ToolCall
 
 
 class ToolStats(Protocol):
-    """Counters of a batch; the metrics are made from them elsewhere. `tool` is the bounded label, not the name."""
+    """Receives the events of tool calls that the metrics count. `tool` is `ToolSpec.label`."""
 
     def tool_finished(self, tool: str, *, is_error: bool, seconds: float, result_bytes: int) -> None: ...
 
@@ -84,9 +82,9 @@ class NoToolStats:
 
 @dataclass(slots=True, kw_only=True)
 class BatchSetup:
-    """The input of a batch besides its calls. `on_progress` gets the latest deadline of the running calls.
+    """The input of a batch besides its calls. `on_progress` receives the latest deadline of the running calls.
 
-    `refused` are calls that rules or users deny, by id, with the text that replaces their result.
+    `refused` maps the ids of calls that a rule or a user has denied to the text of their error result.
     """
 
     chat_id: ChatId
@@ -94,7 +92,7 @@ class BatchSetup:
     publish: Publish
     clock: Clock
     ledger: Ledger
-    stragglers: Stragglers
+    unfinished_tools: UnfinishedTools
     config: LoopConfig = field(default_factory=LoopConfig)
     context_limit: int | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
@@ -105,14 +103,13 @@ class BatchSetup:
     on_progress: OnProgress = lambda until: None
     refused: Mapping[str, str] = field(default_factory=dict)
     stats: ToolStats = field(default_factory=NoToolStats)
-    keep_result: KeepResult = keep_nowhere
+    keep_result: KeepResult = keep_no_result
 
 
 async def execute_batch(calls: Sequence[PendingCall], setup: BatchSetup) -> tuple[CallResult, ...]:
     """Run the calls. Return one result for each, in their order, to be committed together.
 
-    Results are published as they arrive. When cancelled, it cancels its tools, waits a bounded time for them, and
-    returns nothing: only what was published remains.
+    Results are published live as they arrive. A cancellation cancels the tools and waits a bounded time for their end.
     """
     return await _Batch(calls, setup).run()
 
@@ -129,24 +126,24 @@ class _Batch:
 
     async def run(self) -> tuple[CallResult, ...]:
         runnable = self._admit()
-        serial = [place for place in runnable if self._tool(place).spec.serial]
-        await self._run_all([place for place in runnable if place not in serial])
-        for place in serial:
-            await self._run_all([place])
+        serial = [index for index in runnable if self._tool(index).spec.serial]
+        await self._run_all([index for index in runnable if index not in serial])
+        for index in serial:
+            await self._run_all([index])
         return await self._capped()
 
     # Checks
 
     def _admit(self) -> list[int]:
-        """Answer the calls that cannot run. Return the indices of the others."""
+        """Record an error result for each call that cannot run. Return the indices of the other calls."""
         setup = self._setup
         if step_rows.is_exclusive_violation(self._view.names, setup.tools):
             alone = next(name for name in self._view.names if setup.tools.is_exclusive(name))
-            for place, name in enumerate(self._view.names):
-                self._reject(place, _exclusive_error(name, alone, is_exclusive=setup.tools.is_exclusive(name)))
+            for index, name in enumerate(self._view.names):
+                self._reject(index, _exclusive_error(name, alone, is_exclusive=setup.tools.is_exclusive(name)))
             return []
         runnable: list[int] = []
-        for place, pending in enumerate(self._calls):
+        for index, pending in enumerate(self._calls):
             call = pending.call
             problem = (
                 setup.refused.get(call.tool_call_id)
@@ -154,37 +151,37 @@ class _Batch:
                 or step_rows.find_problem(call, setup.tools)
             )
             if problem is None:
-                runnable.append(place)
+                runnable.append(index)
             else:
-                self._reject(place, problem)
+                self._reject(index, problem)
         return runnable
 
-    def _reject(self, place: int, problem: str) -> None:
-        self._settle(place, self._error(place, problem), seconds=0.0)
+    def _reject(self, index: int, problem: str) -> None:
+        self._record_result(index, self._error(index, problem), seconds=0.0)
 
     # Execution
 
-    async def _run_all(self, places: Collection[int]) -> None:
-        if not places:
+    async def _run_all(self, indices: Collection[int]) -> None:
+        if not indices:
             return
         gate = asyncio.Semaphore(self._setup.config.tool_batch_concurrency)
-        tasks = [asyncio.create_task(self._run_gated(place, gate), name=f"call:{place}") for place in places]
+        tasks = [asyncio.create_task(self._run_gated(index, gate), name=f"call:{index}") for index in indices]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
-            await self._unwind(tasks)
+            await self._cancel_all(tasks)
             raise
         failed = next((task for task in tasks if _has_failed(task)), None)
         if failed is not None:
-            await self._unwind(tasks)
+            await self._cancel_all(tasks)
             failed.result()
-        for place in places:
-            if place not in self._results:
-                # A library cancelled it, not the owner of this batch.
-                self._reject(place, _cancelled_error(self._view.names[place]))
+        for index in indices:
+            if index not in self._results:
+                # A library cancelled the call, and not the owner of this batch.
+                self._reject(index, _cancelled_error(self._view.names[index]))
 
-    async def _unwind(self, tasks: Collection[asyncio.Task[None]]) -> None:
-        """Cancel the running calls and wait for them: each call bounds its own end."""
+    async def _cancel_all(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        """Cancel the running calls and wait for their end, which each call limits itself."""
         running = {task for task in tasks if not task.done()}
         for task in running:
             task.cancel()
@@ -194,49 +191,49 @@ class _Batch:
         finally:
             for task in tasks:
                 if not task.done():
-                    self._setup.stragglers.adopt(task)
+                    self._setup.unfinished_tools.adopt(task)
                 elif _has_failed(task) and (error := task.exception()) is not None:
                     log.exception("batch_failed", error, chat_id=self._setup.chat_id)
 
-    async def _run_gated(self, place: int, gate: asyncio.Semaphore) -> None:
+    async def _run_gated(self, index: int, gate: asyncio.Semaphore) -> None:
         async with gate:
-            await self._run_call(place)
+            await self._run_call(index)
 
-    async def _run_call(self, place: int) -> None:
+    async def _run_call(self, index: int) -> None:
         setup = self._setup
-        tool = self._tool(place)
-        token = self._token(place)
+        tool = self._tool(index)
+        token = self._token(index)
         is_ledgered = tool.spec.replay is Replay.LEDGER
-        if is_ledgered and (known := await self._look_up(place, token)) is not None:
-            self._settle(place, known, seconds=0.0)
+        if is_ledgered and (known := await self._find_ledger_result(index, token)) is not None:
+            self._record_result(index, known, seconds=0.0)
             return
         seconds = tool.spec.deadline_seconds or setup.config.tool_default_deadline_seconds
         timer = CallTimer(
             setup.clock,
             seconds=seconds,
             max_seconds=setup.config.tool_max_deadline_seconds,
-            on_change=self._tell_progress,
+            on_change=self._report_progress,
         )
         started = setup.clock.monotonic()
-        self._running[place] = timer
-        self._tell_progress()
+        self._running[index] = timer
+        self._report_progress()
         try:
-            output = await self._invoke(place, tool, timer=timer, token=token)
-            result = await self._shaped(place, output)
-            if result.is_truncated and await self._kept(place, output):
-                result = await self._shaped(place, output)
+            output = await self._invoke(index, tool, timer=timer, token=token)
+            result = await self._shaped(index, output)
+            if result.is_truncated and await self._store_full(index, output):
+                result = await self._shaped(index, output)
         finally:
-            del self._running[place]
-            self._tell_progress()
-        self._settle(place, result, seconds=setup.clock.monotonic() - started)
+            del self._running[index]
+            self._report_progress()
+        self._record_result(index, result, seconds=setup.clock.monotonic() - started)
         if is_ledgered:
-            await self._write_down(token, result)
+            await self._finish_ledger_run(token, result)
 
-    async def _invoke(self, place: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
-        """Run the tool within its deadline. It runs in a separate task, so that the batch need not wait for its end."""
-        setup, name = self._setup, self._view.names[place]
-        shown = LiveResult(self._name(place), setup.publish)
-        call = self._calls[place].call
+    async def _invoke(self, index: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
+        """Run the tool within its deadline, in a separate task that the batch can leave unfinished."""
+        setup, name = self._setup, self._view.names[index]
+        shown = _LiveResult(self._name(index), setup.publish)
+        call = self._calls[index].call
         context = ToolContext(
             chat_id=setup.chat_id,
             call_id=call.tool_call_id,
@@ -255,7 +252,7 @@ class _Batch:
         assert call.args is not UNSET
         arguments = tool_input.read_stored(call.args)
         task = asyncio.create_task(
-            _awaited(tool, context, ToolCall(call.tool_call_id, name, arguments.args)), name=f"tool:{name}"
+            _run_tool(tool, context, ToolCall(call.tool_call_id, name, arguments.args)), name=f"tool:{name}"
         )
         late: DeadlineExceeded | None = None
         try:
@@ -266,11 +263,11 @@ class _Batch:
         finally:
             shown.close()
             if not task.done():
-                await self._stop(task, place)
-        return self._read(task, place) if late is None else self._late(place, late.seconds)
+                await self._stop(task, index)
+        return self._read(task, index) if late is None else self._deadline_output(index, late.seconds)
 
-    async def _stop(self, task: asyncio.Task[ToolOutput], place: int) -> None:
-        """Cancel a tool and give it time to clean up. One that takes longer is left to the stragglers."""
+    async def _stop(self, task: asyncio.Task[ToolOutput], index: int) -> None:
+        """Cancel a tool and wait for its cleanup. A tool that takes too long is left to `UnfinishedTools`."""
         setup = self._setup
         task.cancel()
         try:
@@ -280,19 +277,19 @@ class _Batch:
             pass
         finally:
             if not task.done():
-                log.warning("tool_abandoned", **self._fields(place))
-                setup.stats.tool_abandoned(self._label(place))
-                setup.stragglers.adopt(task)
+                log.warning("tool_abandoned", **self._fields(index))
+                setup.stats.tool_abandoned(self._label(index))
+                setup.unfinished_tools.adopt(task)
             elif _has_failed(task) and (error := task.exception()) is not None:
-                log.exception("tool_cleanup_failed", error, **self._fields(place))
+                log.exception("tool_cleanup_failed", error, **self._fields(index))
 
-    def _late(self, place: int, seconds: float) -> ToolOutput:
-        log.warning("tool_deadline", **self._fields(place), seconds=seconds)
-        return _failure(f"{self._view.names[place]} did not finish within {_for_people(seconds)} and was stopped.")
+    def _deadline_output(self, index: int, seconds: float) -> ToolOutput:
+        log.warning("tool_deadline", **self._fields(index), seconds=seconds)
+        return _failure(f"{self._view.names[index]} did not finish within {_format_duration(seconds)} and was stopped.")
 
-    def _read(self, task: asyncio.Task[ToolOutput], place: int) -> ToolOutput:
-        """Return the output of a tool that has ended; an error becomes an output as well."""
-        name, fields = self._view.names[place], self._fields(place)
+    def _read(self, task: asyncio.Task[ToolOutput], index: int) -> ToolOutput:
+        """Return the output of a tool that has ended; an error output if it raised."""
+        name, fields = self._view.names[index], self._fields(index)
         if task.cancelled():
             log.warning("tool_cancelled_itself", **fields)
             return _failure(_cancelled_error(name))
@@ -302,48 +299,45 @@ class _Batch:
             return _failure(f"tool failed: {type(error).__name__}: {_text_of(error)}")
         return task.result()
 
-    async def _shaped(self, place: int, output: ToolOutput) -> CallResult:
+    async def _shaped(self, index: int, output: ToolOutput) -> CallResult:
         shape = partial(
             tool_results.shape,
-            self._name(place),
+            self._name(index),
             output,
             at=self._setup.clock.now(),
             max_bytes=self._max_bytes,
-            kept_in=self._kept_in.get(place, ""),
+            kept_in=self._kept_in.get(index, ""),
         )
         try:
             return await asyncio.to_thread(shape) if tool_results.needs_thread(output) else shape()
         except Exception as error:
-            # Any failure here belongs to this call alone: the other calls have run.
-            log.exception("tool_output_unusable", error, **self._fields(place))
+            # A failure to convert this output must not fail the other calls.
+            log.exception("tool_output_unusable", error, **self._fields(index))
             why = _text_of(error) if isinstance(error, UnusableOutput) else type(error).__name__
-            return self._error(place, f"tool failed: its result cannot be used: {why}")
+            return self._error(index, f"tool failed: its result cannot be used: {why}")
 
     # The ledger
 
-    async def _look_up(self, place: int, token: UUID) -> CallResult | None:
-        """Return the result of an earlier run of this call.
-
-        None: this is the first run, and it is recorded as started.
-        """
-        setup, call = self._setup, self._calls[place].call
+    async def _find_ledger_result(self, index: int, token: UUID) -> CallResult | None:
+        """Return the result of an earlier run of this call; None if there was none. Record the start of this run."""
+        setup, call = self._setup, self._calls[index].call
         run = await setup.ledger.begin(
             token,
             chat_id=setup.chat_id,
-            message_id=self._calls[place].message_id,
+            message_id=self._calls[index].message_id,
             call_id=call.tool_call_id,
-            tool_name=self._view.names[place],
+            tool_name=self._view.names[index],
         )
         if run.state is LedgerState.NEW:
             return None
-        log.info("tool_replayed", **self._fields(place), state=run.state)
+        log.info("tool_replayed", **self._fields(index), state=run.state)
         found = _decoded(run.content) if run.state is LedgerState.FINISHED else None
-        return found or self._error(place, OUTCOME_UNKNOWN)
+        return found or self._error(index, OUTCOME_UNKNOWN)
 
-    async def _write_down(self, token: UUID, result: CallResult) -> None:
-        """Store the result, even when the batch is cancelled meanwhile: the tool has run."""
+    async def _finish_ledger_run(self, token: UUID, result: CallResult) -> None:
+        """Store the result in the ledger, even if the batch is cancelled meanwhile."""
         setup = self._setup
-        task = asyncio.create_task(self._keep(token, result), name="tool-ledger")
+        task = asyncio.create_task(self._write_ledger(token, result), name="tool-ledger")
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -351,90 +345,90 @@ class _Batch:
                 async with setup.clock.deadline(setup.config.tool_cleanup_seconds, "tool-ledger"):
                     await asyncio.wait({task})
             except DeadlineExceeded:
-                setup.stragglers.adopt(task)
+                setup.unfinished_tools.adopt(task)
             raise
         finally:
             if _has_failed(task) and (error := task.exception()) is not None:
-                # The result itself is in memory and will be committed; only a crash before that would lose it.
+                # The result is lost only if the process crashes before the batch is committed.
                 log.exception("tool_result_not_kept", error, chat_id=setup.chat_id)
 
-    async def _keep(self, token: UUID, result: CallResult) -> None:
+    async def _write_ledger(self, token: UUID, result: CallResult) -> None:
         await self._setup.ledger.finish(token, parts.encode((result.result, *result.files)))
 
     # Results
 
-    def _settle(self, place: int, result: CallResult, *, seconds: float) -> None:
-        setup, part, label = self._setup, result.result, self._label(place)
-        self._results[place] = result
+    def _record_result(self, index: int, result: CallResult, *, seconds: float) -> None:
+        setup, part, label = self._setup, result.result, self._label(index)
+        self._results[index] = result
         self._view.errors[part.tool_call_id] = result.is_error
-        live_results.show(setup.publish, part)
+        _show(setup.publish, part)
         for file in result.files:
-            live_results.show(setup.publish, file)
+            _show(setup.publish, file)
         size = 0 if isinstance(part.result, msgspec.UnsetType) else len(bytes(part.result))
         setup.stats.tool_finished(label, is_error=result.is_error, seconds=seconds, result_bytes=size)
         if result.is_truncated:
-            self._tell_truncated(place)
+            self._report_truncated(index)
 
     async def _capped(self) -> tuple[CallResult, ...]:
-        """Return all results in call order, cut so that together they leave room for an answer."""
+        """Return all results in call order. Cut them so that together they leave room for an answer."""
         config = self._setup.config
         allowed = tool_results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
-        ordered = [self._results[place] for place in range(len(self._calls))]
-        await self._keep_whole(tool_results.find_overlong(ordered, allowed))
+        ordered = [self._results[index] for index in range(len(self._calls))]
+        await self._store_overlong(tool_results.find_overlong(ordered, allowed))
         if tool_results.is_capping_slow(ordered, allowed):
             capped = await asyncio.to_thread(tool_results.cap_batch, ordered, allowed, self._kept_in)
         else:
             capped = tool_results.cap_batch(ordered, allowed, self._kept_in)
-        for place, (before, after) in enumerate(zip(ordered, capped, strict=True)):
+        for index, (before, after) in enumerate(zip(ordered, capped, strict=True)):
             if after is not before:
-                self._tell_truncated(place)
+                self._report_truncated(index)
         return capped
 
-    async def _keep_whole(self, places: Sequence[int]) -> None:
-        """Store in full those results that are not cut yet and will be."""
-        whole = [place for place in places if not self._results[place].is_truncated]
-        await asyncio.gather(*(self._kept(place, _output_of(self._results[place])) for place in whole))
+    async def _store_overlong(self, indices: Sequence[int]) -> None:
+        """Store the full text of the results that will be cut now."""
+        whole = [index for index in indices if not self._results[index].is_truncated]
+        await asyncio.gather(*(self._store_full(index, _output_of(self._results[index])) for index in whole))
 
-    async def _kept(self, place: int, output: ToolOutput) -> bool:
-        """Return whether the full output of the call can be read somewhere."""
-        pending = self._calls[place]
-        path = await self._setup.keep_result(pending.call.tool_call_id, self._token(place), output)
+    async def _store_full(self, index: int, output: ToolOutput) -> bool:
+        """Store the full output of the call. Return whether it was stored."""
+        pending = self._calls[index]
+        path = await self._setup.keep_result(pending.call.tool_call_id, self._token(index), output)
         if path:
-            self._kept_in[place] = path
+            self._kept_in[index] = path
         return bool(path)
 
-    def _tell_truncated(self, place: int) -> None:
-        log.info("tool_result_truncated", **self._fields(place))
-        self._setup.stats.result_truncated(self._label(place))
+    def _report_truncated(self, index: int) -> None:
+        log.info("tool_result_truncated", **self._fields(index))
+        self._setup.stats.result_truncated(self._label(index))
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         self._setup.on_progress(max((timer.due for timer in self._running.values()), default=None))
 
-    def _error(self, place: int, text: str) -> CallResult:
-        return tool_results.error_result(self._name(place), text, at=self._setup.clock.now(), max_bytes=self._max_bytes)
+    def _error(self, index: int, text: str) -> CallResult:
+        return tool_results.error_result(self._name(index), text, at=self._setup.clock.now(), max_bytes=self._max_bytes)
 
-    def _tool(self, place: int) -> Tool:
-        tool = self._setup.tools.find(self._view.names[place])
+    def _tool(self, index: int) -> Tool:
+        tool = self._setup.tools.find(self._view.names[index])
         assert tool is not None, "only admitted calls run"
         return tool
 
-    def _token(self, place: int) -> UUID:
-        pending = self._calls[place]
+    def _token(self, index: int) -> UUID:
+        pending = self._calls[index]
         return tool_calls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
 
-    def _name(self, place: int) -> CallName:
-        return step_rows.name_of(self._calls[place].call, self._setup.tools)
+    def _name(self, index: int) -> CallName:
+        return step_rows.name_of(self._calls[index].call, self._setup.tools)
 
-    def _label(self, place: int) -> str:
-        return self._setup.tools.label(self._view.names[place])
+    def _label(self, index: int) -> str:
+        return self._setup.tools.label(self._view.names[index])
 
-    def _fields(self, place: int) -> dict[str, object]:
-        call = self._calls[place].call
-        return {"chat_id": self._setup.chat_id, "tool": self._view.names[place], "call_id": call.tool_call_id}
+    def _fields(self, index: int) -> dict[str, object]:
+        call = self._calls[index].call
+        return {"chat_id": self._setup.chat_id, "tool": self._view.names[index], "call_id": call.tool_call_id}
 
 
-async def _awaited(tool: Tool, context: ToolContext, call: ToolCall) -> ToolOutput:
-    """Wrap a tool in a coroutine, so that one that raises before its first await fails inside its task."""
+async def _run_tool(tool: Tool, context: ToolContext, call: ToolCall) -> ToolOutput:
+    """Call the tool inside the task, so that an error before its first await fails only the task."""
     return await tool.run(context, call)
 
 
@@ -449,7 +443,7 @@ def _decoded(content: str | None) -> CallResult | None:
 
 
 def _output_of(result: CallResult) -> ToolOutput:
-    """Return the tool's output from a result that was not cut."""
+    """Return the tool's output, restored from a result that was not cut."""
     raw = result.result.result
     assert not isinstance(raw, msgspec.UnsetType)
     value = parts.json_value(raw)
@@ -481,9 +475,75 @@ def _exclusive_error(name: str, alone: str, *, is_exclusive: bool) -> str:
     return f"Not run: {alone}, which only runs by itself, was called in the same answer. Call {name} again without it."
 
 
-def _for_people(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds >= 3600 and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"
     if seconds >= 60 and seconds % 60 == 0:
         return f"{seconds / 60:g} min"
     return f"{seconds:.3g} s"
+
+
+class _LiveResult:
+    """Publishes the output of a running call. Ignores output that arrives after the call has ended."""
+
+    __slots__ = ("_is_open", "_name", "_publish")
+
+    def __init__(self, name: CallName, publish: Publish) -> None:
+        self._name = name
+        self._publish = publish
+        self._is_open = True
+
+    def __call__(self, text: str, *, reset: bool = False) -> None:
+        if self._is_open:
+            delta = ToolResult(
+                self._name.call_id,
+                self._name.tool_name,
+                result_delta=tool_results.clean_text(text),
+                result_reset=reset,
+                mcp_server_id=self._name.server_id,
+            )
+            _show(self._publish, delta)
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+def _show(publish: Publish, part: Part) -> None:
+    """Publish a live part. Errors are only logged, because they must not fail the call."""
+    try:
+        publish(Role.TOOL, part)
+    except Exception as error:
+        log.exception("live_part_lost", error)
+
+
+class UnfinishedTools:
+    """The tasks of tools that did not end after their cancellation. One per process.
+
+    Such a task uses memory, but does not block the chat that called the tool.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def adopt(self, task: asyncio.Task[object]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    async def close(self, clock: Clock, seconds: float) -> None:
+        """Cancel all tasks once more, and wait at most this long for their end."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            try:
+                async with clock.deadline(seconds, "unfinished-tools"):
+                    await asyncio.wait(self._tasks)
+            except DeadlineExceeded:
+                log.warning("unfinished_tools_left", tasks=sorted(task.get_name() for task in self._tasks))
+
+    def _on_done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        log.info("unfinished_tool_ended", task=task.get_name(), error=None if error is None else type(error).__name__)

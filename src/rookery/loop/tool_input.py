@@ -1,6 +1,6 @@
-"""The arguments of a tool call as the model wrote them: parsing, checks, and the errors for invalid ones.
+"""Arguments of tool calls: parsing, checks, and the errors for invalid arguments.
 
-Nothing is repaired by guessing: a repaired call is one the model did not make.
+Invalid arguments are never repaired, because a repaired call is not the call that the model made.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ CUT_OFF = (
     "Call the tool again with shorter arguments, or split the work into several calls."
 )
 
-# Chosen: deeper than any schema; below this depth keys are data.
+# Keys below this depth are treated as data. No schema is that deep.
 _MAX_SCHEMA_DEPTH = 32
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """Parsed arguments. `args` is stored: an object, or else the text the model wrote, for users to look at."""
+    """Parsed arguments. `args` is stored: the object, or the model's text if it is not an object."""
 
     args: Raw
     is_object: bool
 
 
 def read(text: str) -> Arguments:
-    """Parse the arguments of a call. Blank is an empty object, and a string that contains an object is that object."""
+    """Parse the arguments of a call. Blank text means an empty object. A JSON string may contain the object."""
     if not text.strip():
         return Arguments(Raw(b"{}"), True)
     try:
@@ -48,7 +48,7 @@ def read(text: str) -> Arguments:
 
 
 def read_stored(raw: Raw) -> Arguments:
-    """Read arguments from the history, which are valid JSON."""
+    """Parse arguments from the history, which are valid JSON."""
     start = bytes(raw).lstrip()[:1]
     if start == b"{":
         return Arguments(raw, True)
@@ -63,16 +63,16 @@ def read_stored(raw: Raw) -> Arguments:
 
 
 def find_ambiguity(args: Raw, schema: Mapping[str, Any]) -> str | None:
-    """Return what a policy and a tool might read differently: a repeated key, or a declared one in other capitals.
+    """Return an error for keys that a rule and a tool could read differently; None if there are none.
 
-    Checked at any depth, also in JSON that was sent as a string. Keys of free-form maps are data, and are only checked
-    for repetition.
+    These are repeated keys, and keys that differ from a declared one only in upper and lower case. All depths are
+    checked, also JSON inside strings. Keys of free-form maps are only checked for repetition.
     """
     return next(_ambiguities(_tree(bytes(args)), schema, root=schema, path="", depth=0), None)
 
 
 def _tree(text: str | bytes) -> Any:
-    # Numbers stay text: they are not used here, and long ones are slow to parse.
+    # Numbers are not parsed, because they are not used here and long ones are slow to parse.
     return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
 
 
@@ -93,12 +93,12 @@ def _ambiguities(
         try:
             inner = _tree(node)
         except (ValueError, RecursionError):
-            return  # not JSON after all; the tool reports it
+            return  # the tool reports the invalid JSON
         yield from _ambiguities(inner, schema, root=root, path=path, depth=depth + 1)
 
 
 def _is_structure(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    """Return whether lists or objects are declared, and no text: then a string is read as the JSON that it contains."""
+    """Return whether the schema declares a list or an object but no string, so that tools parse a string as JSON."""
     kinds = [form.get("type") for form in _forms(schema, root)]
     return ("array" in kinds or "object" in kinds) and "string" not in kinds
 
@@ -134,13 +134,13 @@ def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str,
 
 
 def _merged(schema: Mapping[str, Any], key: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the schema declares under the key, in any of its forms."""
+    """Return the subschema under the key, from the schema and all its alternatives."""
     found = [each[key] for each in _forms(schema, root) if isinstance(each.get(key), dict)]
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _forms(schema: Mapping[str, Any], root: Mapping[str, Any], *, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Return the schema itself and all its alternatives, with local references resolved."""
+    """Yield the schema and all its alternatives, with local references resolved."""
     if depth > _MAX_SCHEMA_DEPTH:
         return
     yield schema

@@ -1,6 +1,6 @@
-"""Tool results: converts a tool's output to its stored form, within its share of the context window.
+"""Tool results: converts the output of a tool to its stored form, cut to its share of the context window.
 
-Pure, and possibly slow: a result may have any size. `needs_thread` tells which must not be shaped on the event loop.
+The functions are pure. Large outputs take long; `needs_thread` returns which must not be converted on the event loop.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from rookery.telemetry.log import get_logger
 log = get_logger("loop.tool_results")
 
 LARGE_BYTES = 256 * 1024
-# Chosen: longer texts are not tried as JSON. Parsing blocks the whole process, even in a thread.
+# Longer texts are not parsed as JSON, because parsing blocks the whole process, even in a thread.
 _MAX_JSON_CHARS = 4 * 1024 * 1024
-# Chosen: JSON longer than this is cut as text instead of value by value.
+# Longer JSON is cut as text and not value by value.
 _MAX_CUT_BYTES = 1024 * 1024
-# Chosen: more than any model accepts; every later prompt would carry it, and a row is limited, too.
+# No model accepts more, and every later prompt would contain it.
 MAX_MEDIA_BYTES = 20 * 1024 * 1024
-# More than `{"output": ...}` adds to its text.
+# An upper limit of the bytes that `{"output": ...}` adds to the text.
 _WRAPPING_BYTES = 32
-# Chosen: a shorter rest would not describe the result.
+# Results are not cut below this length, because they would be meaningless.
 _MIN_CAPPED_BYTES = 256
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class CallResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored result of one call: the part, followed by the files that the tool attached."""
+    """The stored result of one call: the result part, and the files that the tool attached."""
 
     result: ToolResult
     files: tuple[File, ...] = ()
@@ -66,8 +66,8 @@ def error_result(call: CallName, text: str, *, at: datetime, max_bytes: int) -> 
     return shape(call, ToolOutput(text, is_error=True), at=at, max_bytes=max_bytes)
 
 
-class Room(msgspec.Struct, frozen=True):
-    """The length limit of a result, and where the full text of a longer one can be read."""
+class ResultLimit(msgspec.Struct, frozen=True):
+    """The length limit of a result, and the path of its full text if that is stored."""
 
     max_bytes: int
     kept_in: str = ""
@@ -77,13 +77,10 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int, kept_in: str = "") -> CallResult:
-    """Return the stored form of an output.
-
-    Any text is accepted; raises `UnusableOutput` for objects that are not JSON.
-    """
+    """Return the stored form of an output. Raise `UnusableOutput` if it is an object that is not JSON."""
     if not isinstance(output, ToolOutput):
         raise UnusableOutput(f"{type(output).__name__} is no output of a tool")
-    value, is_truncated = _value(output, Room(max_bytes, kept_in))
+    value, is_truncated = _value(output, ResultLimit(max_bytes, kept_in))
     result = ToolResult(
         call.call_id,
         call.tool_name,
@@ -98,7 +95,7 @@ def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int, k
 
 
 def needs_thread(output: ToolOutput) -> bool:
-    """Return whether shaping this would block the event loop."""
+    """Return whether converting the output would block the event loop."""
     if not isinstance(output, ToolOutput):
         return False
     if output.media is not None and len(output.media.data) > LARGE_BYTES:
@@ -109,7 +106,7 @@ def needs_thread(output: ToolOutput) -> bool:
 
 
 def _rough_size(value: object, *, depth: int) -> int:
-    """Return the approximate length of the JSON; stops as soon as it is known to be long."""
+    """Return the approximate length of the JSON. Stop counting once it is known to be large."""
     if isinstance(value, str | bytes):
         return len(value)
     if depth > 8:
@@ -123,70 +120,70 @@ def _rough_size(value: object, *, depth: int) -> int:
     return size
 
 
-def _value(output: ToolOutput, room: Room) -> tuple[Raw, bool]:
+def _value(output: ToolOutput, limit: ResultLimit) -> tuple[Raw, bool]:
     if output.media is not None:
-        return _media(output.media, output.value, room)
+        return _media(output.media, output.value, limit)
     if isinstance(output.value, Mapping):
-        return _object(output.value, room)
-    return _text(clean_text(output.value), room, is_error=output.is_error)
+        return _object(output.value, limit)
+    return _text(clean_text(output.value), limit, is_error=output.is_error)
 
 
 def clean_text(value: str | bytes) -> str:
-    """Return text that can be stored, with U+FFFD in place of zero bytes and unpaired surrogates."""
+    """Return the text with U+FFFD in place of zero bytes and unpaired surrogates, which cannot be stored."""
     text = value if isinstance(value, str) else _decode(value)
     text = text.replace("\0", "\ufffd")
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Only now: the pattern is a hundred times slower than the check.
+        # The pattern is used only here, because it is a hundred times slower than the check.
         return _SURROGATES.sub("\ufffd", text)
     return text
 
 
 def _decode(data: bytes) -> str:
-    """Decode in pieces: decoding much invalid text is slow, and nothing else runs while a piece is decoded."""
+    """Decode in pieces, because invalid text is slow to decode and other threads run only between the pieces."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(data[start : start + LARGE_BYTES]) for start in range(0, len(data), LARGE_BYTES)]
     return "".join((*pieces, decoder.decode(b"", final=True)))
 
 
-def _text(text: str, room: Room, *, is_error: bool) -> tuple[Raw, bool]:
+def _text(text: str, limit: ResultLimit, *, is_error: bool) -> tuple[Raw, bool]:
     if is_error:
-        return _wrapped("error", text, room)
+        return _wrapped("error", text, limit)
     if not text:
         return Raw(b"{}"), False
     if len(text) > _MAX_JSON_CHARS:
-        return _wrapped("output", text, room)
+        return _wrapped("output", text, limit)
     try:
         found = _storable(parts.json_text(text))
     except ContentError:
-        return _wrapped("output", text, room)
-    return _fitted(found, room)
+        return _wrapped("output", text, limit)
+    return _fitted(found, limit)
 
 
-def _wrapped(key: str, text: str, room: Room) -> tuple[Raw, bool]:
-    # Text counts by its own bytes, which is what the model reads; its JSON may be longer because of escapes.
-    cut = room.cut(text)
+def _wrapped(key: str, text: str, limit: ResultLimit) -> tuple[Raw, bool]:
+    # The limit applies to the text and not to its JSON, which may be longer because of escapes.
+    cut = limit.cut(text)
     return parts.json_raw({key: cut}), cut != text
 
 
-def _object(value: Mapping[str, Json], room: Room) -> tuple[Raw, bool]:
-    # Long strings are cut before anything is encoded; what is still over budget is cut by the rule for JSON.
+def _object(value: Mapping[str, Json], limit: ResultLimit) -> tuple[Raw, bool]:
+    # Long strings are cut before the object is encoded. If the JSON is still too long, it is cut as JSON.
     cut: list[int] = []
-    raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, room, cut=cut, depth=0))), room)
+    raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, limit, cut=cut, depth=0))), limit)
     return raw, is_fitted or bool(cut)
 
 
-def _bounded(value: Json, room: Room, *, cut: list[int], depth: int) -> Json:
-    """Return the value with no string longer than the budget; `cut` gets the length of each that was."""
+def _bounded(value: Json, limit: ResultLimit, *, cut: list[int], depth: int) -> Json:
+    """Return the value with all strings cut to the limit. Append the length of each longer string to `cut`."""
     match value:
-        case str() if len(value) > room.max_bytes:
+        case str() if len(value) > limit.max_bytes:
             cut.append(len(value))
-            return room.cut(clean_text(value))
+            return limit.cut(clean_text(value))
         case Mapping() if depth <= parts.MAX_DEPTH:
-            return {key: _bounded(item, room, cut=cut, depth=depth + 1) for key, item in value.items()}
+            return {key: _bounded(item, limit, cut=cut, depth=depth + 1) for key, item in value.items()}
         case list() | tuple() if depth <= parts.MAX_DEPTH:
-            return [_bounded(item, room, cut=cut, depth=depth + 1) for item in value]
+            return [_bounded(item, limit, cut=cut, depth=depth + 1) for item in value]
         case _:
             return value
 
@@ -199,7 +196,7 @@ def _encoded(value: Mapping[str, Json]) -> Raw:
 
 
 def _storable(raw: Raw) -> Raw:
-    """Return the same JSON without U+0000, which models and terminals cannot handle."""
+    """Return the same JSON without U+0000, which models and terminals do not handle."""
     if b"\\u0000" not in bytes(raw):
         return raw
     return parts.json_raw(_cleaned(parts.json_value(raw)))
@@ -217,30 +214,27 @@ def _cleaned(value: Json) -> Json:
             return value
 
 
-def _fitted(raw: Raw, room: Room) -> tuple[Raw, bool]:
-    size, max_bytes = len(bytes(raw)), room.max_bytes
+def _fitted(raw: Raw, limit: ResultLimit) -> tuple[Raw, bool]:
+    size, max_bytes = len(bytes(raw)), limit.max_bytes
     if size <= max_bytes:
         return raw, False
     if size > max(_MAX_CUT_BYTES, 4 * max_bytes):
-        # Long strings are cut by now: this is a large number of small values, and cutting those one by one takes
-        # seconds. Half the budget, because quotes are escaped when JSON becomes a string.
-        half = room.cut(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
+        # Long strings are already cut, so this is a large number of small values. Cutting them one by one would take
+        # seconds. Half of the limit is used, because quotes are escaped when the JSON becomes a string.
+        half = limit.cut(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
         return parts.json_raw({"output": half}), True
-    return truncation.cut_json(raw, max_bytes, kept_in=room.kept_in), True
+    return truncation.cut_json(raw, max_bytes, kept_in=limit.kept_in), True
 
 
-def _media(media: Media, value: Mapping[str, Json] | str | bytes, room: Room) -> tuple[Raw, bool]:
-    """Return the media.
-
-    Its bytes do not count toward the budget: they cost as a picture, not as text. They have their own limit.
-    """
+def _media(media: Media, value: Mapping[str, Json] | str | bytes, limit: ResultLimit) -> tuple[Raw, bool]:
+    """Return the media. Its bytes have a separate limit, because a model does not read them as text."""
     if len(media.data) > MAX_MEDIA_BYTES:
         raise UnusableOutput(
             f"it has {len(media.data)} bytes of {media.mime_type}; at most {MAX_MEDIA_BYTES} can be kept"
         )
     text = media.text or (value if isinstance(value, str | bytes) else bytes(_encoded(value)))
     clean = clean_text(text)
-    cut = room.cut(clean)
+    cut = limit.cut(clean)
     stored: dict[str, Json] = {
         "data": b64encode(media.data).decode(),
         "mime_type": clean_text(media.mime_type),
@@ -254,7 +248,7 @@ def _media(media: Media, value: Mapping[str, Json] | str | bytes, room: Room) ->
 
 
 def _is_attachment(each: object) -> TypeGuard[Attachment]:
-    """Checked although it is typed: tools come from many sources. The id may be a driver's own kind of UUID."""
+    """Return whether this is a valid attachment. Tools come from many sources, so their types are not trusted."""
     if not isinstance(each, Attachment):
         return False
     file_id: object = each.file_id
@@ -262,7 +256,7 @@ def _is_attachment(each: object) -> TypeGuard[Attachment]:
 
 
 def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
-    """Return the attached files. Invalid attachments are left out: the result itself is still usable."""
+    """Return the attached files. Invalid attachments are logged and left out."""
     files: list[File] = []
     for each in attachments:
         if not _is_attachment(each):
@@ -277,7 +271,7 @@ def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
 
 
 def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
-    """Return the budget of all results of a batch. An unknown window counts as three times the share of one result."""
+    """Return the limit of all results of a batch. For an unknown window, three times the limit of one result."""
     window = 3 * truncation.UNKNOWN_BUDGET_BYTES
     if context_limit is not None and context_limit > 0:
         window = context_limit * truncation.BYTES_PER_TOKEN
@@ -287,41 +281,43 @@ def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
 def cap_batch(
     results: Sequence[CallResult], max_bytes: int, kept_in: Mapping[int, str] = MappingProxyType({})
 ) -> tuple[CallResult, ...]:
-    """Return the results, the largest cut to one common length, so that together they fit. Media does not count.
+    """Cut the largest results to one common length, so that all results fit into the limit. Media does not count.
 
-    `kept_in` gives, by index, where the full result can be read.
+    `kept_in` maps the index of a result to the path of its full text.
     """
-    level = _level(results, max_bytes)
-    if level is None:
+    limit_bytes = _common_limit(results, max_bytes)
+    if limit_bytes is None:
         return tuple(results)
     return tuple(
-        _cut(each, Room(level, kept_in.get(place, ""))) if _text_bytes(each) > level else each
-        for place, each in enumerate(results)
+        _cut(each, ResultLimit(limit_bytes, kept_in.get(index, ""))) if _text_bytes(each) > limit_bytes else each
+        for index, each in enumerate(results)
     )
 
 
 def fit(result: CallResult, max_bytes: int, kept_in: str = "") -> CallResult:
-    """Return the result, cut by the rule for JSON if it is longer. Possibly slow."""
+    """Return the result, cut as JSON if it is longer than `max_bytes`. This may be slow."""
     value = result.result.result
     assert not isinstance(value, msgspec.UnsetType)
-    cut, is_cut = _fitted(_storable(value), Room(max_bytes, kept_in))
+    cut, is_cut = _fitted(_storable(value), ResultLimit(max_bytes, kept_in))
     part = msgspec.structs.replace(result.result, result=cut)
     return msgspec.structs.replace(result, result=part, is_truncated=result.is_truncated or is_cut)
 
 
 def size_of(result: CallResult) -> int:
-    """Return how many bytes of the context it takes; media takes none."""
+    """Return the number of bytes that the result takes in a prompt. Media counts as none."""
     return _text_bytes(result)
 
 
 def find_overlong(results: Sequence[CallResult], max_bytes: int) -> tuple[int, ...]:
     """Return the indices of the results that `cap_batch` would cut."""
-    level = _level(results, max_bytes)
-    return tuple(place for place, each in enumerate(results) if level is not None and _text_bytes(each) > level)
+    limit_bytes = _common_limit(results, max_bytes)
+    return tuple(
+        index for index, each in enumerate(results) if limit_bytes is not None and _text_bytes(each) > limit_bytes
+    )
 
 
-def _level(results: Sequence[CallResult], max_bytes: int) -> int | None:
-    """Return how long each result may be; None when all fit as they are."""
+def _common_limit(results: Sequence[CallResult], max_bytes: int) -> int | None:
+    """Return the common length limit of the results; None if all fit uncut."""
     sizes = [_text_bytes(result) for result in results]
     if sum(sizes) <= max_bytes:
         return None
@@ -329,20 +325,20 @@ def _level(results: Sequence[CallResult], max_bytes: int) -> int | None:
 
 
 def is_capping_slow(results: Sequence[CallResult], max_bytes: int) -> bool:
-    """Return whether `cap_batch` would block the event loop: it reads what it cuts."""
+    """Return whether `cap_batch` would block the event loop."""
     total = sum(map(_text_bytes, results))
     return total > max_bytes and total > LARGE_BYTES
 
 
 def _common_length(sizes: Sequence[int], max_bytes: int) -> int:
-    """Return the largest length L such that all sizes, each cut to L, add up to no more than allowed."""
-    room, left = max_bytes, len(sizes)
+    """Return the largest length L such that all sizes, each limited to L, add up to at most `max_bytes`."""
+    limit, left = max_bytes, len(sizes)
     for size in sorted(sizes):
-        if size * left >= room:
+        if size * left >= limit:
             break
-        room -= size
+        limit -= size
         left -= 1
-    return room // max(left, 1)
+    return limit // max(left, 1)
 
 
 def _text_bytes(result: CallResult) -> int:
@@ -350,23 +346,23 @@ def _text_bytes(result: CallResult) -> int:
     return 0 if result.result.is_media or isinstance(value, msgspec.UnsetType) else len(bytes(value))
 
 
-def _cut(result: CallResult, room: Room) -> CallResult:
+def _cut(result: CallResult, limit: ResultLimit) -> CallResult:
     value = result.result.result
     assert not isinstance(value, msgspec.UnsetType)
-    part = msgspec.structs.replace(result.result, result=_cut_value(value, room))
+    part = msgspec.structs.replace(result.result, result=_cut_value(value, limit))
     return msgspec.structs.replace(result, result=part, is_truncated=True)
 
 
-def _cut_value(raw: Raw, room: Room) -> Raw:
-    """Cut plain text to exactly its length, escapes included; anything else by the rule for JSON, which halves."""
-    value, max_bytes = parts.json_value(raw), room.max_bytes
+def _cut_value(raw: Raw, limit: ResultLimit) -> Raw:
+    """Cut a result. A plain text is cut so that its JSON has the exact length; other values are cut as JSON."""
+    value, max_bytes = parts.json_value(raw), limit.max_bytes
     match value:
         case {"output": str(text)} | {"error": str(text)} if len(value) == 1:
             (key,) = value
             allowed = max_bytes - _WRAPPING_BYTES
             for _ in range(4):
-                cut = parts.json_raw({key: room.cut(text, allowed)})
+                cut = parts.json_raw({key: limit.cut(text, allowed)})
                 if len(bytes(cut)) <= max_bytes:
                     return cut
                 allowed = allowed * max_bytes // len(bytes(cut)) - _WRAPPING_BYTES
-    return truncation.cut_json(raw, max_bytes, kept_in=room.kept_in)
+    return truncation.cut_json(raw, max_bytes, kept_in=limit.kept_in)

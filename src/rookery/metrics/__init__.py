@@ -1,4 +1,4 @@
-"""The metrics of a replica: read from the counters of other modules at each scrape.
+"""The metrics of a replica, read from the counters of other packages at each scrape.
 
-Lower layers count for themselves and never import this package. Start with `export`, whose tables hold all families.
+Other packages count by themselves and never import this package. Start with `export`, whose tables list all families.
 """

@@ -1,4 +1,4 @@
-"""`GET /metrics` as an ASGI application. It is never served on the public port."""
+"""The ASGI application for `GET /metrics`. It is never served on the public port."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hmac
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rookery.metrics.export import Scraped
+from rookery.metrics.export import MetricsSource
 
 PATH = "/metrics"
 PLAIN = "text/plain; charset=utf-8"
 
 
-def metrics_endpoint(metrics: Scraped, token: str | None = None, *, otherwise: ASGIApp | None = None) -> ASGIApp:
-    """Return the application that answers scrapes; with a token, only those that send it (`Authorization: Bearer ...`).
+def metrics_endpoint(metrics: MetricsSource, token: str | None = None, *, otherwise: ASGIApp | None = None) -> ASGIApp:
+    """Return the application that answers scrapes. With a token, scrapes must send `Authorization: Bearer <token>`.
 
-    `otherwise` serves everything else on the same listener: other paths, and WebSockets.
+    `otherwise` serves other paths and WebSockets on the same listener.
     """
     if token == "":
         raise ValueError("An empty token would allow every scrape. Leave it out, or set one.")
@@ -23,7 +23,7 @@ def metrics_endpoint(metrics: Scraped, token: str | None = None, *, otherwise: A
 
 
 class _Endpoint:
-    def __init__(self, metrics: Scraped, token: str | None, otherwise: ASGIApp | None) -> None:
+    def __init__(self, metrics: MetricsSource, token: str | None, otherwise: ASGIApp | None) -> None:
         self._metrics = metrics
         self._token = None if token is None else token.encode()
         self._otherwise = otherwise
@@ -46,7 +46,7 @@ class _Endpoint:
         if scope["method"] not in ("GET", "HEAD"):
             return 405, PLAIN, b"Metrics are read with GET.\n", (b"allow", b"GET, HEAD")
         if not self._is_allowed(headers.get(b"authorization", b"")):
-            return 401, PLAIN, b"Bring the metrics token as a bearer token.\n", (b"www-authenticate", b"Bearer")
+            return 401, PLAIN, b"Send the metrics token as a bearer token.\n", (b"www-authenticate", b"Bearer")
         kind, body = await self._metrics.scrape(headers.get(b"accept", b"").decode("latin-1"))
         return 200, kind, body
 
@@ -54,7 +54,7 @@ class _Endpoint:
         if self._token is None:
             return True
         scheme, _, given = authorization.partition(b" ")
-        # In constant time: the duration of a refusal must not reveal how much of a guess was right.
+        # Compared in constant time, so that the duration reveals nothing about the token.
         return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
 

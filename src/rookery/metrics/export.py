@@ -1,6 +1,6 @@
-"""The metrics of one replica: every family that has a source, read at each scrape and written as text.
+"""The metrics of one replica: reads all families at each scrape, and writes them as text.
 
-There is no registry: tests run several replicas in one process, and each has its own `Metrics`.
+There is no global registry, because tests run several replicas in one process. Each replica has its own `Metrics`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.worker import Worker
-from rookery.workspaces.stats import WorkspaceStats
+from rookery.workspaces.services import WorkspaceStats
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The counted components of a replica. A component that is None is not exported."""
+    """The components of a replica that have counters. A component that is None is not exported."""
 
     build: Build
     worker: Worker | None = None
@@ -69,6 +69,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Answers to approvals", lambda sources: sources.http, process.APPROVALS),
     Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
+    Table("Subagents and the advisor", lambda sources: sources.worker, worker.SUBAGENTS),
     Table("Caches", lambda sources: sources.worker, worker.CACHES),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),
     Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),
@@ -83,14 +84,14 @@ TABLES: tuple[Table[Any], ...] = (
 )
 
 
-class Scraped(Protocol):
-    """Answers scrapes. `accept` is the header of that name; the result is a content type and a text."""
+class MetricsSource(Protocol):
+    """Answers scrapes. `accept` is the header `Accept`. The result is the content type and the text."""
 
     async def scrape(self, accept: str) -> tuple[str, bytes]: ...
 
 
 class Metrics:
-    """One per replica. Use it on the thread of its event loop, which owns the counters."""
+    """The metrics of one replica. Use it on the event loop's thread, which owns the counters."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

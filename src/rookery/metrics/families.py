@@ -1,6 +1,6 @@
-"""A metric family: its name, its help text, and the source of its values.
+"""Metric families: name, help text, labels, and the function that reads the values.
 
-Families are rows of tables, so that the reference page, the exporter and the tests use the same list.
+Families are listed in tables, which the reference page, the exporter and the tests use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.telemetry.histogram import Histogram, Histograms
 PREFIX = "rookery_"
 
 S = TypeVar("S")
-# A plain number has no labels. Keys are label values in the order of the family's labels; a single one needs no tuple.
+# A number without labels, or numbers by label values. A key is a tuple in the order of the labels, or a single value.
 Numbers: TypeAlias = float | Mapping[Any, float]
 Sizes: TypeAlias = Histogram | Histograms[Any]
 Labels: TypeAlias = tuple[str, ...]
@@ -24,9 +24,9 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[S]):
-    """One family. `known` label values are exported from the start.
+    """One family. The label values in `known` are exported from the start.
 
-    A counter that only appears with its first event would hide that event from a rate.
+    A counter that appears only with its first event would hide that event from a rate.
     """
 
     kind: Kind
@@ -91,12 +91,12 @@ def histogram(name: str, help: str, read: Callable[[S], Sizes], *, labels: Label
 
 
 def label_values(key: object) -> Labels:
-    """Return a counter's key as label values."""
+    """Return the key of a counter as label values."""
     return tuple(map(_text, key)) if isinstance(key, tuple) else (_text(key),)
 
 
 def every(*values: Iterable[object]) -> Iterator[tuple[object, ...]]:
-    """Return all combinations, for `known`."""
+    """Return all combinations of label values, for `known`."""
     return product(*values)
 
 

@@ -1,6 +1,6 @@
-"""The metrics of several processes merged into one text: every sample gets the label `process`.
+"""Merges the metrics of several processes into one text, in which every sample has the label `process`.
 
-For the parent of several replicas: a scrape of their shared port would reach a random one.
+The parent of several replicas uses it, because a scrape of their shared port would reach a random replica.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LABEL = "process"
 SCRAPE_ERRORS = f"{PREFIX}scrape_errors_total"
 SLOTS = f"{PREFIX}replica_slots"
 SLOT_RESTARTS = f"{PREFIX}replica_restarts_total"
-SILENT_SECONDS = 1.0
+SCRAPE_SECONDS = 1.0
 
 # Fetches the text (format 0.0.4) of one process, or raises.
 Fetch: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
-class Gathering:
-    """Scrapes the processes when it is scraped itself. `processes` is read each time, because processes come and go.
+class MergedMetrics:
+    """Scrapes all processes at each scrape. `processes` is called each time, because processes start and end.
 
-    A process that does not answer, or sends invalid text, is left out and counted; the others are still exported.
+    A process that does not answer, or sends invalid text, is left out and counted.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Gathering:
         processes: Callable[[], Mapping[str, Fetch]],
         *,
         slots: Callable[[], Sequence[ReplicaSlot]] = tuple,
-        silent_seconds: float = SILENT_SECONDS,
+        scrape_seconds: float = SCRAPE_SECONDS,
     ) -> None:
         self._processes = processes
         self._slots = slots
-        self._silent_seconds = silent_seconds
+        self._scrape_seconds = scrape_seconds
         self.errors: Counter[str] = Counter()
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
@@ -54,9 +54,9 @@ class Gathering:
 
     async def _ask(self, name: str, fetch: Fetch) -> list[Section] | None:
         try:
-            async with asyncio.timeout(self._silent_seconds):
+            async with asyncio.timeout(self._scrape_seconds):
                 text = await fetch()
-            # In a thread: a text has thousands of lines, and this process supervises the others.
+            # This runs in a thread, because a text has thousands of lines and this process supervises the others.
             return await asyncio.to_thread(parse, text)
         except Exception as error:
             self._failed(name, error)
@@ -94,18 +94,18 @@ def slot_sections(slots: Sequence[ReplicaSlot]) -> list[Section]:
 
 
 def merge(texts: Mapping[str, bytes], accept: str = "") -> tuple[str, bytes]:
-    """Merge the texts (format 0.0.4) of several processes, by name. Raise `ValueError` for an invalid one."""
+    """Merge the texts of several processes (format 0.0.4). Raise `ValueError` for an invalid text."""
     return render(combine({name: parse(text) for name, text in texts.items()}), accept)
 
 
 def combine(processes: Mapping[str, Iterable[Section]]) -> list[Section]:
-    """Merge the sections of all processes: each family once, with all samples and the first help text."""
+    """Merge the sections of all processes. Each family has all samples and the first help text."""
     found: dict[str, Section] = {}
     for process, sections in processes.items():
         pair = label_pairs((LABEL,), (process,))
         for section in sections:
             merged = found.setdefault(section.name, Section(section.name, section.kind, section.help))
             if merged.kind is not section.kind:
-                continue  # a process of another version, where the name has another meaning
+                continue  # in a process of another version, the name has another meaning
             merged.lines.extend(with_label(line, pair) for line in section.lines)
     return list(found.values())

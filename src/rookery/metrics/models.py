@@ -1,6 +1,6 @@
-"""Metrics of models: calls, tokens, cost, retries, summaries, and problems of the wires.
+"""Metrics of models: calls, tokens, cost, retries, summaries, and faults of the wires.
 
-`provider` is the type of the provider, `model` the configured name.
+The label `provider` is the type of the provider; `model` is the configured name.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ FAULTS: tuple[Family[ModelCounters], ...] = (
     ),
     counter(
         "prefix_breaks_total",
-        "Requests whose beginning differs from the previous one: the provider's cache misses.",
+        "Requests whose beginning differs from the previous request, so that the provider's cache misses.",
         lambda counters: counters.counts().prefix_breaks,
         labels=("wire",),
         known=WIRES,

@@ -1,4 +1,4 @@
-"""Metrics of the process and its infrastructure: requests, database, hints, event loop, other replicas."""
+"""Metrics of the process and its infrastructure: requests, database, hints, event loop and replicas."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ DATABASE: tuple[Family[Database], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PubSub:
-    """Hints that this process sends, receives, and measures."""
+    """The parts of a process that send, receive and measure hints."""
 
     notifier: Notifier
     listener: Listener

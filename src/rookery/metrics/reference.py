@@ -1,4 +1,4 @@
-"""The generator of the metrics reference page. Its source are the tables of exported metrics."""
+"""Generates the reference page of the metrics from the tables in `export`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTRODUCTION = f"""# Metrics
 Every replica serves `GET /metrics` on its internal listener. If `metrics_listen` is set, `rookery serve` also serves
 the metrics of all its replicas at that address, with a label `process` on each sample. The format is Prometheus text
 0.0.4, or OpenMetrics if the scraper accepts it. Names begin with `{PREFIX}`, except the general process metrics
-(`process_*`, `python_*`). Label values come from fixed sets: a value that a client, model or provider made up is
+(`process_*`, `python_*`). Label values are from fixed sets: a value that a client, model or provider has made up is
 counted as `other` or `unknown`.
 
 A replica that does not answer a scrape within a second is left out of the result and counted in

@@ -1,6 +1,6 @@
-"""Standard process metrics under the names that dashboards expect: CPU, memory, file descriptors, garbage collection.
+"""Standard process metrics with the names that dashboards expect: CPU, memory, file descriptors, garbage collection.
 
-Values from /proc are left out on systems without it.
+Values from /proc are omitted on systems without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 class Process:
-    """This process."""
+    """Reads the values of the current process."""
 
     def __init__(self) -> None:
         self.started_at = _found(_started_at)
@@ -46,7 +46,7 @@ class Process:
         return float("inf") if limit == resource.RLIM_INFINITY else limit
 
     def collections(self, figure: str) -> dict[int, int]:
-        """Return a figure of the garbage collector, by generation."""
+        """Return a statistic of the garbage collector by generation."""
         return {generation: found[figure] for generation, found in enumerate(gc.get_stats())}
 
 
@@ -98,12 +98,12 @@ def _pages(place: int) -> float:
 
 
 def _open_files() -> float:
-    # Newer kernels report it as the size of the directory. Listing it takes milliseconds with many clients.
+    # Newer kernels report the number as the size of the directory. Listing it takes milliseconds with many clients.
     return (_PROC / "fd").stat().st_size or len(os.listdir(_PROC / "fd"))
 
 
 def _started_at() -> float:
-    # The fields after the name, which may contain anything. The start time is field 22, in ticks since the boot.
+    # The fields are read after the name, which may contain spaces. The start time is field 22, in ticks since the boot.
     ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
     return float(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

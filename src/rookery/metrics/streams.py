@@ -1,4 +1,4 @@
-"""Metrics of streams to clients, and of the links between replicas."""
+"""Metrics of streams to clients and of links between replicas."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ RELAY: tuple[Family[Relay], ...] = (
     ),
     counter(
         "relay_protocol_mismatch_total",
-        "Links that were closed because the other replica speaks another protocol.",
+        "Links that were closed because the other replica has another version of the protocol.",
         lambda relay: (
             relay.hub.stats.protocol_mismatches + (relay.endpoint.stats.protocol_mismatches if relay.endpoint else 0)
         ),

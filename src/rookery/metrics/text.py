@@ -1,7 +1,7 @@
-"""The two Prometheus text formats: writing them, and parsing text that was written here.
+"""The two Prometheus text formats: writes them, and parses text that it has written.
 
-This is our own code because a scrape runs on the event loop of a busy replica; docs/decisions records the cost of the
-library. Tests check the output with the library's parsers.
+The client library is too slow, because a scrape runs on the event loop of a busy replica; docs/decisions has the
+measurement. Tests check the output with the library's parsers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A family as text. `lines` are its samples, the same in both formats. `help` needs no escaping."""
+    """A family as text. `lines` are its samples, which are the same in both formats. `help` needs no escaping."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Section:
 
 
 def label_pairs(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return `a="x",b="y"`, with values escaped."""
+    """Return the labels as `a="x",b="y"`, with escaped values."""
     return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
 
 
@@ -68,12 +68,12 @@ def render(sections: Iterable[Section], accept: str) -> tuple[str, bytes]:
 
 
 def parse(text: bytes) -> list[Section]:
-    """Parse a text in format 0.0.4 that `render` wrote. Raise `ValueError` for any other."""
+    """Parse a text in format 0.0.4 that `render` has written. Raise `ValueError` for any other text."""
     if text and not text.endswith(b"\n"):
         raise ValueError("A metrics text must end with a line break; this one was cut off.")
     found: list[Section] = []
     said = ""
-    # Not `splitlines`: it also splits at characters that may be in label values.
+    # `splitlines` would also split at characters that may be in label values.
     for line in text.decode().split("\n")[:-1]:
         match line.split(" ", 3):
             case ["#", "HELP", _, help]:

@@ -1,4 +1,4 @@
-"""Metrics of the worker: runners, leases, tasks, turns, tools, jobs, live parts."""
+"""Metrics of the worker: runners, leases, tasks, turns, tools, approvals, jobs, live parts and caches."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     counter(
         "fence_rejections_total",
-        "Transitions and reads (`read`) of a chat that were refused because the chat had moved on.",
+        "Transitions and reads (`read`) that were refused because the chat had been changed by another writer.",
         lambda worker: worker.stats.fence_rejections,
         labels=("transition",),
         known=FENCED,
@@ -182,6 +182,26 @@ APPROVALS: tuple[Family[Worker], ...] = (
     ),
 )
 
+SUBAGENTS: tuple[Family[Worker], ...] = (
+    counter(
+        "subagent_wakes_total",
+        "Chats at rest that were resumed because one of their subagents ended.",
+        lambda worker: worker.subagents.stats.woken,
+    ),
+    counter(
+        "subagents_overdue_total",
+        "Subagents that were stopped at their time limit.",
+        lambda worker: worker.subagents.stats.overdue,
+    ),
+    counter(
+        "advisor_calls_total",
+        "Calls of the advisor, by the type of their result.",
+        lambda worker: worker.advisor_stats.calls,
+        labels=("type",),
+        known=("advice", "limit_reached", "error"),
+    ),
+)
+
 JOBS: tuple[Family[Worker], ...] = (
     histogram(
         "job_seconds",
@@ -222,13 +242,13 @@ PARTS: tuple[Family[Worker], ...] = (
 CACHES: tuple[Family[Worker], ...] = (
     gauge(
         "cache_bytes",
-        "Memory of a cache, by its own count; docs/operations/memory.md lists the contents, bound and age of each.",
+        "Memory of a cache, by its own count; docs/operations/memory.md lists the content, limit and age of each.",
         lambda worker: {cache.name: cache.size_bytes for cache in worker.caches},
         labels=("cache",),
     ),
     gauge(
         "cache_max_bytes",
-        "Bound of a cache.",
+        "Size limit of a cache.",
         lambda worker: {cache.name: cache.max_bytes for cache in worker.caches},
         labels=("cache",),
     ),
@@ -262,6 +282,6 @@ CACHES: tuple[Family[Worker], ...] = (
 
 
 def _errors(calls: Counter[tuple[str, str]]) -> dict[str, int]:
-    """Include every tool that was called, so that a rate of errors starts from zero."""
+    """Return the number of errors of every tool that was called, so that a rate of errors starts from zero."""
     found = {tool: 0 for tool, _ in calls}
     return found | {tool: count for (tool, outcome), count in calls.items() if outcome == "error"}

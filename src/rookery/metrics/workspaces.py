@@ -6,7 +6,7 @@ from typing import get_args
 
 from rookery.metrics.families import Family, counter, gauge, histogram
 from rookery.workspaces.egress.requests import Decision
-from rookery.workspaces.stats import WorkspaceStats
+from rookery.workspaces.services import WorkspaceStats
 
 WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     gauge(

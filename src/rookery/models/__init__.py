@@ -1,1 +1,1 @@
-"""Configured models: the directory, resolution, keys, options, prices and the connection to a provider."""
+"""Configured models: directory, resolution, keys, options, prices, and the connection to a provider."""

@@ -1,6 +1,6 @@
-"""The options of a model config, applied to a call in the form its wire takes.
+"""Applies the options of a model config to a call, in the form of the call's wire.
 
-`NOT_SENT` lists the options that a wire ignores; a test checks every other option against the request.
+`NOT_SENT` lists the options that a wire ignores. A test checks that every other option changes the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.llm.completions.options import CompletionsOptions
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
 
-# Read before there is a call: the wire, the effort, the fallbacks, and the capabilities of the model.
+# Options that are used before the call is made: the wire, the effort, the fallbacks, and the capabilities.
 DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})
 WEB_SEARCH = frozenset(
     {
@@ -49,22 +49,21 @@ _USER_FIELDS: Mapping[Wire, str] = {
     "responses": "safety_identifier",
     "completions": "user",
 }
-_OF_CALL = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+_CALL_FIELDS = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
 def with_options(call: Call, options: ModelOptions, *, wire: Wire) -> Call:
-    """Return the call with the config's options. Values the call already has stay: compaction and titles set own
-    limits."""
-    said: dict[str, Any] = {name: getattr(options, name) for name in _OF_CALL if getattr(call, name) is None}
+    """Return the call with the config's options. Values that the call already has are kept."""
+    given: dict[str, Any] = {name: getattr(options, name) for name in _CALL_FIELDS if getattr(call, name) is None}
     if call.options is None:
-        said["options"] = wire_options(options, wire)
+        given["options"] = wire_options(options, wire)
     if wire != "completions" and call.web_search is None:
-        said["web_search"] = web_search(options)
-    return msgspec.structs.replace(call, **said)
+        given["web_search"] = web_search(options)
+    return msgspec.structs.replace(call, **given)
 
 
 def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
-    """Return the wire's own struct; None for wires without one. Options that are not set keep the wire's defaults."""
+    """Return the options struct of the wire; None for wires without one. Unset options keep the wire's defaults."""
     struct = _STRUCTS.get(wire)
     if struct is None:
         return None
@@ -75,7 +74,7 @@ def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
 
 
 def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:
-    """Return the call with the hash of its user, if the wire has a field for it."""
+    """Return the call with the hash of its user if the wire has a field for it."""
     field = _USER_FIELDS.get(wire)
     if user_hash is None or field is None:
         return call
@@ -84,7 +83,7 @@ def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:
 
 
 def web_search(options: ModelOptions) -> WebSearch | None:
-    """Return the provider's web search, if the config enables it."""
+    """Return the settings of the provider's web search; None if the config does not enable it."""
     if not options.web_search_enabled:
         return None
     return WebSearch(

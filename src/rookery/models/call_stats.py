@@ -1,4 +1,4 @@
-"""Counters of model calls, by model and purpose: durations, tokens, cost, retries. Not called per token."""
+"""Counters of model calls by model and purpose: durations, tokens, cost and retries."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rookery.llm.types import LanguageModel
 from rookery.store.models.usage import CallStatus, Entry
 from rookery.telemetry.histogram import Histograms, exponential
 
-# Chosen: models come from configurations, so there are few at a time; the number must stay bounded over months.
+# Limit of the label values, because administrators may configure many models over months.
 MAX_MODELS = 200
 OTHER_MODEL = "other"
 
 FIRST_PART_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-# The type of the provider, and the configured name of the model.
+# The type of the provider and the configured name of the model.
 ModelKey: TypeAlias = tuple[str, str]
 
 
 class CallStats:
-    """Counts calls of models and their results. One per process; keys are label values.
+    """Counts model calls and their results. One per process. Keys are label values.
 
-    A step in these counters is a call that was answered, for any purpose.
+    `steps` counts the calls that were answered, for any purpose.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class CallStats:
     # Reported by the worker
 
     def call_ended(self, model: LanguageModel, row: Entry) -> None:
-        """Count a finished call; `row` is its entry in the ledger. Call it once for each call."""
+        """Count a finished call. `row` is its row of the usage ledger."""
         key, purpose = self._key(model), str(row.purpose)
         self.call_seconds.observe((*key, purpose, str(row.status)), row.runtime_ms / 1000)
         if row.status is CallStatus.OK:
@@ -78,12 +78,12 @@ class CallStats:
         self.retries[*self._key(model), kind] += 1
 
     def compacted(self, model: LanguageModel | None, source: str, *, result: str) -> None:
-        """Count a summary: made, failed, or of no help. `model` is the one that makes summaries, if it is known."""
+        """Count a compaction. `model` is the summarizing model; None if it is unknown."""
         key = (OTHER_MODEL, OTHER_MODEL) if model is None else self._key(model)
         self.compactions[*key, source, result] += 1
 
     def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
-        """Count a rung of the overflow ladder, or a shortening request that was itself too long."""
+        """Count an overflow rung that succeeded, or a request of a rung that was too long."""
         self.rungs[*self._key(model), rung, result] += 1
 
     def _key(self, model: LanguageModel) -> ModelKey:

@@ -1,7 +1,7 @@
-"""The capabilities of models by id: the built-in table, and the corrections of providers and administrators.
+"""The catalog: capabilities of models by id, from a built-in table.
 
-An administrator's setting wins, then the report of the provider's model endpoint, then the table (the longest matching
-prefix), then conservative defaults: no thinking parameters, no forced tool choice, plain text.
+An administrator's setting precedes the report of the provider's model endpoint, which precedes the table (the longest
+matching prefix). The defaults are conservative: no thinking parameters, no forced tool choice, plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW_TO_MAX = (*_LOW_TO_HIGH, _XHIGH, _MAX)
 _BUDGET = Thinking(budget=True, disabled=True)
 _BUDGET_OR_ADAPTIVE = Thinking(adaptive=True, budget=True, disabled=True)
 _ADAPTIVE = Thinking(adaptive=True, disabled=True)
-_ADAPTIVE_UNASKED = Thinking(adaptive=True, disabled=True, default_on=True)
+_ADAPTIVE_BY_DEFAULT = Thinking(adaptive=True, disabled=True, default_on=True)
 _ALWAYS = Thinking(adaptive=True, default_on=True, always_on=True)
 _BETWEEN_TOOLS = Thinking(adaptive=True, between_tools=True, default_on=True)
 
@@ -40,7 +40,7 @@ def _claude_4(max_output: int, thinking: Thinking = _BUDGET, **more: Any) -> Cap
 
 
 def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
-    """Thinking bound to its prefix is valid only for the model that wrote it, so these models have no family."""
+    # Thinking that is bound to its prefix is valid only for the model that wrote it, so such models have no family.
     return Capabilities(
         max_output=128_000,
         thinking=thinking,
@@ -54,10 +54,10 @@ def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
     )
 
 
-# Only the names are published. The entry has what the whole family supports, and otherwise what is safe with every
-# model: no forced choice, no replayed thinking of other models; a model that binds its thinking reports it, and the
-# call is repeated (rung A).
-_UNPROVEN_5 = msgspec.structs.replace(_claude_5(_ALWAYS, forced=False, binds=False), thinking_family=None)
+# Only the names of these models are published. The entry has what the whole family supports, and safe values for the
+# rest: no forced tool choice and no replayed thinking of other models. If the model binds its thinking, it refuses the
+# call, and the replay ladder repairs it.
+_UNVERIFIED_5 = msgspec.structs.replace(_claude_5(_ALWAYS, forced=False, binds=False), thinking_family=None)
 
 CLAUDE: Mapping[str, Capabilities] = {
     "claude-3": Capabilities(max_output=4_096, forced_tool_choice=True),
@@ -73,17 +73,17 @@ CLAUDE: Mapping[str, Capabilities] = {
     "claude-opus-4-6": _claude_4(128_000, _BUDGET_OR_ADAPTIVE, json_schema=True, efforts=(*_LOW_TO_HIGH, _MAX)),
     "claude-opus-4-7": _claude_4(128_000, _ADAPTIVE, json_schema=True, efforts=_LOW_TO_MAX, sampling=False),
     "claude-opus-4-8": _claude_4(128_000, _ADAPTIVE, json_schema=True, efforts=_LOW_TO_MAX, sampling=False),
-    "claude-opus-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=False),
-    "claude-sonnet-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=False),
+    "claude-opus-5": _claude_5(_ADAPTIVE_BY_DEFAULT, forced=True, binds=False),
+    "claude-sonnet-5": _claude_5(_ADAPTIVE_BY_DEFAULT, forced=True, binds=False),
     "claude-fable-5": _claude_5(_ALWAYS, forced=True, binds=False),
     "claude-mythos-5": _claude_5(_ALWAYS, forced=True, binds=False),
     "claude-fable-5-1": _claude_5(_ALWAYS, forced=False, binds=True),
     "claude-mythos-5-1": _claude_5(_ALWAYS, forced=False, binds=False),
     "claude-opus-5-5": _claude_5(_ALWAYS, forced=False, binds=True),
     "claude-sonnet-5-5": _claude_5(_BETWEEN_TOOLS, forced=False, binds=True),
-    "claude-haiku-5-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=True),
-    "claude-fable-5-2": _UNPROVEN_5,
-    "claude-mythos-5-2": _UNPROVEN_5,
+    "claude-haiku-5-5": _claude_5(_ADAPTIVE_BY_DEFAULT, forced=True, binds=True),
+    "claude-fable-5-2": _UNVERIFIED_5,
+    "claude-mythos-5-2": _UNVERIFIED_5,
 }
 
 
@@ -92,7 +92,7 @@ def _gpt(max_output: int | None, **more: Any) -> Capabilities:
 
 
 def _reasoning(*efforts: Effort, max_output: int = 128_000) -> Capabilities:
-    """Sampling is accepted if reasoning can be switched off; the wire sends it only then."""
+    # Sampling is accepted if reasoning can be switched off; the wire sends it only then.
     return _gpt(max_output, efforts=efforts, reasoning_model=True, sampling=_NONE in efforts)
 
 
@@ -141,21 +141,21 @@ def _gemini(*efforts: Effort, always_on: bool = False, max_output: int = 65_536)
     )
 
 
-# Generates images, and takes no tools.
-_DRAWS = Capabilities(max_output=32_768)
+# Generates images and accepts no tools.
+_IMAGE_MODEL = Capabilities(max_output=32_768)
 _FLASH_3 = _gemini(_MINIMAL, *_LOW_TO_HIGH)
 
 GEMINI: Mapping[str, Capabilities] = {
     "gemini-2.0-flash": _gemini(max_output=8_192),
     "gemini-2.5-flash": _gemini(_NONE, *_LOW_TO_HIGH),
-    "gemini-2.5-flash-image": _DRAWS,
+    "gemini-2.5-flash-image": _IMAGE_MODEL,
     "gemini-2.5-pro": _gemini(*_LOW_TO_HIGH, always_on=True),
     "gemini-3-flash": _FLASH_3,
     "gemini-3-pro": _gemini(_LOW, _HIGH, always_on=True),
-    "gemini-3-pro-image": _DRAWS,
-    "gemini-3.1-flash-image": _DRAWS,
+    "gemini-3-pro-image": _IMAGE_MODEL,
+    "gemini-3.1-flash-image": _IMAGE_MODEL,
     "gemini-3.1-flash-lite": _FLASH_3,
-    "gemini-3.1-flash-lite-image": _DRAWS,
+    "gemini-3.1-flash-lite-image": _IMAGE_MODEL,
     "gemini-3.1-pro": _gemini(*_LOW_TO_HIGH, always_on=True),
     "gemini-3.5-flash": _FLASH_3,
     "gemini-3.6-flash": _FLASH_3,
@@ -187,7 +187,7 @@ _MEDIA_BY_WIRE: Mapping[Wire, tuple[str, ...]] = {
     "bridge": (),
     "scripted": ("*/*",),
 }
-# By provider type; for type `bridge` by the prefix before the colon, as pydantic-ai names its providers.
+# By provider type. For the type `bridge`, by the library's name of the provider, which is before the colon.
 _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     ProviderType.BEDROCK: ("image/*", "text/*", "application/pdf"),
     ProviderType.GOOGLE: ("*/*",),
@@ -196,8 +196,8 @@ _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     "openai": _IMAGES_AND_PDF,
 }
 
-# The end of a version: a date, a snapshot or a variant may follow, but not the digits of another version. Models newer
-# than the table get the defaults, not the entry of an older one. (`-0` is how some write "no minor version".)
+# The end of a version. A date, a snapshot or a variant may follow, but not the digits of another version, so that newer
+# models get the defaults and not the entry of an older one. Some write `-0` for "no minor version".
 _ENDS = re.compile(r"(?![-.](?!0\b)\d{1,2}(?!\d))(?:[-.:@]|$)")
 
 
@@ -209,27 +209,26 @@ def capabilities(
     reported: Capabilities | None = None,
     overrides: CapabilityOverrides | None = None,
 ) -> Capabilities:
-    """Return the capabilities of this model on this wire. `reported` is the report of the provider's endpoint, if
-    any."""
+    """Return the capabilities of this model on this wire. `reported` is from the provider's model endpoint."""
     found = reported or built_in(provider_type, model) or Capabilities()
     if wire == "completions":
-        # Thinking on this wire is an effort and nothing else; its proofs cannot be replayed.
+        # On this wire, thinking is only an effort, and signed thinking cannot be replayed.
         found = msgspec.structs.replace(found, thinking=Thinking(), binds_thinking=False, thinking_family=None)
     media = _media_of_bridged(provider_type, model) if wire == "bridge" else _MEDIA_BY_WIRE[wire]
     found = msgspec.structs.replace(found, media_types=media)
     if overrides is None:
         return found
-    said = {name: value for name, value in msgspec.structs.asdict(overrides).items() if value is not None}
-    return msgspec.structs.replace(found, **said)
+    given = {name: value for name, value in msgspec.structs.asdict(overrides).items() if value is not None}
+    return msgspec.structs.replace(found, **given)
 
 
 def built_in(provider_type: str, model: str) -> Capabilities | None:
-    """Return the table's entry: the longest matching prefix, None if the model is not in it."""
+    """Return the table's entry with the longest matching prefix; None if there is none."""
     if provider_type == ProviderType.BRIDGE:
         model = model.partition(":")[2] or model
     name = bare_name(model)
     for table in _TABLES.get(provider_type, ()):
-        # Some providers write a version with dots, `claude-sonnet-4.5`.
+        # Some providers write versions with dots: `claude-sonnet-4.5`.
         folded = name.replace(".", "-") if table is CLAUDE else name
         fitting = [prefix for prefix in table if _fits(folded, prefix)]
         if fitting:
@@ -247,12 +246,14 @@ def is_completions_only(model: str) -> bool:
 
 
 def bare_name(model: str) -> str:
-    """Return the model's own name, without the prefix of gateways: `us.anthropic.claude-...`, `openai/gpt-...`."""
+    """Return the name of the model without the prefix of a gateway: `us.anthropic.claude-...`, `openai/gpt-...`."""
     name = model.lower().rpartition("/")[2]
     return name.rpartition("anthropic.")[2]
 
 
 def _fits(name: str, prefix: str) -> bool:
-    """Return whether a prefix matches. It ends at a version: `gpt-4` does not match `gpt-4o`, nor `claude-opus-5`
-    `claude-opus-5-9`."""
+    """Return whether a prefix matches up to the end of a version.
+
+    `gpt-4` does not match `gpt-4o`, and `claude-opus-5` does not match `claude-opus-5-9`.
+    """
     return name.startswith(prefix) and _ENDS.match(name, len(prefix)) is not None

@@ -1,7 +1,7 @@
-"""A short-lived cache for configuration. One fill serves all waiting callers, and stale fills are not stored.
+"""A short-lived cache for configuration. One fill serves all waiting callers.
 
-A fill runs in a task of the cache: a waiting caller can be cancelled without affecting the others. A fill that began
-before an invalidation is returned to its callers, and not stored.
+A fill runs in a separate task, so a waiting caller can be cancelled without affecting the others. The value of a fill
+that began before an invalidation is returned to its callers but not stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CacheStats(msgspec.Struct, frozen=True):
 
 
 class ConfigCache(Generic[K, V]):
-    """Values by key for `ttl_seconds`. A failed fill is not stored: the next caller starts a new one."""
+    """Stores values by key for `ttl_seconds`. A failed fill is not stored; the next caller starts a new one."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ConfigCache(Generic[K, V]):
         self._ttl_seconds = ttl_seconds
         self._max_entries = max_entries
         self._entries: dict[K, tuple[float, V]] = {}
-        self._flights: dict[K, asyncio.Task[V]] = {}
+        self._running_fills: dict[K, asyncio.Task[V]] = {}
         self._tasks: set[asyncio.Task[V]] = set()
         self._generation = 0
         self._hits = self._fills = 0
@@ -54,22 +54,22 @@ class ConfigCache(Generic[K, V]):
         if entry is not None and entry[0] > self._clock.monotonic():
             self._hits += 1
             return entry[1]
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._start(key)
-        # Shielded: if one caller is cancelled, the fill continues for the others.
-        return await asyncio.shield(flight)
+        task = self._running_fills.get(key)
+        if task is None:
+            task = self._start(key)
+        # With the shield, the fill continues for the other callers if one is cancelled.
+        return await asyncio.shield(task)
 
     def invalidate(self, key: K | None = None) -> None:
-        """Drop one value, or all. Later callers get a value that is read after this call."""
+        """Drop one value, or all values. Later callers get a value that is read after this call."""
         self._generation += 1
         if key is None:
             self._entries.clear()
-            self._flights.clear()
+            self._running_fills.clear()
             return
         self._entries.pop(key, None)
-        # Fills of other keys continue, but are not stored: all keys share one generation, because hints are rare.
-        self._flights.pop(key, None)
+        # Fills of other keys continue but are not stored, because all keys share one generation number.
+        self._running_fills.pop(key, None)
 
     def stats(self) -> CacheStats:
         return CacheStats(len(self._entries), self._hits, self._fills, len(self._tasks))
@@ -82,7 +82,7 @@ class ConfigCache(Generic[K, V]):
 
     def _start(self, key: K) -> asyncio.Task[V]:
         task = asyncio.get_running_loop().create_task(self._run(key, self._generation), name="config-cache-fill")
-        self._flights[key] = task
+        self._running_fills[key] = task
         self._tasks.add(task)
         self._fills += 1
         task.add_done_callback(lambda done: self._done(key, done))
@@ -102,7 +102,7 @@ class ConfigCache(Generic[K, V]):
 
     def _done(self, key: K, task: asyncio.Task[V]) -> None:
         self._tasks.discard(task)
-        if self._flights.get(key) is task:
-            del self._flights[key]
+        if self._running_fills.get(key) is task:
+            del self._running_fills[key]
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not report a failure without a waiting caller
+            task.exception()  # retrieved, so that asyncio does not log it

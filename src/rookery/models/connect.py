@@ -1,7 +1,7 @@
-"""The connector: from a model config and its key to a callable model with wire, address, headers and capabilities.
+"""The connector: makes a callable model from a model config and its key.
 
-One `Connector` per process owns everything that outlives a call: connections, reports of providers, and the memory of
-chats. The models it makes are cheap, and are made for each step, so that they follow the config.
+One `Connector` per process owns the connections, the reports of providers, and the caches of chats. Models are cheap
+and are made for each step, so that changes of the config take effect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
 from rookery.llm import efforts
 from rookery.llm.anthropic.wire import AnthropicFormat
+from rookery.llm.chat_caches import EncodedRequests, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat
-from rookery.llm.encoded_requests import EncodedRequests
 from rookery.llm.http import CONNECT_SECONDS, HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.replay_memory import ReplayMemory
 from rookery.llm.responses.wire import ResponsesFormat, wire_of
 from rookery.llm.scripted import TOKENS_PER_SECOND, ScriptedModel, Scripts, echo
 from rookery.llm.stats import ModelStats, NoStats
@@ -50,7 +49,7 @@ from rookery.store.models.providers import Provider
 if TYPE_CHECKING:
     from rookery.llm.bridge.factory import BridgeClients
 
-# Chosen: how long the first call to a model that is not in the table waits for its provider's report.
+# The first call to a model that is not in the catalog waits this long for the report of its provider.
 FIRST_REPORT_SECONDS: Final = 2.0
 
 _OPENAI_SHAPED: Final = frozenset(
@@ -59,7 +58,7 @@ _OPENAI_SHAPED: Final = frozenset(
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a call. `root_chat_id` is the chat itself unless the chat belongs to a subagent."""
+    """The origin of a call. `root_chat_id` is equal to `chat_id` unless the chat is a subagent's chat."""
 
     owner_id: UUID
     chat_id: UUID
@@ -77,7 +76,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | None = None) -> Wire:
-    """Return the wire for a provider of this type. A type without a native wire is bridged."""
+    """Return the wire for a provider of this type. Types without a native wire use the bridge."""
     if provider_type == ProviderType.ANTHROPIC:
         return "anthropic"
     if provider_type == ProviderType.SCRIPTED:
@@ -92,19 +91,19 @@ def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | Non
 
 
 def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
-    """Return the author identity of this config, for the prompt. Also works for deleted configs."""
+    """Return the identity of this config as an author of messages. Deleted configs have one as well."""
     wire = choose_wire(provider.type, config.model, use_responses_api=config.options.use_responses_api)
     caps = catalog.capabilities(provider.type, config.model, wire=wire, overrides=config.options.capabilities)
     return ModelIdentity(provider_id=provider.id, model=config.model, wire=wire, thinking_family=caps.thinking_family)
 
 
 def default_scripts() -> Scripts:
-    """Return the built-in scripts of scripted models. Tests add their own to the returned object."""
+    """Return the built-in scripts of the scripted model."""
     return Scripts({"guide": guide, "tour": tour, "echo": echo})
 
 
 class Connector:
-    """One per process. `stats` receives the counts of the wires; `scripts` are the models of the scripted provider."""
+    """Makes models. One per process. `stats` receives the events of the wires."""
 
     def __init__(
         self,
@@ -122,26 +121,26 @@ class Connector:
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second
         self._memory = ReplayMemory(clock=self._clock)
-        self._pasts = EncodedRequests(clock=self._clock)
+        self._encoded_requests = EncodedRequests(clock=self._clock)
         self._reports = Reports(self._clients, clock=self._clock)
         self._bridge_clients: BridgeClients | None = None
         self.scripts = scripts or default_scripts()
 
     @property
     def caches(self) -> tuple[Cache[Any, Any], ...]:
-        return self._pasts.entries, *self._memory.caches
+        return self._encoded_requests.entries, *self._memory.caches
 
     async def close(self) -> None:
-        """Close all connections; open answers end with an error."""
+        """Close all connections. Open answers end with an error."""
         await self._reports.close()
         if self._bridge_clients is not None:
             await self._bridge_clients.close()
         await self._clients.close()
 
     async def model(self, ready: ReadyModel) -> LanguageModel | ProviderError:
-        """Return the model of this config, or the error that a call would end with.
+        """Return the model of this config, or the error that its calls would end with.
 
-        Waits only for the provider's report on a model that is not in the table, and only briefly.
+        For a model that is not in the catalog, wait briefly for the report of its provider.
         """
         wire = self.wire(ready)
         if wire == "scripted":
@@ -173,7 +172,7 @@ class Connector:
             clock=self._clock,
             stats=self._stats,
             memory=self._memory,
-            pasts=self._pasts,
+            encoded_requests=self._encoded_requests,
         )
 
     def wire(self, ready: ReadyModel) -> Wire:
@@ -181,12 +180,12 @@ class Connector:
         return choose_wire(ready.provider.type, ready.config.model, use_responses_api=options.use_responses_api)
 
     async def refresh(self, ready: ReadyModel) -> Report | None:
-        """Ask the provider about this model now, for example after a config was saved. None if it reports nothing."""
+        """Fetch the provider's report on this model now. Return None if the provider has no reports."""
         base_url = ready.provider.effective_base_url
         return None if base_url is None else await self._reports.refresh(_source(ready, base_url))
 
     def reported_window(self, ready: ReadyModel) -> int | None:
-        """Return the context window that the provider reported. Does not wait: an old report is fetched by a task."""
+        """Return the context window that the provider reported. An old report is fetched again in the background."""
         base_url = ready.provider.effective_base_url
         report = None if base_url is None else self._reports.find(_source(ready, base_url))
         return None if report is None else report.context_limit
@@ -198,7 +197,7 @@ class Connector:
         return await self._reports.first(source, wait_seconds=FIRST_REPORT_SECONDS)
 
     def _bridged(self, ready: ReadyModel) -> LanguageModel:
-        # Imported here, because the bridge is an extra that most installations never load.
+        # Imported here, because the bridge is an optional extra.
         from rookery.llm.bridge.factory import BridgeClients, bridge_model
 
         if self._bridge_clients is None:
@@ -236,12 +235,11 @@ def make_call(
     window_tokens: int | None = None,
     default_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
 ) -> Call:
-    """Return a call with all options of the config. `effort` is the chat's request; the config decides about it.
-    `default_output_tokens` limits the answer if neither the call nor the config has a limit.
+    """Return a call with all options of the config. The config limits `effort`.
 
-    `may_search=False` leaves out the provider's web search, whatever the config says (plan mode). With `window_tokens`
-    the answer leaves room for the prompt in a small window: it gets a quarter if no other limit is set, and at most
-    half.
+    `default_output_tokens` limits the answer if neither the call nor the config has a limit. `may_search=False` leaves
+    out the provider's web search, as in plan mode. `window_tokens` limits the answer to half of the context window, or
+    to a quarter if no other limit is set.
     """
     options = ready.config.options
     call = Call(
@@ -291,7 +289,7 @@ def _format(ready: ReadyModel, wire: Wire, caps: Capabilities, *, base_url: str)
 
 
 _BEARER: Final = ("authorization", "Bearer ")
-# The header that carries the key, by type; the other types use a bearer token.
+# The header of the key by provider type. All other types use a bearer token.
 _KEY_HEADERS: Mapping[str, tuple[str, str]] = {
     ProviderType.ANTHROPIC: ("x-api-key", ""),
     ProviderType.AZURE_OPENAI: ("api-key", ""),

@@ -1,7 +1,7 @@
-"""The cost of a call: exact decimals, rounded up once, to whole micro-dollars.
+"""The cost of a call, computed with exact decimals and rounded up to whole micro-dollars at the end.
 
-Prices are in USD per million tokens, which is micro-dollars per token. The prices of a model config win; without any,
-the offline price table of `genai-prices` is used. Nothing here uses the network.
+Prices are in USD per million tokens, which equals micro-dollars per token. They are from the model config, else from
+the price table in the package `genai-prices`. The network is not used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 from rookery.llm.types import Usage
 from rookery.store.models.model_configs import ModelConfig
 
-# Wide enough that no sum of products of 64-bit counts and stored prices is rounded before the end.
+# With this precision, no sum of products of 64-bit counts and stored prices is rounded before the end.
 _EXACT = Context(prec=100)
 _BILLED = ("input", "cache_read", "cache_write", "output")
-# Our provider types by the names of the price table; types not listed here have no list price.
+# The names of provider types in the price table. Other types have no list prices.
 _TABLE_NAMES = {
     "anthropic": "anthropic",
     "openai": "openai",
@@ -31,7 +31,7 @@ _TABLE_NAMES = {
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """USD per million tokens. Cache prices that are not set are those of plain input."""
+    """Prices in USD per million tokens. An unset cache price is equal to the input price."""
 
     input: Decimal
     output: Decimal
@@ -41,11 +41,11 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_micros(usage: Usage, prices: Prices | None) -> int | None:
-    """Return the cost of a call; None, which is not zero, if there are no prices or no reported usage."""
+    """Return the cost of a call in micro-dollars; None if there are no prices or no reported usage."""
     if prices is None or not any(getattr(usage, name) for name in _BILLED):
         return None
     long_writes = usage.cache_write_1h or 0
-    # A provider may report only the long cache writes; they are part of all writes, so there are at least as many.
+    # `cache_write` includes the long cache writes, but some providers report only these.
     short_writes = max((usage.cache_write or 0) - long_writes, 0)
     write_price = prices.input if prices.cache_write is None else prices.cache_write
     items = (
@@ -62,7 +62,7 @@ def cost_micros(usage: Usage, prices: Prices | None) -> int | None:
 
 
 def prices_of(config: ModelConfig, provider_type: str, *, at: datetime) -> Prices | None:
-    """Return the prices of a config: its own, all of them or none; else the list prices of its model."""
+    """Return the prices of the config if it has input and output prices, else the list prices of its model."""
     if config.price_input is None or config.price_output is None:
         return list_prices(provider_type, config.model, day=at.astimezone(UTC).date())
     return Prices(
@@ -76,9 +76,9 @@ def prices_of(config: ModelConfig, provider_type: str, *, at: datetime) -> Price
 
 @functools.lru_cache(maxsize=1024)
 def list_prices(provider_type: str, model: str, *, day: date) -> Prices | None:
-    """Return the list prices on a day, from the bundled table; None if it does not know the model.
+    """Return the list prices of a model on a day; None if the price table does not contain the model.
 
-    Tiers by length of the prompt are not applied: the first tier counts. The first call takes about 0.2 s.
+    If prices depend on the length of the prompt, the first tier is used. The first call takes about 0.2 s.
     """
     found = _listed(provider_type, model)
     if found is None:
@@ -98,7 +98,7 @@ def list_prices(provider_type: str, model: str, *, day: date) -> Prices | None:
 
 @functools.lru_cache(maxsize=1024)
 def list_window(provider_type: str, model: str) -> int | None:
-    """Return the model's context window in the same table; None if it has none."""
+    """Return the context window of a model from the price table; None if the table has none."""
     found = _listed(provider_type, model)
     window = None if found is None else getattr(found, "context_window", None)
     return window if isinstance(window, int) and window > 0 else None
@@ -108,7 +108,7 @@ def _listed(provider_type: str, model: str) -> Any | None:
     table_name = _TABLE_NAMES.get(provider_type)
     if table_name is None:
         return None
-    from genai_prices import data_snapshot  # here: the import takes 0.16 s, and most commands need no prices
+    from genai_prices import data_snapshot  # imported here, because it takes 0.16 s
 
     try:
         _, found = data_snapshot.get_snapshot().find_provider_model(model, None, table_name, None)
@@ -118,6 +118,6 @@ def _listed(provider_type: str, model: str) -> Any | None:
 
 
 def _base(price: Any) -> Decimal | None:
-    """Return a price, or the first of its tiers."""
+    """Return a price; the first tier if it has tiers."""
     base = getattr(price, "base", price)
     return None if base is None else Decimal(str(base))

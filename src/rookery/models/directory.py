@@ -1,7 +1,7 @@
-"""The model directory of a process: configs read through a cache, keys decrypted, everything a call needs in one value.
+"""The model directory: reads providers, model configs and keys through a cache, and returns models ready for a call.
 
-Reads are at most `TTL_SECONDS` old, and newer when a `config` hint arrives. Decrypted keys are held in `SecretStr` and
-in the registry of values that logs must hide; only the wire client receives them.
+Cached values are at most `TTL_SECONDS` old; a `config` hint drops them earlier. Decrypted keys are `SecretStr` values
+and are in the registry of values that logs hide. Only the wires receive them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.domain.chat.messages import ChatId
 from rookery.domain.models.context_window import Windows
-from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
+from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Usage, Wire
 from rookery.models import catalog, cost, resolve
 from rookery.models.config_cache import ConfigCache
 from rookery.models.resolve import Choice, Models, ModelState
@@ -25,12 +26,12 @@ from rookery.runtime.clock import Clock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus, Subscription
-from rookery.store.models import context_windows, env_providers, model_configs, providers, user_keys
+from rookery.store.models import context_windows, model_configs, preset_providers, providers, user_keys
 from rookery.store.models.context_windows import ModelWindow
 from rookery.store.models.errors import Unusable
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 
@@ -38,7 +39,7 @@ PROMPT_TTL_SECONDS = 5.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All providers and configs, including deleted ones, and the central keys that could be decrypted, by provider."""
+    """All providers and model configs, including deleted ones, and the decrypted central keys by provider."""
 
     providers: Mapping[UUID, Provider]
     configs: Mapping[UUID, ModelConfig]
@@ -48,9 +49,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A config with everything a call needs. `key` is None for models that need none.
+    """A model config with everything a call needs. `key` is None for models that need no key.
 
-    `user_hash` stands for the chat's owner at providers that receive it; it does not identify a person.
+    `user_hash` is a pseudonym of the chat's owner for the provider. It does not identify a person.
     """
 
     config: ModelConfig
@@ -62,7 +63,7 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def provider_name(self) -> str:
-        """The display name of the provider; error messages start with it."""
+        """The display name of the provider, for errors."""
         return self.provider.display_name or self.provider.name
 
     def capabilities(self, wire: Wire, reported: Capabilities | None = None) -> Capabilities:
@@ -75,18 +76,41 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def windows(self, *, reported: int | None = None) -> Windows:
-        """Return the context windows of the model from all sources. `reported` is what its provider reported to this
-        process."""
+        """Return the context windows of the model from all sources. `reported` is a report to this process."""
         found = windows_of(self.config, self.provider.type, self.window)
         return found if reported is None else msgspec.structs.replace(found, reported=reported)
 
     def prices(self, at: datetime) -> cost.Prices | None:
         return cost.prices_of(self.config, self.provider.type, at=at)
 
+    def usage_entry(
+        self, usage: Usage, *, owner_id: UUID, chat_id: ChatId | None, purpose: str, status: CallStatus
+    ) -> Entry:
+        """Return the row of the usage ledger for a call of this model, without its cost and duration."""
+        return Entry(
+            owner_id=owner_id,
+            chat_id=chat_id,
+            purpose=purpose,
+            provider_id=self.provider.id,
+            model_config_id=self.config.id,
+            model=self.config.model,
+            key_source=self.key_source,
+            status=status,
+            input_tokens=usage.input,
+            cache_read_tokens=usage.cache_read,
+            cache_write_tokens=usage.cache_write,
+            cache_write_1h_tokens=usage.cache_write_1h,
+            output_tokens=usage.output,
+            reasoning_tokens=usage.reasoning,
+            total_tokens=usage.total,
+            web_searches=usage.web_searches,
+            context_tokens=usage.context_tokens,
+        )
+
 
 def windows_of(config: ModelConfig, provider_type: str, known: ModelWindow | None) -> Windows:
     """Return the stored and listed context windows of a model. The first lookup in the table takes about 0.2 s."""
-    # The table has the default windows, not those that must be requested.
+    # The table has the default windows, and not larger ones that must be requested.
     listed = None if config.options.context_1m else cost.list_window(provider_type, config.model)
     return Windows(
         configured=config.context_limit,
@@ -98,7 +122,7 @@ def windows_of(config: ModelConfig, provider_type: str, known: ModelWindow | Non
 
 
 class Directory:
-    """One per process. If `ring` is None, stored keys count as missing."""
+    """The model directory. One per process. If `ring` is None, stored keys count as missing."""
 
     def __init__(
         self,
@@ -122,8 +146,8 @@ class Directory:
         self._subscriptions: list[Subscription] = []
 
     def follow(self, bus: Bus) -> None:
-        """Drop cached values when a hint from this or another process reports a change."""
-        self._subscriptions += [bus.subscribe(ConfigHint, self._heard), bus.on_resync(self.invalidate)]
+        """Subscribe to hints of this and other replicas, and drop cached values when they report a change."""
+        self._subscriptions += [bus.subscribe(ConfigHint, self._on_hint), bus.on_resync(self.invalidate)]
 
     def invalidate(self) -> None:
         self._snapshots.invalidate()
@@ -132,7 +156,7 @@ class Directory:
         self._user_settings.invalidate()
 
     def forget_models(self) -> None:
-        """Drop cached models after a change by this process, which need not wait for its own hint."""
+        """Drop cached models after a change by this process."""
         self._snapshots.invalidate()
 
     async def close(self) -> None:
@@ -151,7 +175,7 @@ class Directory:
         return await self._user_settings.get((user_id, key))
 
     async def models(self, owner_id: UUID) -> Models:
-        """Return the models a chat owner can use, for the functions of `resolve`."""
+        """Return the models of a chat's owner, for the functions of `resolve`."""
         snapshot = await self.snapshot()
         own = await self._user_keys.get(owner_id)
         states = {}
@@ -168,7 +192,7 @@ class Directory:
         return Models(states, snapshot.default_id)
 
     async def for_generation(self, model_config_id: UUID, *, owner_id: UUID) -> ReadyModel | ProviderError:
-        """Return the model of a turn, ready to be called with the owner's keys, or the error that ends the turn."""
+        """Return the model of a turn with the key for this owner, or the error that ends the turn."""
         chosen = resolve.for_generation(await self.models(owner_id), model_config_id)
         return await self.ready(chosen, owner_id=owner_id) if isinstance(chosen, Choice) else chosen
 
@@ -203,44 +227,53 @@ class Directory:
         return resolve.small_models(candidates)
 
     async def unavailable(self, provider_id: UUID, *, user_id: UUID) -> Unusable | None:
-        """Return why a user cannot use a provider's models now, as pickers show it."""
+        """Return why a user cannot use a provider's models now; None if the user can."""
         snapshot = await self.snapshot()
         source = _choose_key(snapshot, snapshot.providers[provider_id], await self._user_keys.get(user_id))
         return source if isinstance(source, Unusable) else None
 
     def _central_key(self, provider: Provider) -> SecretStr | None:
         if provider.is_env:
-            value = env_providers.env_key(provider.type, self._environ)
-            return None if value is None else self._known(SecretStr(value), provider)
+            value = preset_providers.env_key(provider.type, self._environ)
+            return None if value is None else self._register_secret(SecretStr(value), provider)
         if provider.api_key_enc is None or self._ring is None:
             return None
         key = self._ring.open(
             provider.api_key_enc, table=providers.TABLE, row_id=str(provider.id), column=providers.COLUMN
         )
-        return None if key is None else self._known(key, provider)
+        return None if key is None else self._register_secret(key, provider)
 
-    def _opened(self, provider: Provider) -> Provider:
-        """Return the provider with its decrypted header values, for callers that send them."""
+    def _with_open_headers(self, provider: Provider) -> Provider:
+        """Return the provider with its decrypted headers."""
         if provider.headers_enc is None:
             return provider
         headers = providers.open_headers(provider, self._ring)
         for name, value in headers.items():
-            self._known(SecretStr(value), provider, what=f"header {name}")
+            self._register_secret(SecretStr(value), provider, what=f"header {name}")
         options = msgspec.structs.replace(provider.options, headers=headers)
         return msgspec.structs.replace(provider, options=options)
 
+    def _config_with_open_headers(self, config: ModelConfig, provider: Provider) -> ModelConfig:
+        """Return the config with its decrypted headers."""
+        if config.headers_enc is None:
+            return config
+        headers = model_configs.open_headers(config, self._ring)
+        for name, value in headers.items():
+            self._register_secret(SecretStr(value), provider, what=f"header {name} of {config.model}")
+        return msgspec.structs.replace(config, options=msgspec.structs.replace(config.options, headers=headers))
+
     def _user_hash(self, provider: Provider, owner_id: UUID) -> str | None:
-        """Return the same hash for all calls of a user, until the ring rotates; None without a ring."""
+        """Return the hash of a user, which is the same until the key ring rotates; None without a ring."""
         if self._ring is None or not provider.options.send_user_hash:
             return None
         return hmac.new(self._ring.subkey("user"), owner_id.bytes, "sha256").hexdigest()
 
-    def _known(self, key: SecretStr, provider: Provider, *, what: str = "key") -> SecretStr:
+    def _register_secret(self, key: SecretStr, provider: Provider, *, what: str = "key") -> SecretStr:
         if self._registry is not None:
             self._registry.add(f"{provider.name} {what}", key.reveal())
         return key
 
-    def _heard(self, hint: ConfigHint) -> None:
+    def _on_hint(self, hint: ConfigHint) -> None:
         match hint.kind:
             case "model" | "provider":
                 self._snapshots.invalidate()
@@ -255,9 +288,10 @@ class Directory:
             found = await providers.list_providers(conn, with_deleted=True)
             configs = await model_configs.list_model_configs(conn, with_deleted=True)
             windows = await context_windows.list_windows(conn)
+        by_id = {provider.id: self._with_open_headers(provider) for provider in found}
         return Snapshot(
-            {provider.id: self._opened(provider) for provider in found},
-            {config.id: config for config in configs},
+            by_id,
+            {config.id: self._config_with_open_headers(config, by_id[config.provider_id]) for config in configs},
             next((config.id for config in configs if config.is_default), None),
             {provider.id: key for provider in found if (key := self._central_key(provider))},
             windows,

@@ -1,6 +1,6 @@
-"""The provider test for administrators: a short call with the stored key, and the list of models the provider reports.
+"""The provider check for administrators: a short call with the stored key, and the provider's list of models.
 
-The connections are temporary, and nothing that a provider says about a key is passed on: errors are our own sentences.
+The connections are temporary. Errors contain no text of the provider, because it may quote the key.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ TEST_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 15.0
 MAX_LIST_BYTES: Final = 8 * 1024 * 1024
 MAX_LISTED: Final = 5000
-# Enough for one word, and for the reasoning of models that always think.
+# Enough for one word and for the reasoning of models that always think.
 TEST_TOKENS: Final = 1024
 PURPOSE: Final = "test"
-# The scripts that users may want to talk to; tests have others.
-OFFLINE: Final = ("echo", "guide", "tour")
+# The scripts that are listed as models of the scripted provider.
+OFFLINE_SCRIPTS: Final = ("echo", "guide", "tour")
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. `error` is None if the provider answered; `call` is for the ledger, if a call was made."""
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check. `error` is None if the provider answered. `call` is the ledger row if a call was made."""
 
     latency_ms: int
     error: ProviderError | None = None
     call: Entry | None = None
 
 
-class NoList(Exception):
-    """Raised when there is no list of models; the message is a sentence with the reason."""
+class ModelListUnavailable(Exception):
+    """Raised when there is no list of models. The message is a sentence for users."""
 
 
 async def try_provider(
     provider_id: UUID, *, user_id: UUID, directory: Directory, connector: Connector, now: datetime
-) -> Tried:
-    """Ask the provider's first enabled model for one word, with the key that a chat of this user would use."""
+) -> CheckResult:
+    """Make a short call to a model of the provider, with the key that a chat of this user would use."""
     snapshot = await directory.snapshot()
     started = time.monotonic()
 
@@ -68,7 +68,7 @@ async def try_provider(
     if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
         error = ready if isinstance(ready, ProviderError) else model
         assert isinstance(error, ProviderError)
-        return Tried(latency_ms=elapsed_ms(), error=error)
+        return CheckResult(latency_ms=elapsed_ms(), error=error)
     asking = PromptMessage(role=Role.USER, parts=(PromptText("Reply with the word ok."),))
     call = make_call(ready, model, prompt=Prompt((asking,)), max_output_tokens=TEST_TOKENS, may_search=False)
     spent, failure = Usage(), None
@@ -85,37 +85,45 @@ async def try_provider(
             provider=ready.provider_name,
         )
     prices = await asyncio.to_thread(ready.prices, now)
-    entry = _entry(ready, spent, user_id=user_id, status=CallStatus.FAILED if failure else CallStatus.OK)
+    status = CallStatus.FAILED if failure else CallStatus.OK
+    entry = ready.usage_entry(spent, owner_id=user_id, chat_id=None, purpose=PURPOSE, status=status)
     entry = msgspec.structs.replace(entry, cost_micros=cost.cost_micros(spent, prices), runtime_ms=elapsed_ms())
-    return Tried(latency_ms=elapsed_ms(), error=failure, call=entry)
+    return CheckResult(latency_ms=elapsed_ms(), error=failure, call=entry)
 
 
 async def upstream_models(provider_id: UUID, *, directory: Directory, connector: Connector) -> tuple[str, ...]:
-    """Return the ids that the provider lists, in order. Raise `NoList` if there is no list."""
+    """Return the ids of the models that the provider lists, sorted.
+
+    Raise `ModelListUnavailable` if there is no list.
+    """
     snapshot = await directory.snapshot()
     provider = snapshot.providers[provider_id]
     name = provider.display_name or provider.name
     if provider.type == ProviderType.SCRIPTED:
-        return tuple(name for name in OFFLINE if connector.scripts.find(name) is not None)
+        return tuple(name for name in OFFLINE_SCRIPTS if connector.scripts.find(name) is not None)
     if provider.type not in _LISTS:
-        raise NoList(f"Providers of type {provider.type} have no list of models. Write the id of the model yourself.")
+        raise ModelListUnavailable(
+            f"Providers of type {provider.type} have no list of models. Write the id of the model yourself."
+        )
     key = snapshot.keys.get(provider_id)
     if key is None and provider.type not in KEYLESS:
-        raise NoList(f"There is no central API key to ask {name} with. Add one, or write the id of the model yourself.")
+        raise ModelListUnavailable(
+            f"There is no central API key to ask {name} with. Add one, or write the id of the model yourself."
+        )
     base_url = provider.effective_base_url
     if base_url is None:
-        raise NoList(f"{name} has no base URL. Set it first.")
+        raise ModelListUnavailable(f"{name} has no base URL. Set it first.")
     path, read = _LISTS[provider.type]
     headers = _headers(provider, None if key is None else key.reveal(), base_url)
     try:
         body = await _get(base_url, path(base_url), headers=headers)
         found = read(body)
     except (TransportError, TimeoutError):
-        raise NoList(f"{name} could not be reached. Check its base URL.") from None
+        raise ModelListUnavailable(f"{name} could not be reached. Check its base URL.") from None
     except _Refused as refused:
-        raise NoList(f"{name} answered with status {refused.status} when asked for its models.") from None
+        raise ModelListUnavailable(f"{name} answered with status {refused.status} when asked for its models.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NoList(f"{name} answered, but not with a list of models. Check its base URL.") from None
+        raise ModelListUnavailable(f"{name} answered, but not with a list of models. Check its base URL.") from None
     return tuple(sorted(set(found)))[:MAX_LISTED]
 
 
@@ -144,7 +152,7 @@ async def _get(base_url: str, path: str, *, headers: Mapping[str, str]) -> bytes
 async def _ready(
     snapshot: Snapshot, provider_id: UUID, *, user_id: UUID, directory: Directory
 ) -> ReadyModel | ProviderError:
-    """Return the model to try: the default one if it is this provider's, else the first enabled one."""
+    """Return the model to call: the default one if it belongs to this provider, else the oldest enabled one."""
     configs = [
         config
         for config in snapshot.configs.values()
@@ -159,28 +167,6 @@ async def _ready(
         )
     chosen = min(configs, key=lambda config: (not config.is_default, config.created_at))
     return await directory.ready(Choice(chosen.id), owner_id=user_id)
-
-
-def _entry(ready: ReadyModel, spent: Usage, *, user_id: UUID, status: CallStatus) -> Entry:
-    return Entry(
-        owner_id=user_id,
-        chat_id=None,
-        purpose=PURPOSE,
-        provider_id=ready.provider.id,
-        model_config_id=ready.config.id,
-        model=ready.config.model,
-        key_source=ready.key_source,
-        status=status,
-        input_tokens=spent.input,
-        cache_read_tokens=spent.cache_read,
-        cache_write_tokens=spent.cache_write,
-        cache_write_1h_tokens=spent.cache_write_1h,
-        output_tokens=spent.output,
-        reasoning_tokens=spent.reasoning,
-        total_tokens=spent.total,
-        web_searches=spent.web_searches,
-        context_tokens=spent.context_tokens,
-    )
 
 
 def _headers(provider: Provider, key: str | None, base_url: str) -> dict[str, str]:
@@ -227,7 +213,7 @@ def _google_ids(body: bytes) -> list[str]:
 
 
 def _anthropic_path(base_url: str) -> str:
-    # Gateways are often configured with the `/v1` that OpenAI's clients want.
+    # The base URL of a gateway often ends with `/v1`, as OpenAI's clients require.
     return f"{'' if base_url.rstrip('/').endswith('/v1') else '/v1'}/models?limit=1000"
 
 

@@ -1,7 +1,7 @@
-"""Reports of providers' model endpoints, fetched at most once a day and never waited for long.
+"""Reports of providers about their models, fetched from their model endpoints at most once a day.
 
-A report overrides the built-in table: endpoints report limits and accepted settings, but not how a model behaves.
-Nothing here fails a call: a failed fetch is logged, and the table is used alone.
+A report overrides the limits and accepted settings of the catalog. A failed fetch is logged and never fails a call; the
+catalog is then used alone.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from rookery.telemetry.log import get_logger
 log = get_logger("models.reported_models")
 
 FRESH_SECONDS = 86_400.0
-# Chosen: an unreachable provider is asked again soon, but not for every call.
+# The interval between fetches after a failure.
 RETRY_SECONDS = 600.0
-ASK_SECONDS = 10.0
+FETCH_SECONDS = 10.0
 MAX_BYTES = 1_048_576
 MAX_MODELS = 1000
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A report. `context_limit` is the context window, if the endpoint reports it."""
+    """A report on one model. `context_limit` is the context window, if the provider reports it."""
 
     capabilities: Capabilities
     context_limit: int | None = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The endpoint to ask about a model. `auth` and `headers` are not part of the key of a report."""
+    """The endpoint with the report on a model. `auth` and `headers` are not part of the cache key."""
 
     provider_id: UUID
     provider_type: str
@@ -72,19 +72,19 @@ Key: TypeAlias = tuple[UUID, str, str, str]
 
 
 class Reports:
-    """One per process. Reports are fetched by tasks of this object, one at a time for each model."""
+    """The reports of a process. They are fetched in background tasks, one at a time per model."""
 
-    def __init__(self, clients: HttpClients, *, clock: Clock, ask_seconds: float = ASK_SECONDS) -> None:
+    def __init__(self, clients: HttpClients, *, clock: Clock, fetch_seconds: float = FETCH_SECONDS) -> None:
         self._clients = clients
         self._clock = clock
-        self._ask_seconds = ask_seconds
-        # The time of the next fetch, and the report. A failed fetch keeps the previous report.
+        self._fetch_seconds = fetch_seconds
+        # The time of the next fetch and the report. After a failed fetch, the previous report is kept.
         self._known: OrderedDict[Key, tuple[float, Report | None]] = OrderedDict()
-        self._asking: dict[Key, asyncio.Task[Report | None]] = {}
+        self._fetches: dict[Key, asyncio.Task[Report | None]] = {}
 
     def find(self, source: Source) -> Report | None:
-        """Return the current report. If it is missing or old, a fetch is started, and this does not wait for it."""
-        if not is_asked(source.provider_type):
+        """Return the current report. If it is missing or old, start a fetch without waiting for it."""
+        if not has_reports(source.provider_type):
             return None
         key = _key(source)
         due, report = self._known.get(key, (float("-inf"), None))
@@ -93,49 +93,51 @@ class Reports:
         return report
 
     async def first(self, source: Source, *, wait_seconds: float) -> Report | None:
-        """Return the report; if there is none, wait a limited time for the running fetch."""
+        """Return the report. If there is none, wait this long for the running fetch."""
         report = self.find(source)
-        task = self._asking.get(_key(source))
+        task = self._fetches.get(_key(source))
         if report is not None or task is None:
             return report
-        return await self._waited(source, task, wait_seconds)
+        return await self._wait_for(source, task, wait_seconds)
 
-    async def refresh(self, source: Source, *, wait_seconds: float = ASK_SECONDS) -> Report | None:
-        """Fetch now and wait a limited time for the report; return the previous one if it does not arrive."""
-        if not is_asked(source.provider_type):
+    async def refresh(self, source: Source, *, wait_seconds: float = FETCH_SECONDS) -> Report | None:
+        """Fetch the report now. Return the previous one if the new one does not arrive in time."""
+        if not has_reports(source.provider_type):
             return None
-        return await self._waited(source, self._start(source), wait_seconds)
+        return await self._wait_for(source, self._start(source), wait_seconds)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no fetch is running."""
-        while self._asking:
-            await asyncio.wait(list(self._asking.values()))
+        while self._fetches:
+            await asyncio.wait(list(self._fetches.values()))
 
     async def close(self) -> None:
-        tasks = list(self._asking.values())
+        tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _waited(self, source: Source, task: asyncio.Task[Report | None], wait_seconds: float) -> Report | None:
-        # Not `wait_for`: a caller that stops waiting must not cancel a fetch that others wait for.
+    async def _wait_for(self, source: Source, task: asyncio.Task[Report | None], wait_seconds: float) -> Report | None:
+        # Unlike `wait_for`, this does not cancel the fetch, for which other callers may wait.
         await asyncio.wait((task,), timeout=wait_seconds)
         return self._known.get(_key(source), (0.0, None))[1]
 
     def _start(self, source: Source) -> asyncio.Task[Report | None]:
         key = _key(source)
-        task = self._asking.get(key)
+        task = self._fetches.get(key)
         if task is None:
-            task = self._asking[key] = asyncio.create_task(self._ask(key, source), name=f"model report {source.model}")
+            task = self._fetches[key] = asyncio.create_task(
+                self._refresh(key, source), name=f"model report {source.model}"
+            )
             task.add_done_callback(lambda done: self._done(key, done))
         return task
 
     def _done(self, key: Key, task: asyncio.Task[Report | None]) -> None:
-        del self._asking[key]
+        del self._fetches[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.exception("model_report_crashed", error, model=key[-1])
 
-    async def _ask(self, key: Key, source: Source) -> Report | None:
+    async def _refresh(self, key: Key, source: Source) -> Report | None:
         report = await self._fetch(source)
         old = self._known.get(key, (0.0, None))[1]
         wait = RETRY_SECONDS if report is None else FRESH_SECONDS
@@ -149,7 +151,7 @@ class Reports:
         path, read = _ENDPOINTS[source.provider_type]
         fields = {"provider_id": source.provider_id, "model": source.model}
         try:
-            async with asyncio.timeout(self._ask_seconds):
+            async with asyncio.timeout(self._fetch_seconds):
                 opened = await self._clients.get(source.base_url, path(source), headers=source.request_headers())
                 try:
                     body = await opened.read(MAX_BYTES + 1)
@@ -168,8 +170,8 @@ class Reports:
             return None
 
 
-def is_asked(provider_type: str) -> bool:
-    """Return whether providers of this type report anything about their models."""
+def has_reports(provider_type: str) -> bool:
+    """Return whether providers of this type report on their models."""
     return provider_type in _ENDPOINTS
 
 
@@ -226,7 +228,7 @@ _ANTHROPIC_EFFORTS = (Effort.LOW, Effort.MEDIUM, Effort.HIGH, Effort.XHIGH, Effo
 
 
 def _anthropic_path(source: Source) -> str:
-    # Gateways are often configured with the `/v1` that OpenAI's clients want.
+    # The base URL of a gateway often ends with `/v1`, as OpenAI's clients require.
     start = "" if source.base_url.rstrip("/").endswith("/v1") else "/v1"
     return f"{start}/models/{quote(source.model, safe='')}"
 
@@ -235,30 +237,30 @@ def read_anthropic(source: Source, body: bytes) -> Report:
     info = _decode_info(body)
     known = catalog.built_in(source.provider_type, source.model)
     caps = known or Capabilities()
-    said: dict[str, object] = {}
+    stated: dict[str, object] = {}
     if info.max_tokens:
-        said["max_output"] = info.max_tokens
-    able = info.capabilities or _Abilities()
-    if able.thinking is not None:
-        thinking = _thinking(able.thinking, caps.thinking)
-        said |= {"thinking": thinking, "reasoning_model": able.thinking.supported}
+        stated["max_output"] = info.max_tokens
+    reported = info.capabilities or _Abilities()
+    if reported.thinking is not None:
+        thinking = _thinking(reported.thinking, caps.thinking)
+        stated |= {"thinking": thinking, "reasoning_model": reported.thinking.supported}
         if known is None and thinking.adaptive and not thinking.budget:
-            # True so far for every model that decides how long it thinks.
-            said["sampling"] = False
-    if able.effort is not None:
-        said["efforts"] = _efforts(able.effort)
-    if able.structured_outputs is not None:
-        said["json_schema"] = able.structured_outputs.supported
-    return Report(capabilities=msgspec.structs.replace(caps, **said), context_limit=info.max_input_tokens or None)
+            # So far, every model that decides how long it thinks refuses sampling settings.
+            stated["sampling"] = False
+    if reported.effort is not None:
+        stated["efforts"] = _efforts(reported.effort)
+    if reported.structured_outputs is not None:
+        stated["json_schema"] = reported.structured_outputs.supported
+    return Report(capabilities=msgspec.structs.replace(caps, **stated), context_limit=info.max_input_tokens or None)
 
 
-def _thinking(said: _Thinks, known: Thinking) -> Thinking:
-    if not said.supported:
+def _thinking(stated: _Thinks, known: Thinking) -> Thinking:
+    if not stated.supported:
         return Thinking()
-    types = said.types
+    types = stated.types
     adaptive, disabled = types.adaptive.supported, types.disabled.supported
     between_tools = types.between_tools.supported
-    # Not reported, but implied: thinking that can neither be switched off nor placed between tools is always on.
+    # This is not reported: thinking that cannot be switched off or limited to the time between tools is always on.
     always_on = adaptive and not disabled and not between_tools
     return Thinking(
         adaptive=adaptive,
@@ -270,10 +272,10 @@ def _thinking(said: _Thinks, known: Thinking) -> Thinking:
     )
 
 
-def _efforts(said: _Efforts) -> tuple[Effort, ...]:
-    if not said.supported:
+def _efforts(stated: _Efforts) -> tuple[Effort, ...]:
+    if not stated.supported:
         return ()
-    return tuple(effort for effort in _ANTHROPIC_EFFORTS if (getattr(said, effort.value) or _NO).supported)
+    return tuple(effort for effort in _ANTHROPIC_EFFORTS if (getattr(stated, effort.value) or _NO).supported)
 
 
 # OpenRouter
@@ -301,8 +303,8 @@ def _openrouter_path(source: Source) -> str:
 
 
 def read_openrouter(source: Source, body: bytes) -> Report:
-    """Merge the reports of several hosts. A request goes to a host that supports it, so the best value of each
-    counts."""
+    """Merge the reports of several hosts. OpenRouter sends a request to a host that supports it, so the best value of
+    each field is used."""
     endpoints = _decode_endpoints(body).data.endpoints
     known = catalog.built_in(source.provider_type, source.model) or Capabilities()
     if not endpoints:
@@ -324,7 +326,7 @@ def read_openrouter(source: Source, body: bytes) -> Report:
     )
 
 
-# OpenAI's endpoint lists its models without capabilities; the others have no endpoint or use another wire.
+# OpenAI lists its models without capabilities. The other types have no endpoint or use the bridge.
 _ENDPOINTS: Mapping[str, tuple[Callable[[Source], str], Callable[[Source, bytes], Report]]] = {
     ProviderType.ANTHROPIC: (_anthropic_path, read_anthropic),
     ProviderType.OPENROUTER: (_openrouter_path, read_openrouter),

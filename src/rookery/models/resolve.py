@@ -1,7 +1,7 @@
-"""Model resolution: the model and the key of a call. Pure functions.
+"""Model resolution: pure functions that choose the model and the key of a call.
 
-A request that names a model gets that model or an error with the reason; a user's choice is never replaced silently,
-except where a function documents it.
+A request that names a model gets that model or an error. A user's choice is replaced only where a function documents
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("models.resolve")
 
-# After this many failures of these kinds, the turn moves to the next fallback of the model.
+# After this many failures of these kinds, the turn continues with the next fallback.
 FALLBACK_ATTEMPTS = 5
 FALLBACK_KINDS = frozenset(
     {
@@ -38,7 +38,7 @@ FALLBACK_KINDS = frozenset(
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """A model config as one chat owner can use it. `key` is the owner of the available key, or why there is none."""
+    """The state of a model config for one chat owner. `key` is the source of the key, or why there is no key."""
 
     id: UUID
     provider_name: str
@@ -59,7 +59,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Models(msgspec.Struct, frozen=True):
-    """Every model config, including deleted ones, for one owner."""
+    """All model configs for one owner, including deleted ones."""
 
     by_id: Mapping[UUID, ModelState]
     default_id: UUID | None
@@ -73,7 +73,7 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Override(msgspec.Struct, frozen=True):
-    """A model set for a purpose. The modes other than `model` name no config."""
+    """A model that a user or administrators have set for a purpose. Only the mode `model` names a config."""
 
     mode: Literal["model", "chat_default", "deployment_default"] = "model"
     model_config_id: UUID | None = None
@@ -81,14 +81,14 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The chosen model. `reasoning_effort` is set by an override; None leaves it to the chat."""
+    """The chosen model. `reasoning_effort` is from an override; None means the effort of the chat."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None = None
 
 
 def choose_key(provider: Provider, *, has_user_key: bool, has_central_key: bool) -> KeySource | Unusable:
-    """Choose the key of a call: the user's own first, then the central one if the policy allows it."""
+    """Return the key of a call: the user's own key, else the central key if the provider's policy allows it."""
     if provider.allow_user_key and has_user_key:
         return KeySource.USER
     if provider.central_key_enabled and (not provider.allow_user_key or provider.allow_central_fallback):
@@ -100,8 +100,7 @@ def choose_key(provider: Provider, *, has_user_key: bool, has_central_key: bool)
 
 
 def read_override(stored: object) -> tuple[Override | None, bool]:
-    """Return a stored override, and whether it is malformed: such an override counts as not set, and the API flags
-    it."""
+    """Return a stored override, and whether it is invalid. An invalid override counts as not set."""
     if stored is None:
         return None, False
     try:
@@ -114,8 +113,7 @@ def read_override(stored: object) -> tuple[Override | None, bool]:
 
 
 def for_new_chat(models: Models, *, requested: UUID | None, personal: Override | None = None) -> Choice:
-    """Return the model of a new root chat. `personal` is the owner's `root` override, None unless administrators
-    allow it."""
+    """Return the model of a new root chat. `personal` is the owner's `root` override if administrators allow it."""
     if requested is not None:
         return Choice(_usable(models, requested))
     if personal is not None and (chosen := _of_override(models, personal)):
@@ -124,7 +122,7 @@ def for_new_chat(models: Models, *, requested: UUID | None, personal: Override |
 
 
 def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice:
-    """Return the model of a sent or edited message: the one named, else the chat's last, else the default."""
+    """Return the model of a sent or edited message: the requested one, else the chat's last, else the default."""
     if requested is not None:
         return Choice(_usable(models, requested))
     state = models.by_id.get(last)
@@ -134,15 +132,15 @@ def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice
 
 
 def is_kept(state: ModelState) -> bool:
-    """Return whether a chat continues with the model it used last.
+    """Return whether a chat continues with the model that it used last.
 
-    Only the config decides here: a provider without a key is reported by the turn, not by a silent switch.
+    A missing key does not change the model; the turn reports it as an error.
     """
     return state.enabled and not state.deleted
 
 
 def for_generation(models: Models, model_config_id: UUID) -> Choice | ProviderError:
-    """Return the model of a running turn. A deleted config is replaced by the default; a disabled one ends the turn."""
+    """Return the model of a running turn. The default replaces a deleted config; a disabled config ends the turn."""
     state = models.by_id.get(model_config_id)
     if state is None or state.deleted:
         if models.default_id is None:
@@ -162,10 +160,10 @@ def for_subagent(
     personal: Override | None = None,
     admin: Override | None = None,
 ) -> Choice:
-    """Return the model of a subagent. An unusable spawn argument is an error of that tool call.
+    """Return the model of a subagent. Raise `ModelUnusable` if the requested one cannot be used.
 
-    The user's `chat_default` means the parent's model, and `deployment_default` the administrators' setting for this
-    kind.
+    The user's mode `chat_default` means the model of the parent chat; `deployment_default` means the administrators'
+    setting.
     """
     if requested is not None:
         return Choice(_usable(models, requested))
@@ -180,9 +178,9 @@ def for_subagent(
 
 
 def for_title(models: Models, *, chat: UUID, admin: Override | None, preferred: Sequence[UUID]) -> Choice | None:
-    """Return the model that writes titles; None means "no title". `preferred` are the small ones, cheapest first.
+    """Return the model that writes titles; None for no title. `preferred` are the small models, cheapest first.
 
-    The administrators' choice is used, or no model: a title is not worth a call to a model they did not choose.
+    If administrators have set a model and it cannot be used, there is no title.
     """
     if admin is not None:
         if admin.mode == "chat_default":
@@ -195,7 +193,7 @@ def for_title(models: Models, *, chat: UUID, admin: Override | None, preferred: 
 
 
 def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Choice:
-    """Return the model that summarizes: the administrators' choice, else the chat's own."""
+    """Return the model that summarizes a chat: the administrators' setting, else the chat's own model."""
     if admin is None or admin.mode == "chat_default":
         return Choice(chat, admin.reasoning_effort if admin else None)
     if chosen := _of_override(models, admin):
@@ -207,21 +205,20 @@ def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Cho
 def with_fallbacks(
     models: Models, chain: Sequence[UUID], *, last: UUID | None, failed: str | None, attempts: int
 ) -> UUID:
-    """Return the model of the next attempt: the chat's own is the first of the chain, its fallbacks are the others.
+    """Return the model of the next attempt. `chain` is the chat's own model, followed by its fallbacks.
 
-    `last` wrote the turn's newest answer: a turn that has moved to a fallback stays there. `failed` is the error of the
-    newest attempt at this step (an `ErrorKind`, or an unknown one of another version), `attempts` the number of
-    attempts.
+    `last` is the model of the turn's newest answer; a turn that has changed to a fallback stays with it. `failed` is
+    the kind of the last attempt's error, and `attempts` is the number of attempts at this step.
     """
     usable = [chain[0], *(each for each in chain[1:] if models.is_usable(each))]
-    place = usable.index(last) if last in usable else 0
+    index = usable.index(last) if last in usable else 0
     if failed in FALLBACK_KINDS:
-        place += attempts // FALLBACK_ATTEMPTS
-    return usable[min(place, len(usable) - 1)]
+        index += attempts // FALLBACK_ATTEMPTS
+    return usable[min(index, len(usable) - 1)]
 
 
 def small_models(candidates: Sequence[tuple[UUID, str, Decimal | None]]) -> tuple[UUID, ...]:
-    """Return those of (id, model, output price) that are good enough for titles: by family, then the cheapest first."""
+    """Return the ids of small models, ordered by family and then by price. Candidates are (id, model, output price)."""
     ranked = []
     for model_config_id, model, price in candidates:
         family = next((rank for rank, words in enumerate(_SMALL_FAMILIES) if words.search(model.lower())), None)
@@ -255,7 +252,7 @@ def _usable_default(models: Models) -> UUID:
 
 
 def _of_override(models: Models, override: Override) -> Choice | None:
-    """Return the model of an override, if it can be used."""
+    """Return the model of an override; None if it cannot be used."""
     if override.mode == "chat_default":
         return None
     wanted = models.default_id if override.mode == "deployment_default" else override.model_config_id

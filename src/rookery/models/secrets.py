@@ -1,8 +1,8 @@
-"""The key ring: encrypts provider keys and similar secrets before they are stored, and decrypts them for use.
+"""The key ring: encrypts provider keys and other secrets before they are stored, and decrypts them for use.
 
-A sealed value is `v1:<key id>:<wrapped data key>:<nonce>:<ciphertext>`: a separate data key encrypts it, and a ring key
-wraps that data key. Both are bound to table, row and column, so a copied value cannot be decrypted elsewhere. If the
-ring is lost, the sealed values are lost; nothing else.
+A sealed value is `v1:<key id>:<wrapped data key>:<nonce>:<ciphertext>`. A data key encrypts the value, and a ring key
+encrypts (wraps) the data key. Both are bound to table, row and column, so a value that is copied to another row cannot
+be decrypted. If the ring is lost, only the sealed values are lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.pool import Connection
-from rookery.store.models.sealed_values import CHECK_SETTING
+from rookery.store.models.key_rotation import CHECK_SETTING
 from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
@@ -50,11 +50,11 @@ _CHECK_PLACE = Place(table="settings", row_id=CHECK_SETTING, column="value")
 
 
 class SecretsError(Exception):
-    """Raised when the key ring cannot be used; the message is a sentence for users and never quotes a key."""
+    """Raised when the key ring cannot be used. The message is a sentence for users and never contains a key."""
 
 
 class KeyRing:
-    """Ring keys by id. The first is active and seals new values; the others only open values they sealed."""
+    """Ring keys by id. The first key is active and encrypts new values. The others only decrypt existing ones."""
 
     __slots__ = ("_keys", "active_id")
 
@@ -75,7 +75,7 @@ class KeyRing:
         return f"KeyRing({', '.join(self._keys)})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key ring is not pickled")
+        raise TypeError("A key ring cannot be pickled.")
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
@@ -86,7 +86,7 @@ class KeyRing:
             if not colon:
                 raise SecretsError(f"Entry {number} of the key ring is not id:base64.")
             try:
-                # Both base64 alphabets are in use; padding is often lost when a key is copied.
+                # Both base64 alphabets are accepted. The padding is often lost when a key is copied.
                 keys.append((key_id, _decoded(encoded.translate(_TO_URL_SAFE).rstrip("="))))
             except ValueError:
                 raise SecretsError(f"Entry {number} of the key ring is not base64.") from None
@@ -97,14 +97,14 @@ class KeyRing:
         return tuple(self._keys)
 
     def seal(self, value: str, *, table: str, row_id: str, column: str) -> str:
-        """Encrypt a value for one place in the database."""
+        """Encrypt a value for one column of one row."""
         data_key, nonce = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(NONCE_BYTES)
         place = _place(table, row_id, column)
         ciphertext = AESGCM(data_key).encrypt(nonce, value.encode(), place)
         return ":".join((VERSION, self.active_id, self._wrap(data_key, place), _encoded(nonce), _encoded(ciphertext)))
 
     def open(self, sealed: str, *, table: str, row_id: str, column: str) -> SecretStr | None:
-        """Return the value; log and return None if this ring cannot open it. The value then counts as missing."""
+        """Decrypt a value. Log and return None if this ring cannot decrypt it; the value then counts as missing."""
         try:
             return SecretStr(self._opened(sealed, _place(table, row_id, column))[1])
         except (InvalidTag, ValueError, KeyError):
@@ -114,9 +114,10 @@ class KeyRing:
             return None
 
     def rewrap(self, sealed: str, *, table: str, row_id: str, column: str, full: bool = False) -> str | None:
-        """Return the value under the active key, for rotation; None if it cannot be opened.
+        """Return the value sealed with the active key, for rotation; None if it cannot be decrypted.
 
-        Only `full` encrypts the value again: to remove the old ring key, wrapping the data key again is enough.
+        Only the data key is encrypted again, which is enough to remove an old ring key. With `full`, the value is
+        encrypted again as well.
         """
         if not full and self.key_id(sealed) == self.active_id:
             return sealed
@@ -134,13 +135,15 @@ class KeyRing:
         return ":".join((VERSION, self.active_id, self._wrap(data_key, place), nonce, ciphertext))
 
     def key_id(self, sealed: str) -> str:
-        """Return the id of the ring key of a value; `unknown` if it is not a sealed value."""
+        """Return the id of the ring key that sealed a value; `unknown` if it is not a sealed value."""
         parts = sealed.split(":")
         return parts[1] if len(parts) == 5 and parts[0] == VERSION and KEY_ID.fullmatch(parts[1]) else "unknown"
 
     def subkey(self, label: str) -> bytes:
-        """Derive a key for another use (`download`, `setup`, `check`, `user`) from the active key: a rotation
-        invalidates it."""
+        """Derive a key for another use (`download`, `setup`, `check`, `user`) from the active key.
+
+        A rotation changes the derived key.
+        """
         info = f"rookery/{label}".encode()
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(self._keys[self.active_id])
 
@@ -158,9 +161,10 @@ class KeyRing:
 
 
 def load_ring(secret_keys: str | None, data_dir: Path | None) -> KeyRing | None:
-    """Return the ring of the settings, else of the key file in the data directory (created on first use), else None.
+    """Return the ring from the settings, else from the key file in the data directory, else None.
 
-    `data_dir` is None with an external database: several machines share it, and a file on one of them is not enough.
+    The key file is created on first use. `data_dir` is None with an external database, because several machines may
+    share it and a file on one machine is not enough.
     """
     if secret_keys:
         return KeyRing.parse(secret_keys)
@@ -168,8 +172,7 @@ def load_ring(secret_keys: str | None, data_dir: Path | None) -> KeyRing | None:
 
 
 def ring_from_file(path: Path) -> KeyRing:
-    """Read the key file, or create one that only its owner can read. Processes that start together agree on one
-    file."""
+    """Read the key file. Create it if it is missing; processes that start together use the same file."""
     if not path.exists():
         _make_key_file(path)
     try:
@@ -188,9 +191,9 @@ def new_key(key_id: str) -> str:
 
 
 async def check_ring(conn: Connection, ring: KeyRing) -> bool:
-    """Check that this ring sealed the values in the database. The first ring stores a mark for this.
+    """Return whether this ring belongs to the database, by decrypting a check value. The first ring stores that value.
 
-    After a rotation the mark moves under the active key, so that the old one can be removed.
+    After a rotation, the check value is sealed with the active key, so that the old one can be removed.
     """
     stored = await settings.find_setting(conn, CHECK_SETTING)
     if stored is None:
@@ -207,7 +210,10 @@ async def check_ring(conn: Connection, ring: KeyRing) -> bool:
 
 
 def _make_key_file(path: Path) -> None:
-    """Written to a temporary file and linked: the final file is always complete, and the first process wins."""
+    """Create the key file, unless another process has created it.
+
+    It is written to a temporary file and linked, so that the key file is always complete.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -222,7 +228,7 @@ def _make_key_file(path: Path) -> None:
         finally:
             draft.unlink()
     except OSError as error:
-        raise SecretsError(f"The key file {path} cannot be made: {error.strerror}.") from None
+        raise SecretsError(f"The key file {path} cannot be created: {error.strerror}.") from None
 
 
 def _place(table: str, row_id: str, column: str) -> bytes:

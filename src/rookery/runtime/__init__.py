@@ -1,1 +1,1 @@
-"""Facilities of the process: clock, cache, waits, garbage collection, address guard."""
+"""Facilities of a process: clock, cache, waits, time slices, heap, replica slots, address guard."""

@@ -1,8 +1,8 @@
 """The address guard for outgoing connections to hosts that users, models or templates name.
 
-It blocks the server's own machine and the networks around it. A name is resolved once. If any of its addresses is
-blocked, all are refused, and the connection goes to a checked address: a name that resolves differently the next time
-(DNS rebinding) gains nothing.
+It blocks the server's own machine and private networks. A name is resolved once, and the connection uses the checked
+address, so a name that resolves differently the next time (DNS rebinding) has no effect. If one address of a name is
+blocked, the name is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias, TypeVar
 
 CONNECT_SECONDS = 10.0
-# Short enough to reach a name with several addresses in time if the first is dead.
+# Limit per address, so that a second address can be tried within `CONNECT_SECONDS`.
 ATTEMPT_SECONDS = 4.0
 MAX_ADDRESSES = 4
 RESOLVER_THREADS = 32
@@ -35,13 +35,13 @@ _BLOCKED_V4 = tuple(
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
 )
-# The public range of IPv6; loopback, private, link-local and multicast addresses are all outside of it.
+# The public range of IPv6. Loopback, private, link-local and multicast addresses are outside of it.
 _GLOBAL_V6 = ip_network("2000::/3")
 _BLOCKED_V6 = tuple(ip_network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _NAT64 = ip_network("64:ff9b::/96")
 _LOOPBACK_V4 = IPv4Network("127.0.0.0/8")
 _LOOPBACK = (_LOOPBACK_V4, IPv6Network("::1/128"))
-# Metadata services of clouds, whose responses include the machine's credentials. Some are public addresses.
+# Metadata services of clouds, whose responses contain the machine's credentials. Some have public addresses.
 _METADATA = tuple(
     ip_network(each)
     for each in (
@@ -53,59 +53,59 @@ _METADATA = tuple(
         *("fd00:42::42/128", "fd00:a9fe:a9fe::1/128"),  # Scaleway, Linode
     )
 )
-# These also lead to the machine itself.
+# These addresses also reach the machine itself.
 _UNSPECIFIED = (ip_network("0.0.0.0/8"), ip_network("::/128"))
-# A documentation address that no machine has: if it can be bound, any address can, so binding proves nothing.
+# A documentation address that no machine has. If it can be bound, any address can be bound.
 _NOWHERE = ip_address("192.0.2.1")
 
 
 class Blocked(Exception):
-    """A name leads to a blocked address."""
+    """Raised when a name resolves to a blocked address."""
 
     def __init__(self, host: str, address: Address) -> None:
-        super().__init__(f"{host} leads to {address}, an address of this machine or of a private network.")
+        super().__init__(f"{host} resolves to {address}, an address of this machine or of a private network.")
         self.host = host
         self.address = address
 
 
 class Unreachable(Exception):
-    """A name has no address, or none of its addresses answers. The message is the end of a sentence."""
+    """Raised when a name has no address, or none of its addresses answers. The message completes a sentence."""
 
 
 class Lookups:
-    """Limits how many names one party may look up at the same time.
+    """Limits the number of concurrent name lookups of one party.
 
-    A slot is held until the resolver has answered, even if the caller has left: its thread cannot be stopped, and there
-    are only a few threads.
+    A slot is held until the resolver answers, even if the caller is cancelled, because a thread of the resolver cannot
+    be stopped.
     """
 
     def __init__(self, most: int) -> None:
-        self._places = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(most)
 
     async def wait(self, asking: Awaitable[T]) -> T:
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
         except BaseException:
             if asyncio.iscoroutine(asking):
-                asking.close()  # it has not started
+                asking.close()  # it was not started
             raise
         task = asyncio.ensure_future(asking)
-        task.add_done_callback(self._give_back)
+        task.add_done_callback(self._release)
         return await asyncio.shield(task)
 
-    def _give_back(self, task: asyncio.Future[T]) -> None:
-        self._places.release()
+    def _release(self, task: asyncio.Future[T]) -> None:
+        self._slots.release()
         if not task.cancelled():
-            task.exception()  # the caller may have left
+            task.exception()  # retrieved, because the caller may have been cancelled
 
 
 class Guard:
-    """`allow` are networks that operators exempt (`net_allow_private`); `resolve` replaces the system's resolver.
+    """Checks addresses. `allow` are the networks that the operator exempts (`net_allow_private`).
 
-    An exempt network does not include this machine, link-local addresses or those of a cloud's metadata service: an
-    operator who exempts `10.0.0.0/8` for a company's forge does not mean the server's own address in it. They are
-    exempt only if an entry names the single address, or lies in the loopback network. `own_ports`, on which the server
-    itself listens, are never exempt on this machine.
+    An exempt network does not include this machine, link-local addresses and metadata services, because an operator who
+    exempts `10.0.0.0/8` does not mean the server's own address in it. These are exempt only if an entry is a single
+    address or lies in the loopback network. The ports of the server itself (`own_ports`) are never exempt on this
+    machine. `resolve` replaces the resolver of the system.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Guard:
         self._own_ports = set(own_ports)
 
     def add_own_port(self, port: int) -> None:
-        """Add a port on which the server listens, for ports that are known only after the start."""
+        """Add a port on which the server listens and that is known only after the start."""
         self._own_ports.add(port)
 
     async def find(self, host: str, port: int, *, lookups: Lookups | None = None) -> list[Address]:
-        """Return the checked addresses of a host. Raise `Blocked`, or `Unreachable` when there are none."""
+        """Return the checked addresses of a host. Raise `Blocked`, or `Unreachable` if there are none."""
         try:
             if is_literal(host):
                 texts = [host]
@@ -129,7 +129,7 @@ class Guard:
                 texts = list(dict.fromkeys(await (asking if lookups is None else lookups.wait(asking))))
             found = [ip_address(text) for text in texts]
         except (OSError, UnicodeError, ValueError) as error:
-            # A name that cannot be encoded is as unknown as one that is not registered.
+            # A name that cannot be encoded counts as unknown.
             raise Unreachable("its name is not known") from error
         for address in found:
             if self.is_blocked(address, port):
@@ -141,7 +141,7 @@ class Guard:
     async def connect(
         self, host: str, port: int, *, seconds: float = CONNECT_SECONDS, lookups: Lookups | None = None
     ) -> socket.socket:
-        """Connect to the host by a checked address. Raises as `find` does."""
+        """Connect to a checked address of the host. Raise `Blocked` or `Unreachable`."""
         why = "it did not answer in time"
         try:
             async with asyncio.timeout(seconds):
@@ -152,7 +152,7 @@ class Guard:
                     except TimeoutError:
                         why = "it did not answer in time"
                     except OSError as error:
-                        # By its number: the event loop's own text contains the address.
+                        # The text of the error number is used, because the event loop's text contains the address.
                         why = os.strerror(error.errno).lower() if error.errno else "it cannot be reached"
         except TimeoutError:
             pass
@@ -162,16 +162,16 @@ class Guard:
         inner = _unwrapped(address)
         if not self._is_exempt(address, inner):
             return _is_special(inner) or is_own(inner)
-        return port in self._own_ports and _is_here(inner)
+        return port in self._own_ports and _is_this_machine(inner)
 
     def _is_exempt(self, address: Address, inner: Address) -> bool:
-        if _is_here(inner) or _is_in(inner, _METADATA):
+        if _is_this_machine(inner) or _is_in(inner, _METADATA):
             return any(inner in network and _names_machines(network) for network in self._allow)
         return any(each in network for network in self._allow for each in (address, inner))
 
 
 def is_literal(host: str) -> bool:
-    """Whether this is an address and not a name, in the one form that all parsers read alike."""
+    """Return whether this is an address and not a name. IPv6 addresses with a zone are not accepted."""
     try:
         ip_address(host)
     except ValueError:
@@ -180,11 +180,11 @@ def is_literal(host: str) -> bool:
 
 
 def _names_machines(network: IPv4Network | IPv6Network) -> bool:
-    """Whether the network can only mean the machines in it."""
+    """Return whether the network is a single address, or lies in the loopback network."""
     return network.num_addresses == 1 or (network.version == 4 and network.subnet_of(_LOOPBACK_V4))
 
 
-def _is_here(address: Address) -> bool:
+def _is_this_machine(address: Address) -> bool:
     return _is_in(address, _LOOPBACK) or _is_in(address, _UNSPECIFIED) or is_own(address)
 
 
@@ -193,7 +193,7 @@ def _is_in(address: Address, networks: Iterable[IPv4Network | IPv6Network]) -> b
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address inside an IPv6 address; several forms of IPv6 hold one."""
+    """Return the IPv4 address that an IPv6 address contains; else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -214,16 +214,16 @@ def _is_special(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether a public address is this machine's own.
+    """Return whether an address belongs to this machine.
 
-    Connections to it reach everything that listens here, whatever the firewall allows from outside.
+    Connections to it reach every listening port, even those that a firewall blocks from outside.
     """
     return not _binds_anywhere() and _binds(address)
 
 
 @cache
 def _binds_anywhere() -> bool:
-    """Whether programs can bind to addresses that the machine does not have."""
+    """Return whether programs can bind to addresses that the machine does not have."""
     return _binds(_NOWHERE)
 
 
@@ -250,7 +250,7 @@ async def _dial(address: Address, port: int) -> socket.socket:
 
 @cache
 def _resolvers() -> ThreadPoolExecutor:
-    """Separate threads: slow name servers must not delay other work that the process does in threads."""
+    # Separate threads, so that slow name servers do not delay other work in threads.
     return ThreadPoolExecutor(RESOLVER_THREADS, "resolver")
 
 

@@ -1,7 +1,6 @@
-"""An in-memory cache with a size limit in bytes; entries that are unused for too long expire.
+"""An in-memory cache with a size limit in bytes and a maximum age since the last use.
 
-All caches of chat data use this class, so that each has a size limit, a maximum age and metrics.
-docs/operations/memory.md lists them. On a miss, the caller reads or computes the value.
+All caches of chat data use this class, so that each has limits and metrics. docs/operations/memory.md lists them.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from rookery.runtime.clock import Clock, SystemClock
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# After the end of a turn, because entries of running chats do not age (`worker.memory`). A user may continue the chat
-# immediately, and a burst of chats is soon forgotten. A chat that continues later is read again, which takes a few
-# milliseconds unless it is very long.
+# The maximum age of chat data after the end of a turn; entries of running chats do not expire (`worker.memory`). A chat
+# that continues later is read again, which takes a few milliseconds unless it is very long.
 CHAT_SECONDS = 60.0
 
 
 class CacheStats(msgspec.Struct, frozen=True):
     """The state of a cache, and counters since the start of the process.
 
-    `evicted` counts entries dropped to make room for others, `expired` those that were unused for too long.
+    `evicted` counts the entries that were dropped because of the size limit, and `expired` those that were too old.
     """
 
     entries: int
@@ -45,9 +43,9 @@ class _Entry(NamedTuple, Generic[V]):
 
 
 class Cache(Generic[K, V]):
-    """The most recently used values, up to `max_bytes` by the sizes they were stored with.
+    """Keeps the most recently used values. Their stored sizes add up to at most `max_bytes`.
 
-    A value that was not used for `max_age_seconds` is no longer found; `sweep` frees its memory.
+    A value that was not used for `max_age_seconds` counts as missing; `sweep` frees its memory.
     """
 
     def __init__(self, name: str, *, max_bytes: int, max_age_seconds: float, clock: Clock | None = None) -> None:
@@ -55,7 +53,7 @@ class Cache(Generic[K, V]):
         self.max_bytes = max_bytes
         self.max_age_seconds = max_age_seconds
         self._clock = clock or SystemClock()
-        # In the order of their last use.
+        # Ordered by the time of the last use.
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._bytes = 0
         self._hits = self._misses = self._evicted = self._expired = 0
@@ -80,7 +78,7 @@ class Cache(Generic[K, V]):
         return entry.value
 
     def peek(self, key: K) -> V | None:
-        """Return the value, whatever its age, without counting it as used."""
+        """Return the value without counting it as used, even if it is too old."""
         entry = self._entries.get(key)
         return None if entry is None else entry.value
 
@@ -90,7 +88,7 @@ class Cache(Generic[K, V]):
         return None if entry is None else entry.value
 
     def keep(self, key: K, value: V, *, size_bytes: int) -> None:
-        """Store a value in place of the previous one. A value larger than the whole cache is not stored."""
+        """Store a value, which replaces the previous one. A value larger than `max_bytes` is not stored."""
         self.drop(key)
         if size_bytes > self.max_bytes:
             return
@@ -106,9 +104,9 @@ class Cache(Generic[K, V]):
             self._bytes -= entry.size_bytes
 
     def sweep(self, is_in_use: Callable[[K], bool] | None = None) -> int:
-        """Drop values that were unused for too long; return their size in bytes.
+        """Drop values that are too old. Return their size in bytes.
 
-        Keys for which `is_in_use` is true count as used now, and stay if sweeps are more frequent than expiry.
+        Keys for which `is_in_use` returns True count as used now.
         """
         before = self._bytes
         now = self._clock.monotonic()
@@ -137,7 +135,7 @@ class Cache(Generic[K, V]):
         )
 
     def _pop(self, key: K) -> _Entry[V] | None:
-        """Remove and count an entry; None if it is missing or too old."""
+        """Remove and return an entry, and count the lookup. Return None if it is missing or too old."""
         entry = self._entries.pop(key, None)
         if entry is None:
             self._misses += 1

@@ -1,4 +1,4 @@
-"""The clock: all code that waits or takes timestamps gets a `Clock`, so that tests control time instead of waiting."""
+"""The clock: timestamps, waits and deadlines. Code receives a `Clock`, so that tests can control the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 
 class DeadlineExceeded(Exception):
-    """One of our own time limits was reached. Not a `TimeoutError`, which sockets also raise."""
+    """Raised when a time limit of ours is exceeded. It is not a `TimeoutError`, which sockets also raise."""
 
     def __init__(self, tag: str, seconds: float) -> None:
         self.tag = tag
@@ -20,17 +20,17 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline(Protocol):
-    """A time limit for an `async with` block: cancels the block when the time is up and raises `DeadlineExceeded`.
+    """A time limit for an `async with` block. It cancels the block after that time and raises `DeadlineExceeded`.
 
-    If the block then raises another error, that error is raised instead; a cancellation by other code stays a
-    `CancelledError`. A block that suppresses the cancellation and returns still raises `DeadlineExceeded`.
+    If the cancelled block raises another error, that error is raised instead. A block that suppresses the cancellation
+    still raises `DeadlineExceeded`. A cancellation by other code is raised as `CancelledError`.
     """
 
     @property
     def is_expired(self) -> bool: ...
 
     def reset(self, seconds: float) -> None:
-        """Restart the time from now. Cheap enough for every token; no effect once the time is up."""
+        """Restart the time from now. This is cheap enough for every token. It has no effect after the deadline."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -40,7 +40,7 @@ class Deadline(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time, monotonic time and waiting. `tag` names the wait, for tests and for debugging."""
+    """Wall time, monotonic time and waits. `tag` is the name of a wait, for tests and debugging."""
 
     def now(self) -> datetime: ...
 
@@ -73,10 +73,10 @@ class SystemClock:
 
 
 class Ticker:
-    """Ticks forever: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is one interval away.
+    """Ticks at a fixed interval: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is after one interval.
 
-    Ticks are due at multiples of the interval after the start, however long the work between them takes. Missed ticks
-    are skipped, so that a late loop does not tick in bursts.
+    Ticks are due at multiples of the interval after the start. Missed ticks are skipped, so that a late loop does not
+    tick in bursts.
     """
 
     __slots__ = ("_clock", "_due", "_seconds", "_tag")
@@ -93,7 +93,7 @@ class Ticker:
         return self
 
     async def __anext__(self) -> float:
-        """Wait for the next tick; return the monotonic time at which it was due."""
+        """Wait for the next tick. Return the monotonic time at which it was due."""
         now = self._clock.monotonic()
         missed = max(math.floor((now - self._due) / self._seconds), 0)
         self._due += (missed + 1) * self._seconds
@@ -102,10 +102,10 @@ class Ticker:
 
 
 class Expiry:
-    """The cancellation of a deadline's block: cancels the task when the time is up, and raises `DeadlineExceeded`.
+    """Cancels the block of a deadline, and raises `DeadlineExceeded`. The test clock uses it as well.
 
-    `leave` compares `Task.cancelling()` with its value at `enter`, as `asyncio.timeout` does. A cancellation by other
-    code is passed on as `CancelledError`.
+    `leave` compares `Task.cancelling()` with its value at `enter`, as `asyncio.timeout` does, to recognize a
+    cancellation by other code.
     """
 
     __slots__ = ("_cancelling", "_is_used", "_task", "is_expired", "seconds", "tag")
@@ -120,7 +120,7 @@ class Expiry:
 
     def enter(self) -> None:
         if self._is_used:
-            raise RuntimeError("A deadline is used once.")
+            raise RuntimeError("A deadline can be used only once.")
         task = asyncio.current_task()
         assert task is not None
         self._is_used = True
@@ -133,7 +133,7 @@ class Expiry:
         self._task.cancel()
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        # A task that ends with an error keeps frames that refer to this deadline; a reference back would make a cycle.
+        # A task that ends with an error keeps frames that refer to this deadline. A reference back would be a cycle.
         task, self._task = self._task, None
         if not self.is_expired:
             return
@@ -147,7 +147,7 @@ class Expiry:
 class LoopDeadline:
     """A deadline by the event loop's clock.
 
-    `reset` to a later time only stores it, which is cheap: when the timer fires too early, it is set again.
+    A `reset` to a later time only stores the time, which is cheap. When the timer fires too early, it is set again.
     """
 
     __slots__ = ("_due", "_expiry", "_handle", "_loop")

@@ -1,7 +1,7 @@
-"""The replica slots of a parent process, and the file in which it publishes their states.
+"""Replica slots: the states of the replicas of one parent process, and the file in which it publishes them.
 
-Only the parent knows that a replica died and when the next one starts. Its replicas (`/readyz`) and commands
-(`rookery admin status`) read it from this file.
+Only the parent knows that a replica has died and when the next one starts. Replicas (`/readyz`) and commands (`rookery
+admin status`) read that from the file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FILE_NAME = "replica-slots.json"
 class SlotState(StrEnum):
     STARTING = "starting"
     READY = "ready"
-    PAUSED = "paused"  # its replica died, and the next one has not been started yet
+    PAUSED = "paused"  # its replica has died, and the next one is not started yet
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot. `deaths` counts those since a replica in it last served for a minute; `restarts` counts all."""
+    """One slot. `deaths` counts from the last replica that has served for a minute; `restarts` counts all."""
 
     index: int
     state: SlotState
@@ -36,14 +36,14 @@ class ReplicaSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotFile(msgspec.Struct, frozen=True):
-    """`pid` is the parent's, so that the file of a killed parent is ignored."""
+    """The content of the file. `pid` is the process id of the parent, by which the file of a dead parent is ignored."""
 
     pid: int
     slots: tuple[ReplicaSlot, ...]
 
 
 def write(data_dir: Path, slots: Sequence[ReplicaSlot]) -> None:
-    """Replace the file as a whole: a concurrent reader sees the old one."""
+    """Replace the file atomically."""
     path = data_dir / FILE_NAME
     new = path.with_suffix(".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -58,7 +58,7 @@ def remove(data_dir: Path) -> None:
 
 
 def read(data_dir: Path) -> tuple[ReplicaSlot, ...]:
-    """Return the slots of the server that runs here; empty for a single process, or if no server runs."""
+    """Return the slots of the running server; empty if it is a single process, or if no server runs."""
     try:
         found = msgspec.json.decode((data_dir / FILE_NAME).read_bytes(), type=SlotFile)
     except (OSError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""A string type for keys and tokens that is never printed."""
+"""A string type for keys and tokens, which is never printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class SecretStr:
-    """A secret in memory. Only `reveal` returns it; printing, formatting and pickling do not."""
+    """A secret in memory. Only `reveal` returns it; `str` and `repr` hide it, and it cannot be pickled."""
 
     __slots__ = ("_value",)
 
@@ -32,4 +32,4 @@ class SecretStr:
         return hash(self._value)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
+        raise TypeError("A secret cannot be pickled.")

@@ -1,6 +1,6 @@
-"""Long computations on the event loop, done in pieces so that other tasks run in between.
+"""Time slices: runs a long computation on the event loop in pieces, so that other tasks run in between.
 
-A thread would not help: it holds the GIL for 5 ms at a time.
+A thread would hold the GIL for 5 ms at a time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import time
 from collections.abc import Generator
 from typing import TypeVar
 
-# How long a computation runs without a pause.
+# The time after which a computation pauses.
 PIECE_SECONDS = 0.001
 
 T = TypeVar("T")
 
 
 async def in_pieces(steps: Generator[None, None, T]) -> T:
-    """Return the result of a computation that yields wherever it may be interrupted."""
+    """Run a computation that yields where it may pause, and return its result."""
     began = time.perf_counter()
     while True:
         try:

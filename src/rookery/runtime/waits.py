@@ -1,7 +1,8 @@
-"""Two waits inside the awaiting task (uninterrupted, and with a timeout) that need no extra task or timer.
+"""Two waits that need no extra task: `Uninterrupted` defers a cancellation, and `WithTimeout` limits the time.
 
-Every transition waits for a connection, which is nearly always free, and for its COMMIT; every frame of a stream waits
-for a socket that mostly accepts it immediately. `asyncio.timeout` and `asyncio.shield` were a large part of their cost.
+Every transition waits for a connection and for its COMMIT, and every frame of a stream waits for a socket. Most of
+these waits end immediately, and `asyncio.timeout` and `asyncio.shield` were a large part of their cost. See
+benchmarks/waits.py.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# The steps of awaiting something, as `coroutine.__await__()` returns them.
+# The iterator that `coroutine.__await__()` returns.
 Steps = Generator[Any, Any, T]
 
 
-class Unbroken(Generic[T]):
-    """Runs the steps of a coroutine inside the awaiting task, and defers that task's cancellation.
+class Uninterrupted(Generic[T]):
+    """Runs a coroutine inside the awaiting task, and defers the cancellation of that task.
 
-    Awaiting it returns the result or raises the error of the coroutine, never the cancellation of the awaiting task:
-    that one is in `cancelled` afterwards, for the caller to raise. Only for coroutines that are certain to end.
+    Awaiting it returns the result or raises the error of the coroutine. A cancellation of the awaiting task is stored
+    in `cancelled`, and the caller must raise it afterwards. Use it only for coroutines that are certain to end.
     """
 
     __slots__ = ("_steps", "cancelled")
@@ -39,26 +40,26 @@ class Unbroken(Generic[T]):
                 result: T = end.value
                 return result
             try:
-                # A bare yield lets other tasks run; there is nothing in it to cancel.
-                yield None if awaited is None else _Deaf(awaited)
+                # A bare yield lets other tasks run. It has no future to cancel.
+                yield None if awaited is None else _UncancellableFuture(awaited)
             except asyncio.CancelledError as error:
                 if awaited is None or not awaited.cancelled() or cancelling():
-                    # The cancellation arrived during the wait, and is delivered only now.
+                    # The cancellation of this task was requested during the wait.
                     self.cancelled = error
-            except Exception:  # noqa: S112 -- what was waited for failed, and tells the steps so itself
+            except Exception:  # noqa: S112 -- the coroutine gets the error from the awaited future
                 continue
 
 
-class _Deaf:
-    """A proxy of a future that refuses `cancel`, so that the task keeps the cancellation for later.
+class _UncancellableFuture:
+    """A proxy of a future that refuses `cancel`, so that the task delivers the cancellation after the wait.
 
-    The attribute is how event loops recognize futures of all kinds; see `asyncio.isfuture`.
+    Event loops recognize futures by the attribute `_asyncio_future_blocking`, see `asyncio.isfuture`.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_future")
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
-        future._asyncio_future_blocking = False  # as the task does with the future that it waits for
+        future._asyncio_future_blocking = False  # a task does the same with the future that it awaits
         self._asyncio_future_blocking = True
         self._future = future
 
@@ -73,17 +74,17 @@ class _Deaf:
 
 
 def cancelling() -> int:
-    """Return how often the current task was asked to stop.
+    """Return the number of pending cancellation requests of the current task.
 
-    A function, so that no frame of an error holds the task, which holds the error: such a cycle, with all that the step
-    had loaded, would have to wait for the garbage collector.
+    Callers use this function so that their frames do not refer to the task. An error that the task holds would refer to
+    such a frame, and the cycle would wait for the garbage collector.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-class Within(Generic[T]):
-    """Waits for at most so many seconds, then raises `TimeoutError`. A result that is ready needs no timer."""
+class WithTimeout(Generic[T]):
+    """Raises `TimeoutError` if the coroutine takes longer. A coroutine that does not wait needs no timer."""
 
     __slots__ = ("_seconds", "_steps")
 
@@ -101,11 +102,11 @@ class Within(Generic[T]):
 
     async def _wait(self, awaited: object) -> T:
         async with asyncio.timeout(self._seconds):
-            return await _Begun(awaited, self._steps)
+            return await _StartedSteps(awaited, self._steps)
 
 
-class _Begun(Generic[T]):
-    """Continues steps of which the first has been taken."""
+class _StartedSteps(Generic[T]):
+    """Continues an iterator whose first step was already taken."""
 
     __slots__ = ("_awaited", "_steps")
 
@@ -117,11 +118,11 @@ class _Begun(Generic[T]):
         awaited = self._awaited
         while True:
             try:
-                go_on = partial(self._steps.send, (yield awaited))
+                step = partial(self._steps.send, (yield awaited))
             except BaseException as error:
-                go_on = partial(self._steps.throw, error)
+                step = partial(self._steps.throw, error)
             try:
-                awaited = go_on()
+                awaited = step()
             except StopIteration as end:
                 result: T = end.value
                 return result

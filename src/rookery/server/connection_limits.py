@@ -1,7 +1,7 @@
 """Limits on unauthenticated connections per client address, so that no address can use them all.
 
-A connection is a guest until a request on it was authenticated. When an address has its maximum of guests, a new one
-replaces the oldest for which the server is not working. Trusted proxies connect for many addresses and are not counted.
+A connection is counted until a request on it is authenticated. When an address has the maximum number, a new connection
+replaces the oldest idle one. Trusted proxies connect for many addresses and are not counted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
-MAX_GUESTS = 100
+MAX_UNAUTHENTICATED = 100
 
 
-class Guest(Protocol):
+class LimitedConnection(Protocol):
     """A connection without an authenticated request."""
 
     @property
@@ -25,22 +25,22 @@ class Guest(Protocol):
         """Close the connection. It is no longer counted."""
 
 
-class Guests:
-    """The guests of one server, by address, the oldest first."""
+class ConnectionLimits:
+    """The unauthenticated connections of one server, by address, the oldest first."""
 
     __slots__ = ("_by_key", "_limit")
 
-    def __init__(self, limit: int = MAX_GUESTS) -> None:
+    def __init__(self, limit: int = MAX_UNAUTHENTICATED) -> None:
         self._limit = limit
-        self._by_key: dict[str, dict[Guest, None]] = {}
+        self._by_key: dict[str, dict[LimitedConnection, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_key.values()))
 
-    def admit(self, key: str, guest: Guest) -> bool:
-        """Add a guest, replacing an idle one if necessary. Return False when all are busy.
+    def admit(self, key: str, connection: LimitedConnection) -> bool:
+        """Add a connection; close the oldest idle one if necessary. Return False if all are busy.
 
-        An admitted guest has to `leave`.
+        Call `leave` when the connection is authenticated or closed.
         """
         present = self._by_key.setdefault(key, {})
         if len(present) >= self._limit:
@@ -49,13 +49,13 @@ class Guests:
                 return False
             del present[oldest]
             oldest.evict()
-        present[guest] = None
+        present[connection] = None
         return True
 
-    def leave(self, key: str, guest: Guest) -> None:
-        """Remove a guest. May be called for an evicted guest."""
+    def leave(self, key: str, connection: LimitedConnection) -> None:
+        """Stop counting a connection. May be called for an evicted one."""
         present = self._by_key.get(key, {})
-        present.pop(guest, None)
+        present.pop(connection, None)
         if not present:
             self._by_key.pop(key, None)
 
@@ -76,7 +76,7 @@ def address_key(address: str | None) -> str:
 
 
 def is_trusted(address: str | None, proxies: Sequence[str] | str | None) -> bool:
-    """Whether the address is that of a trusted proxy."""
+    """Return whether the address is that of a trusted proxy."""
     if address is None or not proxies:
         return False
     return _is_among(address, tuple(proxies.split(",")) if isinstance(proxies, str) else tuple(proxies))

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from rookery.server.request_timeouts import MAX_HEAD_BYTES, CountedWebSocket, TimelyRequests
+from rookery.server.request_timeouts import MAX_HEAD_BYTES, CountedWebSocketProtocol, TimedHttpProtocol
 
 USER_TIMEOUT_MS = 30_000
 PING_SECONDS = 20.0
@@ -29,9 +29,9 @@ BACKLOG = 1024
 
 # For `uvicorn.Config` of the public port.
 PUBLIC_OPTIONS: dict[str, Any] = {
-    "http": TimelyRequests,
+    "http": TimedHttpProtocol,
     "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
-    "ws": CountedWebSocket,
+    "ws": CountedWebSocketProtocol,
     "ws_max_size": PUBLIC_MAX_BYTES,
     "ws_ping_interval": PING_SECONDS,
     "ws_ping_timeout": PING_SECONDS,
@@ -54,8 +54,15 @@ def limit_unacknowledged(listening: socket.socket) -> bool:
 @asynccontextmanager
 async def serving(application: Any, listening: socket.socket, **options: Any) -> AsyncIterator[None]:
     """Serve an application on a socket for as long as the block runs."""
-    settings = {**PUBLIC_OPTIONS, "lifespan": "off", "log_config": None, "access_log": False, "log_level": "warning"}
-    server = QuietServer(uvicorn.Config(application, timeout_graceful_shutdown=STOP_SECONDS, **{**settings, **options}))
+    settings = {
+        **PUBLIC_OPTIONS,
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "log_level": "warning",
+        "timeout_graceful_shutdown": STOP_SECONDS,
+    }
+    server = InProcessServer(uvicorn.Config(application, **{**settings, **options}))
     task = asyncio.create_task(server.serve(sockets=[listening]), name="listener-serve")
     try:
         await server.up.wait()
@@ -108,7 +115,7 @@ def remove_dead_sockets(directory: Path, pattern: str) -> None:
                 continue  # removed meanwhile, or busy and therefore alive
 
 
-class QuietServer(uvicorn.Server):
+class InProcessServer(uvicorn.Server):
     """A server inside a process: it installs no signal handlers and reports when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -10,8 +10,9 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
 from rookery.server import connection_limits
-from rookery.server.asgi import Receive, Scope, Send
 
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _OF_WEBSOCKETS = {"http": "ws", "https": "wss"}

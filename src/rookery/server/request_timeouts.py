@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rookery.server import connection_limits
-from rookery.server.connection_limits import Guests
+from rookery.server.connection_limits import ConnectionLimits
 
 # From the connection, or from the first byte after a response, until the end of the header block.
 HEAD_SECONDS = 10.0
@@ -38,16 +38,16 @@ _TOO_SLOW = "The request took too long to arrive."
 _TOO_MANY = "Too many connections from this address are open without a login. Close some, or try again in a moment."
 
 # By the state of their server, which they do not outlive.
-_GUESTS: WeakKeyDictionary[Any, Guests] = WeakKeyDictionary()
+_GUESTS: WeakKeyDictionary[Any, ConnectionLimits] = WeakKeyDictionary()
 
 
-class TimelyRequests(H11Protocol):
-    """HTTP of the public port. The option `h11_max_incomplete_event_size` bounds its buffer."""
+class TimedHttpProtocol(H11Protocol):
+    """The HTTP protocol of the public port. The option `h11_max_incomplete_event_size` limits its buffer."""
 
     _head_seconds = HEAD_SECONDS
     _body_seconds = BODY_SECONDS
-    _max_guests = connection_limits.MAX_GUESTS
-    _guest_key: str | None = None
+    _max_unauthenticated = connection_limits.MAX_UNAUTHENTICATED
+    _counted_key: str | None = None
     _is_upgraded = False
     _timer: asyncio.TimerHandle | None = None
     _is_for_head = True
@@ -64,14 +64,14 @@ class TimelyRequests(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
-        self._become_known()
+        self._stop_counting()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
         super().handle_events()
-        if self._guest_key is not None and self.scope is not None:
+        if self._counted_key is not None and self.scope is not None:
             # The request runs in a task, which has not started yet.
-            self.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
+            self.scope["rookery.known"] = self._stop_counting  # type: ignore[typeddict-unknown-key]
 
     @property
     def is_idle(self) -> bool:
@@ -88,7 +88,7 @@ class TimelyRequests(H11Protocol):
         return self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
 
     def evict(self) -> None:
-        self._guest_key = None
+        self._counted_key = None
         self._expect_nothing()
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # a close would wait until the client has read the rest
@@ -101,16 +101,16 @@ class TimelyRequests(H11Protocol):
         is_proxy = connection_limits.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
             return True  # a unix socket or a trusted proxy
-        known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))
+        known = _GUESTS.setdefault(self.server_state, ConnectionLimits(self._max_unauthenticated))
         key = connection_limits.address_key(address)
         if not known.admit(key, self):
             return False
-        self._guest_key = key
+        self._counted_key = key
         return True
 
-    def _become_known(self) -> None:
+    def _stop_counting(self) -> None:
         """Stop counting: a request was authenticated, or the connection is closed. May be called more than once."""
-        key, self._guest_key = self._guest_key, None
+        key, self._counted_key = self._counted_key, None
         if key is not None:
             _GUESTS[self.server_state].leave(key, self)
 
@@ -124,20 +124,20 @@ class TimelyRequests(H11Protocol):
         self._head_bytes = self._head_bytes if self.conn.their_state is h11.IDLE else 0
         if view and not self.transport.is_closing() and self.transport.get_protocol() is self:
             super().data_received(bytes(view))
-        self._look()
+        self._update_timer()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._expect_nothing()
         self._is_upgraded = True
         super().handle_websocket_upgrade(event)
-        if self._guest_key is None:
+        if self._counted_key is None:
             return
         socket = self.transport.get_protocol()
-        assert isinstance(socket, CountedWebSocket), "the option `ws` of the server names another protocol"
+        assert isinstance(socket, CountedWebSocketProtocol), "the option `ws` of the server names another protocol"
         # It is counted until its credential was accepted or it is closed. Its task has not started yet.
-        socket.on_lost = self._become_known
+        socket.on_lost = self._stop_counting
         if socket.handshake_initiated and not socket.handshake_complete:
-            socket.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
+            socket.scope["rookery.known"] = self._stop_counting  # type: ignore[typeddict-unknown-key]
 
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -145,7 +145,7 @@ class TimelyRequests(H11Protocol):
         else:
             self._refuse(400, "malformed", _MALFORMED)
 
-    def _look(self) -> None:
+    def _update_timer(self) -> None:
         """Start or stop the timer: it runs while the rest of a head or body is outstanding."""
         is_ours = not self.transport.is_closing() and self.transport.get_protocol() is self
         if not is_ours or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
@@ -162,7 +162,7 @@ class TimelyRequests(H11Protocol):
     def _expect(self, *, received: int = 0) -> None:
         self._expect_nothing()
         self._since, self._received, self._is_for_head = self.loop.time(), received, self._owes_head
-        self._timer = self.loop.call_later(self._seconds(), self._judge)
+        self._timer = self.loop.call_later(self._seconds(), self._on_timeout)
 
     def _expect_nothing(self) -> None:
         if self._timer is not None:
@@ -175,7 +175,7 @@ class TimelyRequests(H11Protocol):
             return self._head_seconds
         return self._body_seconds + self._received / BYTES_PER_SECOND
 
-    def _judge(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
         if self.transport.is_closing():
             return
@@ -184,7 +184,7 @@ class TimelyRequests(H11Protocol):
             self._since = now  # the application is the slow side
         left = self._since + self._seconds() - now
         if left > 0:
-            self._timer = self.loop.call_later(left, self._judge)
+            self._timer = self.loop.call_later(left, self._on_timeout)
         elif self.conn.our_state is h11.IDLE and self._head_bytes:
             self._refuse(408, "too_slow", _TOO_SLOW)
         else:
@@ -211,7 +211,7 @@ class TimelyRequests(H11Protocol):
         self.transport.close()
 
 
-class CountedWebSocket(WebSocketsSansIOProtocol):
+class CountedWebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket of the public port. It was counted as an HTTP connection and may still be."""
 
     on_lost: Callable[[], None] | None = None

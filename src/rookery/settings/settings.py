@@ -432,7 +432,7 @@ def _unknown(name: str, known: list[str], source: str) -> Problem:
 
 
 def is_in_the_clear(settings: Settings) -> bool:
-    """Whether other machines can reach the server without https, with no https proxy in front."""
+    """Return whether other machines can reach the server without https, with no https proxy in front."""
     return _is_in_the_clear(settings.listen, settings.external_url, has_tls=settings.tls_cert is not None)
 
 

@@ -136,7 +136,7 @@ def _uid_range(raw: object) -> tuple[int, int]:
     if high > MAX_UID:
         raise ValueError(f"ends above {MAX_UID}, the highest user id")
     if low <= NO_UIDS[-1] and NO_UIDS[0] <= high:
-        raise ValueError(f"holds {NO_UIDS[0]} and {NO_UIDS[-1]}, which stand for nobody")
+        raise ValueError(f"holds {NO_UIDS[0]} and {NO_UIDS[-1]}, which have a special meaning")
     return low, high
 
 

@@ -13,16 +13,16 @@ import asyncpg
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
 from rookery.store.chats import stream_reads, viewer_access
-from rookery.store.chats.viewer_access import Standing, Watching
+from rookery.store.chats.viewer_access import Viewer, ViewerAccess
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.stream.access_monitor import Grant, Right
 
 _RIGHTS = {
-    Standing.KEPT: Right.KEPT,
-    Standing.LOGGED_OUT: Right.LOGGED_OUT,
-    Standing.WITHDRAWN: Right.WITHDRAWN,
-    Standing.DELETED: Right.DELETED,
+    ViewerAccess.KEPT: Right.KEPT,
+    ViewerAccess.LOGGED_OUT: Right.LOGGED_OUT,
+    ViewerAccess.WITHDRAWN: Right.WITHDRAWN,
+    ViewerAccess.DELETED: Right.DELETED,
 }
 
 
@@ -35,7 +35,7 @@ class AccessCheck:
 
     async def __call__(self, grants: Sequence[Grant]) -> Sequence[Right]:
         watching = [
-            Watching(
+            Viewer(
                 user_id=grant.user_id,
                 credential_id=UUID(grant.credential),
                 chat_id=grant.chat_id,
@@ -45,18 +45,18 @@ class AccessCheck:
         ]
         now = self._clock.now()
         async with self._pool.acquire() as conn:
-            found = await viewer_access.find_standings(conn, watching, now=now)
+            found = await viewer_access.check_viewers(conn, watching, now=now)
             kept = {
                 each.credential_id
                 for each, standing in zip(watching, found, strict=True)
-                if standing is not Standing.LOGGED_OUT
+                if standing is not ViewerAccess.LOGGED_OUT
             }
-            await stream_reads.note_seen(conn, list(kept), now=now)
+            await stream_reads.record_seen(conn, list(kept), now=now)
         return [_RIGHTS[standing] for standing in found]
 
 
-class ReadTeller:
-    """Called when a stream has moved a user's read cursor, so that the user's other lists show the chat as read."""
+class ReadNotifier:
+    """Notifies the user's other tabs when a stream has moved the read cursor."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher

@@ -1,7 +1,7 @@
 """Monitoring of rights while streams are open: a user who loses a right loses the stream.
 
-Hints announce that rights may have changed; in addition all are checked every minute. A callable looks up the rights:
-this module only decides when to check, and applies the result.
+Hints announce that rights may have changed; in addition, all rights are checked every minute. This module decides when
+to check and applies the result. A callable reads the rights from the database (`access_check`).
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ _ENDINGS = {
 }
 
 
-class AccessGuard:
-    """Holds the grant of every open stream. `run` handles hints; `recheck` checks all streams."""
+class AccessMonitor:
+    """Knows the grant of every open stream. `run` handles hints; `recheck` checks all streams."""
 
     def __init__(self, bus: Bus, check: RightsCheck) -> None:
         self._check = check
         self._grants: dict[Session, Grant] = {}
-        self._asked: dict[Session, None] = {}
+        self._pending: dict[Session, None] = {}
         self._wake = asyncio.Event()
         # The number of access changes so far. It is compared before and after a stream is opened.
         self.changes = 0
-        self._subscriptions = (bus.subscribe(AccessHint, self._on_hint), bus.on_resync(self._ask_all))
+        self._subscriptions = (bus.subscribe(AccessHint, self._on_hint), bus.on_resync(self._check_all_soon))
 
     def __len__(self) -> int:
         return len(self._grants)
@@ -78,7 +78,7 @@ class AccessGuard:
         """
         self._grants[session] = grant
         if self.changes != since:
-            await self._judge([session])
+            await self._check_sessions([session])
 
     def release(self, session: Session) -> None:
         self._grants.pop(session, None)
@@ -92,18 +92,18 @@ class AccessGuard:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            asked, self._asked = self._asked, {}
-            await self._judge([session for session in asked if session in self._grants])
+            asked, self._pending = self._pending, {}
+            await self._check_sessions([session for session in asked if session in self._grants])
 
     async def recheck(self) -> None:
         """Check every open stream."""
-        await self._judge(list(self._grants))
+        await self._check_sessions(list(self._grants))
 
     def close(self) -> None:
         for subscription in self._subscriptions:
             subscription.close()
 
-    async def _judge(self, sessions: Sequence[Session]) -> None:
+    async def _check_sessions(self, sessions: Sequence[Session]) -> None:
         if not sessions:
             return
         try:
@@ -118,20 +118,20 @@ class AccessGuard:
 
     def _on_hint(self, hint: AccessHint) -> None:
         self.changes += 1
-        self._ask(session for session, grant in self._grants.items() if concerns(hint, grant))
+        self._check_soon(session for session, grant in self._grants.items() if concerns(hint, grant))
 
-    def _ask_all(self) -> None:
+    def _check_all_soon(self) -> None:
         self.changes += 1
-        self._ask(self._grants)
+        self._check_soon(self._grants)
 
-    def _ask(self, sessions: Iterable[Session]) -> None:
-        self._asked.update(dict.fromkeys(sessions))
-        if self._asked:
+    def _check_soon(self, sessions: Iterable[Session]) -> None:
+        self._pending.update(dict.fromkeys(sessions))
+        if self._pending:
             self._wake.set()
 
 
 def concerns(hint: AccessHint, grant: Grant) -> bool:
-    """Whether a change of rights may concern this grant. An unknown kind concerns all grants."""
+    """Return whether a change of rights may concern this grant. An unknown kind concerns all grants."""
     if hint.id is None:
         return True
     match hint.kind:

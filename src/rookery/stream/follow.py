@@ -32,7 +32,7 @@ from rookery.stream.outbox import Frame, Outbox
 from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import Inbound
 from rookery.stream.snapshots import BEGUN_LATER, Opening, Reader, Snapshot
-from rookery.stream.viewer import LoopStats, Step, StreamLoop, Target, Verdict
+from rookery.stream.viewer import ClientView, HintEffect, Step, Target, ViewStats
 from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.follow")
@@ -66,8 +66,8 @@ class ReadMarker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Services that all streams of a process share."""
+class StreamContext:
+    """The services that all chat streams of a process share."""
 
     replica_id: UUID
     reader: Reader
@@ -75,17 +75,17 @@ class Surroundings:
     sources: PartSources
     bus: Bus
     clock: Clock
-    stats: LoopStats
+    stats: ViewStats
 
 
 async def open_chat(
-    around: Surroundings, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker
+    context: StreamContext, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker
 ) -> ChatStream:
     """Read the chat for the first time and return its stream. Exceptions of the read are passed on.
 
     The inbox is registered before the read, so that every change is either in the read or in the inbox.
     """
-    stream = ChatStream(around, chat_id, params, mark_read=mark_read)
+    stream = ChatStream(context, chat_id, params, mark_read=mark_read)
     try:
         await stream._open()
     except BaseException:
@@ -98,7 +98,7 @@ class ChatStream:
     """The source of a chat's session. Made by `open_chat`."""
 
     __slots__ = (
-        "_around",
+        "_context",
         "_debug",
         "_debug_pending",
         "_has_marked",
@@ -107,7 +107,6 @@ class ChatStream:
         "_is_lagged",
         "_lagged_at",
         "_later",
-        "_loop",
         "_mark_read",
         "_marking",
         "_outbox",
@@ -116,24 +115,25 @@ class ChatStream:
         "_reloads",
         "_subscription",
         "_target",
+        "_view",
         "_wake",
     )
 
-    def __init__(self, around: Surroundings, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker) -> None:
-        self._around = around
+    def __init__(self, context: StreamContext, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker) -> None:
+        self._context = context
         self._params = params
         self._mark_read = mark_read
-        self._loop = StreamLoop(chat_id, tail=params.tail, shows_parts=params.parts, stats=around.stats)
+        self._view = ClientView(chat_id, tail=params.tail, shows_parts=params.parts, stats=context.stats)
         self._outbox = Outbox()
-        self._wake: Callable[[], None] = _nobody
-        self._inbox = Inbox(chat_id, self._rouse)
+        self._wake: Callable[[], None] = _no_wake
+        self._inbox = Inbox(chat_id, self._wake_session)
         self._debug: BusSubscription | None = None
         self._debug_pending: dict[DebugUpdate, None] = {}
         self._reading: asyncio.Task[_Applied] | None = None
         self._reloads = False
         self._target: Target | None = None
         self._subscription: Subscription | None = None
-        # Set while only parts can be new; `_rouse` clears it.
+        # Set while only parts can be new; `_wake_session` clears it.
         self._is_at_rest = False
         self._is_lagged = False
         self._lagged_at: float | None = None
@@ -143,7 +143,7 @@ class ChatStream:
 
     @property
     def chat_id(self) -> ChatId:
-        return self._loop.chat_id
+        return self._view.chat_id
 
     def attach(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -163,8 +163,8 @@ class ChatStream:
         if self._reading is None and self._outbox.is_durable_empty and (self._reloads or not self._inbox.is_empty):
             self._synchronize()
         if self._outbox.is_preview_empty:
-            self._tell_debug()
-            self._pump()
+            self._queue_debug()
+            self._move_parts()
         frame = self._outbox.take()
         if frame is None:
             if not self._has_marked:
@@ -179,23 +179,23 @@ class ChatStream:
             return None
         batch = subscription.pull()
         is_over = subscription.end is not None
-        if len(batch) == 1 and self._loop.accept_next(batch[0]):
+        if len(batch) == 1 and self._view.accept_next(batch[0]):
             return Frame(events.frame((batch[0][2],)), is_all=not is_over and not subscription.has_more)
         if batch or is_over:
             self._is_at_rest = False
             self._show(batch)
         return None
 
-    async def hear(self, frame: Inbound) -> None:
+    async def handle(self, frame: Inbound) -> None:
         match frame.type:
             case "read" if frame.message_id is not None:
                 await self._mark_read(self.chat_id, frame.message_id)
             case "resync":
                 self._reloads = True
-                self._rouse()
+                self._wake_session()
 
     async def close(self) -> None:
-        self._around.registry.remove(self._inbox)
+        self._context.registry.remove(self._inbox)
         if self._debug is not None:
             self._debug.close()
         self._unsubscribe()
@@ -205,28 +205,28 @@ class ChatStream:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._marking is not None:
             await self._marking
-            await self._mark_read(self.chat_id, self._loop.last_message_id)
+            await self._mark_read(self.chat_id, self._view.last_message_id)
 
     async def _open(self) -> None:
-        around, params = self._around, self._params
-        around.registry.add(self._inbox)
+        context, params = self._context, self._params
+        context.registry.add(self._inbox)
         if params.debug:
-            self._debug = around.bus.subscribe(MiscHint, self._on_debug, key=f"debug:{self.chat_id}")
-        opening = await around.reader.open(self.chat_id, after_id=params.after_id, tail=params.tail)
-        self._outbox.put([self._hello(opening), *self._first(opening)], cursor=self._loop.last_message_id)
-        self._retarget()
+            self._debug = context.bus.subscribe(MiscHint, self._on_debug, key=f"debug:{self.chat_id}")
+        opening = await context.reader.open(self.chat_id, after_id=params.after_id, tail=params.tail)
+        self._outbox.put([self._hello(opening), *self._first(opening)], cursor=self._view.last_message_id)
+        self._follow_target()
 
     def _first(self, opening: Opening) -> list[bytes]:
-        return self._loop.apply(opening.snapshot, is_first=True)
+        return self._view.apply(opening.snapshot, is_first=True)
 
     def _hello(self, opening: Opening) -> bytes:
-        around = self._around
-        return events.encode(Hello(self.chat_id, around.replica_id, around.clock.now(), opening.resume))
+        context = self._context
+        return events.encode(Hello(self.chat_id, context.replica_id, context.clock.now(), opening.resume))
 
     def _mark_first(self) -> None:
         """Mark the first synchronization as read once it was sent, if the client asked for it."""
         self._has_marked = True
-        reading = self._mark_read(self.chat_id, self._loop.last_message_id)
+        reading = self._mark_read(self.chat_id, self._view.last_message_id)
         self._marking = asyncio.create_task(reading, name="stream-mark-read")
 
     # Database reads
@@ -237,32 +237,34 @@ class ChatStream:
             self._start(self._reload())
             return
         hint, is_forced = self._inbox.take()
-        verdict = Verdict.IGNORE if hint is None else self._loop.judge(hint)
+        consequence = HintEffect.IGNORE if hint is None else self._view.effect_of(hint)
         if is_forced:
             self._start(self._read(BEGUN_LATER))
-        elif hint is not None and verdict is Verdict.READ:
-            self._start(self._read(hint.snapshot_version, expects_rows=snapshots.has_rows(hint, self._loop.place)))
-        elif hint is not None and verdict is Verdict.MOVED:
-            shown = self._loop.episode
-            self._tell(self._loop.move(hint), is_void=self._loop.episode != shown)
-            self._retarget()
+        elif hint is not None and consequence is HintEffect.READ:
+            self._start(self._read(hint.snapshot_version, expects_rows=snapshots.has_rows(hint, self._view.position)))
+        elif hint is not None and consequence is HintEffect.MOVED:
+            shown = self._view.episode
+            self._queue_durable(self._view.move(hint), is_void=self._view.episode != shown)
+            self._follow_target()
 
     def _start(self, reading: Coroutine[None, None, _Applied]) -> None:
         self._reading = asyncio.create_task(reading, name="stream-read")
-        self._reading.add_done_callback(lambda _: self._rouse())
+        self._reading.add_done_callback(lambda _: self._wake_session())
 
     async def _read(self, at_least: int, *, expects_rows: bool = True) -> _Applied:
-        reader, place = self._around.reader, self._loop.place
-        snapshot = await self._patiently(lambda: reader.read(place, at_least=at_least, expects_rows=expects_rows))
+        reader, position = self._context.reader, self._view.position
+        snapshot = await self._read_with_retries(
+            lambda: reader.read(position, at_least=at_least, expects_rows=expects_rows)
+        )
         return _Applied(snapshot, is_resync=False)
 
     async def _reload(self) -> _Applied:
-        reader, place = self._around.reader, self._loop.place
-        return _Applied(await self._patiently(lambda: reader.reload(place)), is_resync=True)
+        reader, position = self._context.reader, self._view.position
+        return _Applied(await self._read_with_retries(lambda: reader.reload(position)), is_resync=True)
 
-    async def _patiently(self, read: Callable[[], Awaitable[Snapshot]]) -> Snapshot:
+    async def _read_with_retries(self, read: Callable[[], Awaitable[Snapshot]]) -> Snapshot:
         """Repeat the read until the database answers. After half a minute the stream is closed."""
-        clock = self._around.clock
+        clock = self._context.clock
         give_up_at = clock.monotonic() + READ_PATIENCE_SECONDS
         for delay in chain(READ_RETRY_SECONDS, repeat(LAST_READ_RETRY_SECONDS)):
             try:
@@ -281,22 +283,22 @@ class ChatStream:
         if reading.cancelled():
             raise StreamEnded(CloseCode.SHUTDOWN, "This server is about to stop.")
         applied = reading.result()
-        shown = self._loop.episode
-        durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
-        self._tell(durable, is_void=applied.is_resync or self._loop.episode != shown)
-        self._retarget(is_anew=applied.is_resync)
+        shown = self._view.episode
+        durable = self._view.apply(applied.snapshot, is_resync=applied.is_resync)
+        self._queue_durable(durable, is_void=applied.is_resync or self._view.episode != shown)
+        self._follow_target(is_anew=applied.is_resync)
 
-    def _tell(self, durable: list[bytes], *, is_void: bool) -> None:
-        """Queue durable events. `is_void`: the preview shown so far does not belong to the next one."""
+    def _queue_durable(self, durable: list[bytes], *, is_void: bool) -> None:
+        """Queue durable events. `is_void`: the preview sent so far is invalid."""
         if durable:
-            self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
+            self._outbox.put(durable, cursor=self._view.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
 
     # Live parts
 
-    def _retarget(self, *, is_anew: bool = False) -> None:
-        """Follow the episode that the last snapshot names. `is_anew`: the same parts are sent again, from the first."""
-        target = self._loop.target
+    def _follow_target(self, *, is_anew: bool = False) -> None:
+        """Follow the episode that the last snapshot names. `is_anew`: send its parts again, from the first."""
+        target = self._view.target
         if target == self._target and not is_anew:
             return
         self._target = target
@@ -307,11 +309,11 @@ class ChatStream:
         self._unsubscribe()
         if self._target is None:
             return
-        source = self._around.sources.source(self._target.worker_id)
+        source = self._context.sources.source(self._target.worker_id)
         if source is None:
             return
         try:
-            self._subscription = source.subscribe(self._target.episode, self._loop.last_seq + 1, wake=self._parts_came)
+            self._subscription = source.subscribe(self._target.episode, self._view.last_seq + 1, wake=self._on_parts)
         except PartBufferError:
             # That process is stopping. Preview problems never end a stream.
             return
@@ -321,10 +323,8 @@ class ChatStream:
             self._subscription.close()
             self._subscription = None
 
-    def _pump(self) -> None:
-        """Move parts from the feed into the outbox, only if it is empty: parts that wait in the feed are merged
-        there.
-        """
+    def _move_parts(self) -> None:
+        """Move parts from the feed into the outbox. Called if the outbox is empty: the feed merges waiting parts."""
         if self._is_lagged:
             self._catch_up()
         subscription = self._subscription
@@ -338,27 +338,27 @@ class ChatStream:
         if not batch:
             return
         accepted: list[PartEvent] = []
-        step = self._loop.accept(batch, accepted)
+        step = self._view.accept(batch, accepted)
         self._outbox.show(accepted)
         if self._outbox.is_lagged:
             self._lag()
         elif step is not Step.ON:
-            self._start_over(step)
+            self._resubscribe(step)
 
-    def _start_over(self, step: Step) -> None:
+    def _resubscribe(self, step: Step) -> None:
         if step is Step.STOP:
             # Subscribing again would find the same gap.
             self._ended(EndReason.TRUNCATED)
             return
         if step is Step.REBASE:
-            self._outbox.mark(self._loop.restart("rebase"))
+            self._outbox.mark(self._view.restart("rebase"))
         self._subscribe()
-        self._rouse()
+        self._wake_session()
 
     def _ended(self, reason: EndReason) -> None:
         self._unsubscribe()
         if reason is EndReason.TRUNCATED:
-            if (event := self._loop.truncate()) is not None:
+            if (event := self._view.truncate()) is not None:
                 self._outbox.mark(event)
         elif reason is EndReason.EVICTED:
             self._lag()
@@ -367,26 +367,26 @@ class ChatStream:
         self._unsubscribe()
         self._outbox.clear_preview()
         self._is_lagged = True
-        self._rouse()
+        self._wake_session()
 
     def _catch_up(self) -> None:
         """Send the episode again from its first part, merged; at most once per second."""
-        if not self._outbox.is_durable_empty or self._loop.episode is None:
+        if not self._outbox.is_durable_empty or self._view.episode is None:
             return
-        now = self._around.clock.monotonic()
+        now = self._context.clock.monotonic()
         if self._lagged_at is not None and now - self._lagged_at < LAGGED_SECONDS:
-            self._rouse_later(self._lagged_at + LAGGED_SECONDS - now)
+            self._wake_session_later(self._lagged_at + LAGGED_SECONDS - now)
             return
         self._lagged_at = now
         self._is_lagged = False
-        self._outbox.mark(self._loop.restart("lagged"))
+        self._outbox.mark(self._view.restart("lagged"))
         self._subscribe()
 
-    def _rouse_later(self, seconds: float) -> None:
+    def _wake_session_later(self, seconds: float) -> None:
         async def rouse() -> None:
-            await self._around.clock.sleep(seconds, "stream-lagged")
+            await self._context.clock.sleep(seconds, "stream-lagged")
             self._later = None
-            self._rouse()
+            self._wake_session()
 
         if self._later is None:
             self._later = asyncio.create_task(rouse(), name="stream-lagged")
@@ -398,18 +398,18 @@ class ChatStream:
         self._debug_pending[update] = None
         if len(self._debug_pending) > MAX_DEBUG_PENDING:
             del self._debug_pending[next(iter(self._debug_pending))]
-        self._rouse()
+        self._wake_session()
 
-    def _tell_debug(self) -> None:
+    def _queue_debug(self) -> None:
         for update in self._debug_pending:
             self._outbox.mark(events.encode(update))
         self._debug_pending.clear()
 
-    def _parts_came(self) -> None:
-        # Not `_rouse`: only parts are new, so the fast path is enough.
+    def _on_parts(self) -> None:
+        # Not `_wake_session`: only parts are new, so the fast path is enough.
         self._wake()
 
-    def _rouse(self) -> None:
+    def _wake_session(self) -> None:
         self._is_at_rest = False
         self._wake()
 
@@ -420,5 +420,5 @@ class _Applied:
     is_resync: bool
 
 
-def _nobody() -> None:
-    """The wake function before a session is attached; the session takes the first frame without it."""
+def _no_wake() -> None:
+    """Do nothing. The wake function until a session is attached."""

@@ -3,7 +3,7 @@
 The API authenticates, asks for a stream, and hands over its socket:
 
     opened = await streams.open_chat(grant, params)   # raises refusals before any response is sent
-    await opened.run(await ws.accept(scope, receive, send))
+    await opened.serve(scope, receive, send)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from random import Random
 from uuid import UUID
 
 import asyncpg
+from starlette.types import Receive, Scope, Send
 
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
@@ -25,15 +26,15 @@ from rookery.store.chats import read_cursors
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
-from rookery.stream import follow
-from rookery.stream.access_monitor import AccessGuard, Grant, RightsCheck
-from rookery.stream.follow import PartSources, Surroundings
+from rookery.stream import follow, sse, ws
+from rookery.stream.access_monitor import AccessMonitor, Grant, RightsCheck
+from rookery.stream.follow import PartSources, StreamContext
 from rookery.stream.inbox import Registry
 from rookery.stream.poller import Poller
 from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport
 from rookery.stream.snapshots import Reader
-from rookery.stream.viewer import LoopStats
+from rookery.stream.viewer import ViewStats
 from rookery.stream.watch import WatchHub
 from rookery.telemetry.log import bind, get_logger
 
@@ -60,7 +61,7 @@ class StreamServices:
 
 
 class Opened:
-    """A stream that was admitted and read once, and waits for its socket. `run` it, or `close` it."""
+    """A stream that was admitted and read once, and waits for its socket. `serve` it, or `close` it."""
 
     __slots__ = ("_grant", "_since", "_slot", "_source", "_streams")
 
@@ -71,27 +72,43 @@ class Opened:
         self._grant = grant
         self._since = since
 
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept the WebSocket or begin the event stream, and serve the client until the stream ends."""
+        try:
+            transport: Transport
+            if scope["type"] == "websocket":
+                transport = await ws.accept(scope, receive, send)
+            else:
+                transport = await sse.start(receive, send)
+        except OSError:
+            await self.close()  # the client left before the response
+            return
+        except BaseException:
+            await self.close()
+            raise
+        await self.run(transport)
+
     async def run(self, transport: Transport) -> None:
         """Serve the client until either side ends the stream."""
         streams = self._streams
         session = Session(
             transport,
             self._source,
-            clock=streams.parts.clock,
+            clock=streams.services.clock,
             stats=streams.sessions.stats,
-            send_seconds=streams.parts.send_seconds,
+            send_seconds=streams.services.send_seconds,
         )
         streams.sessions.begin(self._slot, session)
         try:
             try:
-                await streams.guard.hold(session, self._grant, since=self._since)
+                await streams.access.hold(session, self._grant, since=self._since)
             except BaseException:
                 await self._source.close()  # as the session would have done
                 raise
             with bind(chat_id=self._grant.chat_id) if self._grant.chat_id else contextlib.nullcontext():
                 await session.run()
         finally:
-            streams.guard.release(session)
+            streams.access.release(session)
             self._slot.release()
 
     async def close(self) -> None:
@@ -103,47 +120,47 @@ class Opened:
 class Streams:
     """All streams of a replica. `running` runs the loops behind them."""
 
-    def __init__(self, parts: StreamServices) -> None:
-        self.parts = parts
+    def __init__(self, services: StreamServices) -> None:
+        self.services = services
         self.sessions = Sessions(
-            clock=parts.clock, rng=parts.rng, per_user=parts.per_user, per_replica=parts.per_replica
+            clock=services.clock, rng=services.rng, per_user=services.per_user, per_replica=services.per_replica
         )
-        self.registry = Registry(parts.bus)
-        self.reader = Reader(parts.machine)
-        self.loop_stats = LoopStats()
-        self.guard = AccessGuard(parts.bus, parts.check)
-        self.watch = WatchHub(parts.pool, parts.bus, clock=parts.clock)
+        self.registry = Registry(services.bus)
+        self.reader = Reader(services.machine)
+        self.loop_stats = ViewStats()
+        self.access = AccessMonitor(services.bus, services.check)
+        self.watch = WatchHub(services.pool, services.bus, clock=services.clock)
         self.poller = Poller(
-            parts.pool,
+            services.pool,
             self.registry,
-            clock=parts.clock,
-            rng=parts.rng,
-            recheck=self.guard.recheck,
-            is_deaf=parts.is_deaf,
+            clock=services.clock,
+            rng=services.rng,
+            recheck=self.access.recheck,
+            is_deaf=services.is_deaf,
         )
-        self._around = Surroundings(
-            replica_id=parts.replica_id,
+        self._context = StreamContext(
+            replica_id=services.replica_id,
             reader=self.reader,
             registry=self.registry,
-            sources=parts.sources,
-            bus=parts.bus,
-            clock=parts.clock,
+            sources=services.sources,
+            bus=services.bus,
+            clock=services.clock,
             stats=self.loop_stats,
         )
 
     async def open_chat(self, grant: Grant, params: StreamParams, *, since: int | None = None) -> Opened:
         """Open a stream of one chat.
 
-        The caller has checked that the user may read it; `since` is the value of `guard.changes` before the credential
+        The caller has checked that the user may read it; `since` is the value of `access.changes` before the credential
         was first checked. Raises `StreamRefused`, `ChatNotFound`, or an exception of the store when the database does
         not answer.
         """
         assert grant.chat_id is not None, "the stream of a chat needs a chat"
-        since = self.guard.changes if since is None else since
+        since = self.access.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
         try:
             source = await follow.open_chat(
-                self._around, ChatId(grant.chat_id), params, mark_read=_Marker(self.parts, grant)
+                self._context, ChatId(grant.chat_id), params, mark_read=_Marker(self.services, grant)
             )
         except BaseException:
             slot.release()
@@ -152,25 +169,25 @@ class Streams:
 
     def open_watch(self, grant: Grant, *, since: int | None = None) -> Opened:
         """Open a stream of all changes in the user's chat list. `since` is as in `open_chat`."""
-        since = self.guard.changes if since is None else since
+        since = self.access.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
         return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=since)
 
     def open_source(self, grant: Grant, source: Source, *, since: int | None = None) -> Opened:
         """Open a stream of another source, with the same admission and monitoring. `since` is as in `open_chat`."""
-        since = self.guard.changes if since is None else since
+        since = self.access.changes if since is None else since
         return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant, since=since)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the poller, the access guard and the watch hub.
+        """Run the poller, the access access and the watch hub.
 
         At the end all clients are asked to reconnect elsewhere.
         """
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(self.poller.run(), name="stream-poller"),
-                group.create_task(self.guard.run(), name="stream-guard"),
+                group.create_task(self.access.run(), name="stream-access"),
                 group.create_task(self.watch.run(), name="stream-watch"),
             ]
             try:
@@ -180,7 +197,7 @@ class Streams:
                 for loop in loops:
                     loop.cancel()
                 self.registry.close()
-                self.guard.close()
+                self.access.close()
                 self.watch.close()
                 await self.reader.close()
 
@@ -188,10 +205,10 @@ class Streams:
 class _Marker:
     """Moves the read cursor of one user; does nothing for a user who has none in the chat."""
 
-    __slots__ = ("_is_allowed", "_parts", "_user_id")
+    __slots__ = ("_is_allowed", "_services", "_user_id")
 
-    def __init__(self, parts: StreamServices, grant: Grant) -> None:
-        self._parts = parts
+    def __init__(self, services: StreamServices, grant: Grant) -> None:
+        self._services = services
         self._user_id = grant.user_id
         self._is_allowed = grant.marks
 
@@ -199,7 +216,7 @@ class _Marker:
         if not self._is_allowed:
             return
         try:
-            async with self._parts.pool.acquire() as conn:
+            async with self._services.pool.acquire() as conn:
                 target = None if message_id is None else MessageId(message_id)
                 await read_cursors.mark_read(conn, chat_id, user_id=self._user_id, message_id=target)
         except ChatNotFound:
@@ -208,4 +225,4 @@ class _Marker:
             # The next frame or the next visit moves the cursor as far.
             log.warning("mark_read_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return
-        self._parts.on_read(self._user_id, chat_id)
+        self._services.on_read(self._user_id, chat_id)

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.runtime.clock import Clock
-from rookery.runtime.waits import Within
+from rookery.runtime.waits import WithTimeout
 from rookery.stream import events
 from rookery.stream.errors import CloseCode, ReplicaDraining, StreamEnded, TooManyStreams
 from rookery.stream.events import Goodbye, Heartbeat, Pong
@@ -72,7 +72,7 @@ class Source(Protocol):
 
     def take(self) -> Frame | None: ...
 
-    async def hear(self, frame: Inbound) -> None: ...
+    async def handle(self, frame: Inbound) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -144,7 +144,7 @@ class Session:
         self._source.attach(self._wake.set)
         helpers = [
             asyncio.create_task(self._receive(), name="stream-receive"),
-            asyncio.create_task(self._tend(), name="stream-tend"),
+            asyncio.create_task(self._request_heartbeats(), name="stream-tend"),
         ]
         try:
             await self._write()
@@ -156,7 +156,7 @@ class Session:
 
     async def _write(self) -> None:
         try:
-            await self._write_on()
+            await self._write_frames()
         except StreamEnded as end:
             await self._close(end)
         except TimeoutError:
@@ -168,12 +168,12 @@ class Session:
             log.exception("stream_failed", error)
             await self._close(StreamEnded(CloseCode.INTERNAL, "The server failed. Connect again."))
 
-    async def _write_on(self) -> None:
+    async def _write_frames(self) -> None:
         source, wake = self._source, self._wake
         while not self._is_gone:
             wake.clear()
             if self._end is not None:
-                await self._say_last()
+                await self._send_last()
                 raise self._end
             if self._replies:
                 replies, self._replies = self._replies, []
@@ -191,7 +191,7 @@ class Session:
         data = frame.data
         self._beats = False
         # A timer is set only if the client is slow: this runs for every token.
-        await Within(self._send_seconds, self._transport.send(data, frame.cursor).__await__())
+        await WithTimeout(self._send_seconds, self._transport.send(data, frame.cursor).__await__())
         self._sent_at = self._clock.monotonic()
         self._stats.sent_frames += 1
         self._stats.sent_bytes += len(data)
@@ -199,10 +199,10 @@ class Session:
     async def _beat(self) -> None:
         self._beats = False
         event = events.encode(Heartbeat(self._clock.now()))
-        await Within(self._send_seconds, self._transport.beat(event).__await__())
+        await WithTimeout(self._send_seconds, self._transport.beat(event).__await__())
         self._sent_at = self._clock.monotonic()
 
-    async def _say_last(self) -> None:
+    async def _send_last(self) -> None:
         if self._last is not None:
             await self._send(Frame(events.frame([self._last])))
 
@@ -210,9 +210,9 @@ class Session:
         self._stats.closed[int(end.code)] += 1
         # A client that stopped reading cannot be notified; the kernel's timeout frees its socket.
         with contextlib.suppress(OSError, TimeoutError):
-            await Within(CLOSE_SECONDS, self._transport.close(int(end.code), end.reason).__await__())
+            await WithTimeout(CLOSE_SECONDS, self._transport.close(int(end.code), end.reason).__await__())
 
-    async def _tend(self) -> None:
+    async def _request_heartbeats(self) -> None:
         """Request a heartbeat when nothing was sent for a while."""
         beat = self._transport.heartbeat_seconds
         while True:
@@ -231,7 +231,7 @@ class Session:
         try:
             while (data := await self._transport.receive()) is not None:
                 self._check_inbound(data)
-                await self._hear(data)
+                await self._handle(data)
         except StreamEnded as end:
             self.end(end.code, end.reason)
             return
@@ -257,7 +257,7 @@ class Session:
             )
         self._heard_at.append(now)
 
-    async def _hear(self, data: bytes) -> None:
+    async def _handle(self, data: bytes) -> None:
         try:
             frame = _inbound.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -266,7 +266,7 @@ class Session:
             self._replies.append(events.encode(Pong(frame.id)))
             self._wake.set()
         else:
-            await self._source.hear(frame)
+            await self._source.handle(frame)
 
 
 class Slot:
@@ -328,7 +328,7 @@ class Sessions:
         """Register the running stream of this slot. One admitted just before the shutdown is closed with the others."""
         slot.session = session
         if self._has_said_goodbye:
-            self._say_goodbye(session)
+            self._send_goodbye(session)
 
     def stop_admitting(self) -> None:
         """Refuse new streams from now on; open ones stay."""
@@ -341,7 +341,7 @@ class Sessions:
         slots = self._shuffled()
         for index, slot in enumerate(slots):
             if slot.session is not None:
-                self._say_goodbye(slot.session)
+                self._send_goodbye(slot.session)
             if index % 16 == 15:
                 await self._clock.sleep(GOODBYE_SPREAD_SECONDS * 16 / len(slots), "stream-goodbye")
         with contextlib.suppress(TimeoutError):
@@ -353,7 +353,7 @@ class Sessions:
         self._rng.shuffle(slots)
         return slots
 
-    def _say_goodbye(self, session: Session) -> None:
+    def _send_goodbye(self, session: Session) -> None:
         retry_after_ms = self._rng.randrange(2001)
         session.end(CloseCode.SHUTDOWN, "This server is about to stop.", last=events.encode(Goodbye(retry_after_ms)))
 

@@ -32,7 +32,7 @@ BEGUN_LATER = 2**63
 Resume = Literal["window", "delta", "none"]
 
 
-class Place(NamedTuple):
+class ClientPosition(NamedTuple):
     """A client's position in a chat's history and queue. Clients at the same position share reads."""
 
     chat_id: ChatId
@@ -85,7 +85,7 @@ class Reader:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._flights: dict[Place, asyncio.Task[Snapshot]] = {}
+        self._shared_reads: dict[ClientPosition, asyncio.Task[Snapshot]] = {}
         self._stats = SyncStats()
 
     def stats(self) -> SyncStats:
@@ -104,98 +104,98 @@ class Reader:
         self._stats.reads += 1
         return await self._machine.read(chat_id, read)
 
-    async def reload(self, place: Place) -> Snapshot:
+    async def reload(self, position: ClientPosition) -> Snapshot:
         """Read everything again, for a client that requested it."""
 
         async def read(view: View) -> Snapshot:
-            batch = await _window(view, place.tail)
+            batch = await _window(view, position.tail)
             return Snapshot(view.chat, batch, await _queue_update(view), await _pending_calls(view))
 
         self._stats.reads += 1
-        return await self._machine.read(place.chat_id, read)
+        return await self._machine.read(position.chat_id, read)
 
-    async def read(self, place: Place, *, at_least: int = 0, expects_rows: bool = True) -> Snapshot:
+    async def read(self, position: ClientPosition, *, at_least: int = 0, expects_rows: bool = True) -> Snapshot:
         """Read the changes since the client's position. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
         A shared read may have begun before that commit. The next one cannot: it begins after the hint arrived. If
         neither messages nor the queue are expected to have changed, only the chat is read; if they have changed,
         everything is.
         """
-        flight = self._flights.get(place)
-        if flight is not None:
+        task = self._shared_reads.get(position)
+        if task is not None:
             self._stats.shared += 1
-            snapshot = await asyncio.shield(flight)
+            snapshot = await asyncio.shield(task)
             if snapshot.chat.snapshot_version >= at_least:
                 return snapshot
-        flight = self._flights.get(place) or self._start(place, expects_rows)
-        return await asyncio.shield(flight)
+        task = self._shared_reads.get(position) or self._start(position, expects_rows)
+        return await asyncio.shield(task)
 
     async def close(self) -> None:
-        flights = tuple(self._flights.values())
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+        tasks = tuple(self._shared_reads.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, place: Place, expects_rows: bool) -> asyncio.Task[Snapshot]:
+    def _start(self, position: ClientPosition, expects_rows: bool) -> asyncio.Task[Snapshot]:
         self._stats.reads += 1
-        flight = asyncio.create_task(self._fly(place, expects_rows), name="stream-sync")
-        self._flights[place] = flight
-        flight.add_done_callback(lambda _: self._landed(place, flight))
-        return flight
+        task = asyncio.create_task(self._read_shared(position, expects_rows), name="stream-sync")
+        self._shared_reads[position] = task
+        task.add_done_callback(lambda _: self._on_read_done(position, task))
+        return task
 
-    def _landed(self, place: Place, flight: asyncio.Task[Snapshot]) -> None:
-        del self._flights[place]
-        if not flight.cancelled():
-            flight.exception()  # retrieved, because all callers may be gone
+    def _on_read_done(self, position: ClientPosition, task: asyncio.Task[Snapshot]) -> None:
+        del self._shared_reads[position]
+        if not task.cancelled():
+            task.exception()  # retrieved, because all callers may be gone
 
-    async def _fly(self, place: Place, expects_rows: bool) -> Snapshot:
-        if not expects_rows and not has_rows(chat := await self._machine.peek(place.chat_id), place):
+    async def _read_shared(self, position: ClientPosition, expects_rows: bool) -> Snapshot:
+        if not expects_rows and not has_rows(chat := await self._machine.peek(position.chat_id), position):
             return Snapshot(chat)
-        news = await stream_reads.glance_at(self._machine, place.chat_id, seen=place.history_version)
-        if (snapshot := _with_news(place, news)) is not None:
+        news = await stream_reads.read_delta(self._machine, position.chat_id, seen=position.history_version)
+        if (snapshot := _with_news(position, news)) is not None:
             return snapshot
 
         async def read(view: View) -> Snapshot:
             chat = view.chat
-            batch = await _batch(view, place) if chat.history_version > place.history_version else None
-            queue = await _queue_update(view) if chat.queue_version > place.queue_version else None
+            batch = await _batch(view, position) if chat.history_version > position.history_version else None
+            queue = await _queue_update(view) if chat.queue_version > position.queue_version else None
             return Snapshot(chat, batch, queue, await _pending_calls(view))
 
-        return await self._machine.read(place.chat_id, read)
+        return await self._machine.read(position.chat_id, read)
 
 
-def has_rows(state: Chat | ChatHint, place: Place) -> bool:
-    """Whether there is more to read than the chat itself: messages, the queue, or calls that wait for an action."""
+def has_rows(state: Chat | ChatHint, position: ClientPosition) -> bool:
+    """Return whether more than the chat has to be read: messages, the queue, or calls that wait for an action."""
     return (
-        state.history_version > place.history_version
-        or state.queue_version > place.queue_version
+        state.history_version > position.history_version
+        or state.queue_version > position.queue_version
         or state.status == Status.REQUIRES_ACTION
     )
 
 
 def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
-    """Whether an edit removed messages that the client has. Messages that it never got do not matter."""
+    """Return whether an edit removed messages that the client has. Messages that it never got do not matter."""
     return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
 
 
-def _with_news(place: Place, news: stream_reads.News) -> Snapshot | None:
+def _with_news(position: ClientPosition, news: stream_reads.VisibleDelta) -> Snapshot | None:
     """Return the snapshot with a few more messages; None if it needs more than messages, or all of them."""
     chat, rows = news.chat, news.rows
-    has_more = chat.queue_version > place.queue_version or chat.status == Status.REQUIRES_ACTION
-    if has_more or not news.is_all or is_cut(rows, place.last_message_id) or _is_long(rows):
+    has_more = chat.queue_version > position.queue_version or chat.status == Status.REQUIRES_ACTION
+    if has_more or not news.is_complete or is_cut(rows, position.last_message_id) or _is_long(rows):
         return None
-    if chat.history_version <= place.history_version:
+    if chat.history_version <= position.history_version:
         return Snapshot(chat)
-    return Snapshot(chat, _delta(_live(rows), place.last_message_id))
+    return Snapshot(chat, _delta(_live(rows), position.last_message_id))
 
 
-async def _batch(view: View, place: Place) -> Batch:
+async def _batch(view: View, position: ClientPosition) -> Batch:
     rows = await stream_reads.list_delta(
-        view.conn, view.chat.id, seen=place.history_version, limit=MAX_DELTA_MESSAGES + 1
+        view.conn, view.chat.id, seen=position.history_version, limit=MAX_DELTA_MESSAGES + 1
     )
-    if is_cut(rows, place.last_message_id) or _is_long(rows):
-        return await _window(view, place.tail)
-    return _delta(_live(rows), place.last_message_id)
+    if is_cut(rows, position.last_message_id) or _is_long(rows):
+        return await _window(view, position.tail)
+    return _delta(_live(rows), position.last_message_id)
 
 
 async def _opening_batch(view: View, *, after_id: int, tail: int) -> tuple[Resume, Batch]:

@@ -6,10 +6,9 @@ A batch that ends a synchronization has its cursor as event id; browsers send it
 from __future__ import annotations
 
 import msgspec
+from starlette.types import Receive, Send
 
-from rookery.server.asgi import Receive, Send
 from rookery.stream.errors import CloseCode
-from rookery.stream.ws import Refusal
 
 HEARTBEAT_SECONDS = 15.0
 RETRY_MS = 1000
@@ -64,11 +63,3 @@ async def start(receive: Receive, send: Send) -> EventStreamTransport:
     transport = EventStreamTransport(receive, send)
     await transport._write(b"retry: %d\n\n" % RETRY_MS)
     return transport
-
-
-async def refuse(send: Send, refusal: Refusal) -> None:
-    """Send an ordinary response instead."""
-    body = refusal.body()
-    headers = [*refusal.raw_headers(), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -31,7 +31,7 @@ from rookery.stream.events import (
     StatusChanged,
     Synced,
 )
-from rookery.stream.snapshots import Place, Snapshot
+from rookery.stream.snapshots import ClientPosition, Snapshot
 
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())
@@ -40,8 +40,8 @@ _TRUNCATED = events.encode(PreviewTruncated())
 MAX_REBASES = 3
 
 
-class Verdict(Enum):
-    """The consequence of a hint."""
+class HintEffect(Enum):
+    """What a hint requires."""
 
     IGNORE = "ignore"
     READ = "read"
@@ -66,14 +66,14 @@ class Step(Enum):
 
 
 @dataclass(slots=True)
-class LoopStats:
+class ViewStats:
     """Counters over all streams of a process."""
 
     gaps: int = 0
     resets: Counter[str] = field(default_factory=Counter)
 
 
-class StreamLoop:
+class ClientView:
     """One connection's view of one chat: the versions it has been sent, and the episode it is shown."""
 
     __slots__ = (
@@ -102,7 +102,7 @@ class StreamLoop:
         "worker_id",
     )
 
-    def __init__(self, chat_id: ChatId, *, tail: int, shows_parts: bool, stats: LoopStats) -> None:
+    def __init__(self, chat_id: ChatId, *, tail: int, shows_parts: bool, stats: ViewStats) -> None:
         self.chat_id = chat_id
         self.tail = tail
         self.shows_parts = shows_parts
@@ -124,15 +124,15 @@ class StreamLoop:
         self._stats = stats
 
     @property
-    def place(self) -> Place:
-        return Place(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
+    def position(self) -> ClientPosition:
+        return ClientPosition(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
 
-    def judge(self, hint: ChatHint) -> Verdict:
-        """Whether a hint announces something that this client does not have. Only a read shows what it is."""
+    def effect_of(self, hint: ChatHint) -> HintEffect:
+        """Return whether a hint announces something that this client does not have. Only a read shows what it is."""
         if hint.gone:
-            return Verdict.GONE
+            return HintEffect.GONE
         if hint.snapshot_version <= max(self.snapshot_version, self._judged_version):
-            return Verdict.IGNORE
+            return HintEffect.IGNORE
         is_newer = (
             hint.history_version > self.history_version
             or hint.queue_version > self.queue_version
@@ -141,12 +141,12 @@ class StreamLoop:
         is_other = (hint.status, hint.archived) != (self._status, self._archived)
         # Hints do not distinguish one error from the next.
         if is_newer or is_other or hint.status == Status.ERROR:
-            return Verdict.READ
+            return HintEffect.READ
         if (hint.worker_id, hint.generation_attempt) != (self.worker_id, self.generation_attempt):
-            return Verdict.MOVED
+            return HintEffect.MOVED
         # A late hint is older than this; reading for it would find nothing new.
         self._judged_version = hint.snapshot_version
-        return Verdict.IGNORE
+        return HintEffect.IGNORE
 
     def move(self, hint: ChatHint) -> list[bytes]:
         """Return the events for a hint that was judged `MOVED`. Afterwards continue as after `apply`."""

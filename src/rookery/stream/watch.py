@@ -113,7 +113,7 @@ class Watcher:
         self._pending[None] = (None, data)
         self._wake()
 
-    async def hear(self, frame: Inbound) -> None:
+    async def handle(self, frame: Inbound) -> None:
         """Ignore frames of the client; a watch stream takes none."""
 
     async def close(self) -> None:

@@ -2,8 +2,8 @@
 
 This relies on facts about the server (uvicorn, websockets-sansio). Reading stops after each data frame until the
 application receives it, so a session keeps receiving. A slow client delays the *next* send. A close waits behind unsent
-data, so only the kernel can drop a client that stopped reading (`server.listener`). Between the moment in which a
-connection breaks and the one in which the server notices, an accept does nothing, and a send raises RuntimeError.
+data, so only the kernel can drop a client that stopped reading (`server.listener`). Until the server notices that a
+connection is broken, an accept does nothing, and a send raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-
-from rookery.server.asgi import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 SUBPROTOCOL = "rookery.v1"
 BEARER = "rookery.bearer."

@@ -1,1 +1,1 @@
-"""Logs and counters: structured logging, redaction, histograms, event loop lag."""
+"""Logs and counters: structured logging, redaction, histograms, HTTP counters, event loop lag."""

@@ -1,6 +1,6 @@
-"""Histograms of times and sizes, independent of how they are exported.
+"""Histograms of times and sizes, independent of their export.
 
-Cheap to fill (a bisection and two additions), and read only on a scrape. Use them on the event loop's thread.
+An observation costs a bisection and two additions. Use histograms on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# The default of Prometheus clients: seconds of short operations.
+# The default of Prometheus clients, for short operations in seconds.
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 
 def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return bounds that grow by a factor."""
+    """Return `count` bounds, each `factor` times the one before."""
     return tuple(start * factor**power for power in range(count))
 
 
 class Histogram:
-    """`counts` has one entry per bound, for values up to and including it, and one for values above all bounds."""
+    """A histogram. `counts` has one item per bound, for values up to and including it, and one for larger values."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float] = DEFAULT_BOUNDS) -> None:
-        assert list(bounds) == sorted(set(bounds)), "bounds rise"
+        assert list(bounds) == sorted(set(bounds)), "bounds must be sorted and unique"
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
@@ -46,7 +46,7 @@ class Histogram:
 
 
 class Histograms(Generic[K]):
-    """One histogram per key, made at its first use. Keys are label values: few and fixed."""
+    """One histogram per key, made with the first observation. Keys are label values from a fixed set."""
 
     __slots__ = ("_bounds", "_found")
 
@@ -56,7 +56,7 @@ class Histograms(Generic[K]):
 
     @classmethod
     def of(cls, found: Mapping[K, Histogram]) -> Histograms[K]:
-        """Combine histograms that other objects fill."""
+        """Return a view of histograms that other objects fill."""
         histograms = cls()
         histograms._found = dict(found)
         return histograms

@@ -1,7 +1,7 @@
-"""Counters of HTTP requests: filled by the API, exported by the metrics.
+"""Counters of HTTP requests, which the API fills and the metrics export.
 
-Label values are closed sets, whatever clients send: an unknown method is `other`, an address without a route is
-`unmatched`, and a path or query is never recorded.
+Label values are from fixed sets: an unknown method is `other`, a path without a route is `unmatched`, and paths and
+queries are never recorded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 UNMATCHED = "unmatched"
 
-# An approval, a denial, and approvals that also become rules: for the chat, or for all chats of the user.
+# The last two also become a rule, for the chat or for all chats of the user.
 APPROVAL_ANSWERS = ("approve", "deny", "always_chat", "always_user")
-# What made a request too large: its body, or its address and headers.
+# The part of a request that was too large. URLs and headers count as `other`.
 BODY = "body"
 
 
 class HttpStats:
-    """One per replica. `route` is always the template (`/api/v1/chats/{chat}`), or None if no route matched."""
+    """Counters of one replica. `route` is the template (`/api/v1/chats/{chat}`), or None if no route matched."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()  # by method, route and code
@@ -36,7 +36,7 @@ class HttpStats:
         self.limited: Counter[str] = Counter()
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[tuple[str, str]] = Counter()  # by resource and action
-        self.approvals: Counter[str] = Counter()  # answers of users about tool calls, by answer
+        self.approvals: Counter[str] = Counter()  # answers of users to approval questions, by answer
 
     def observe(self, method: str, route: str | None, code: int, seconds: float) -> None:
         """Count an answered request."""
@@ -50,7 +50,7 @@ class HttpStats:
 
     @contextmanager
     def serving(self, method: str, route: str | None) -> Iterator[None]:
-        """Count a request as in progress, from when its route is known."""
+        """Count a request as in progress during the block."""
         key = (_method(method), route or UNMATCHED)
         self.in_flight[key] += 1
         try:
@@ -62,7 +62,7 @@ class HttpStats:
         self.refused_as_large[route or UNMATCHED, reason if reason == BODY else OTHER] += 1
 
     def rate_limited(self, limit: str) -> None:
-        """Count a refusal. `limit` is the name of the limit, not of the client."""
+        """Count a refused request. `limit` is the name of the rate limit."""
         self.limited[limit] += 1
 
     def auth_failure(self, reason: str) -> None:

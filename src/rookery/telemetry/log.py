@@ -1,8 +1,7 @@
-"""Structured logging: an event is a constant string, everything that varies is a field.
+"""Structured logging: the event is a constant string, and all variable values are fields.
 
-Built on the standard `logging`, so that lines of libraries have the same format. The thread that logs makes the line
-and hides secrets; a separate thread writes it, because a slow stderr must not block the event loop. `redaction` defines
-what is hidden.
+It is built on the standard `logging`, so that lines of libraries have the same format. The calling thread formats the
+line and hides secrets (`redaction`). A separate thread writes it, because a slow stderr must not block the event loop.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ import msgspec
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.telemetry.redaction import REDACTED, SecretRegistry, encodable, hide_secrets, is_secret_name, printable
 
-# A field is read by people. The rest is dropped without redaction, so that no half of a secret is left over.
+# Limit of a text field in characters.
 MAX_TEXT = 4_096
 MAX_TRACEBACK = 16_384
 MAX_ITEMS = 50
 MAX_DEPTH = 4
-# Enough for seconds of a busy server, with little memory.
+# Enough lines for some seconds of a busy server.
 MAX_QUEUED_LINES = 8_192
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 REPEAT_SECONDS = 60.0
@@ -48,7 +47,7 @@ _context: ContextVar[Fields] = ContextVar("rookery_log_context", default=Mapping
 
 
 class Logger:
-    """Logs events of one module of Rookery. Repeated warnings for the same chat appear once a minute, with a count."""
+    """Logs events of one module. A repeated warning for the same chat is logged once a minute, with a count."""
 
     __slots__ = ("_logger",)
 
@@ -68,7 +67,7 @@ class Logger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, error: BaseException, /, **fields: object) -> None:
-        """Log an error with its traceback, without local variables, which may hold secrets."""
+        """Log an error with its traceback, but without local variables, which may contain secrets."""
         self._log(logging.ERROR, event, fields, error)
 
     def _log(self, level: int, event: str, fields: Fields, error: BaseException | None = None) -> None:
@@ -84,13 +83,13 @@ def _record(name: str, level: int, event: str, fields: Fields, error: BaseExcept
 
 
 def get_logger(name: str) -> Logger:
-    """Return the logger of a module. The name omits the package: `get_logger("store.machine")`."""
+    """Return the logger of a module. The name omits `rookery`: `get_logger("store.machine")`."""
     return Logger(name)
 
 
 @contextmanager
 def bind(**fields: object) -> Iterator[None]:
-    """Add fields to every line logged inside, also by tasks started inside. A line's own fields take precedence."""
+    """Add fields to every line logged inside the block, also by tasks started there. A line's own fields win."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -102,7 +101,7 @@ _COLORS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line before it is written: plain, bounded and free of secrets."""
+    """The content of one line, without secrets and with limited lengths."""
 
     ts: str
     level: str
@@ -117,7 +116,7 @@ def json_line(entry: Entry) -> str:
     head = {"ts": entry.ts, "level": entry.level, "event": entry.event, "logger": entry.logger}
     tail = {"traceback": entry.traceback} if entry.traceback else {}
     line = msgspec.json.encode({**head, "replica": entry.replica, **entry.fields, **tail}).decode()
-    # JSON allows the other control characters unescaped, but a terminal would act on them.
+    # JSON leaves some control characters unescaped, which a terminal would execute.
     return printable(line) + "\n"
 
 
@@ -136,8 +135,8 @@ def _text_value(value: object) -> str:
     return printable(msgspec.json.encode(text).decode() if quoted else text)
 
 
-class _LineMaker:
-    """Turns a record into a line: context, redaction, bounds, format."""
+class _LineFormatter:
+    """Converts a record to a line: adds the context, hides secrets, limits lengths, and formats the line."""
 
     def __init__(self, replica: str, secrets: SecretRegistry, formatter: Callable[[Entry], str]) -> None:
         self._replica = replica
@@ -146,7 +145,7 @@ class _LineMaker:
 
     def line(self, record: logging.LogRecord, now: datetime, suppressed: int = 0) -> str:
         own: Fields | None = record.__dict__.get("fields")
-        # A library's message is text with values in it, so it becomes a field like any other text.
+        # A library's message contains values, so it becomes a field.
         event, own = (record.msg, own) if own is not None else ("message", {"text": record.getMessage()})
         merged = {**_context.get(), **own}
         replica = str(merged.pop("replica", self._replica))
@@ -167,7 +166,7 @@ class _LineMaker:
         return REDACTED if value is not None and is_secret_name(name, value) else self._plain(value, depth)
 
     def _plain(self, value: object, depth: int) -> object:
-        """Return a value that JSON can hold. An unknown type becomes its repr."""
+        """Return the value as a JSON value. A value of an unknown type becomes its repr."""
         match value:
             case Enum():
                 return self._plain(value.value, depth)
@@ -195,10 +194,10 @@ class _LineMaker:
         return self._text(_safe(repr, value))
 
     def _text(self, text: str) -> str:
-        """Return the text with secrets hidden, truncated to `MAX_TEXT` characters.
+        """Return the text with secrets hidden, cut to `MAX_TEXT` characters.
 
-        Of a longer text, secrets are hidden in the first `2 * MAX_TEXT` characters, and the last `MAX_TEXT` of the
-        result are dropped: a secret that was cut in two at the end would not have been recognized.
+        Secrets of a longer text are hidden in its first `2 * MAX_TEXT` characters, and the last `MAX_TEXT` of the
+        result are dropped, because a secret that is cut in two at the end is not recognized.
         """
         if len(text) <= MAX_TEXT:
             return self._hidden(text)
@@ -222,16 +221,13 @@ def _safe(show: Callable[[object], str], value: object) -> str:
 
 
 class _Repeats:
-    """Counts warnings that were logged less than a minute ago for the same chat."""
+    """Suppresses and counts warnings that were logged for the same chat less than a minute ago."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def check(self, record: logging.LogRecord, now: float) -> int | None:
-        """Return how many equal warnings were suppressed since the last one that was logged.
-
-        None means that this one is suppressed as well.
-        """
+        """Return the number of equal warnings that were suppressed before; None if this one must be suppressed."""
         own: Fields | None = record.__dict__.get("fields")
         if own is None or record.levelno != logging.WARNING:
             return 0
@@ -244,7 +240,7 @@ class _Repeats:
         return count
 
     def forget(self) -> list[Fields]:
-        """Reset, and return the suppressed warnings that were not reported yet."""
+        """Reset, and return the suppressed warnings that were not reported."""
         seen, self._seen = self._seen, {}
         return [{"warning": key[1], "chat_id": key[2] or None, "count": n} for key, (_, n) in seen.items() if n]
 
@@ -259,7 +255,7 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 class _Writer:
-    """A bounded queue and the thread that empties it. When it is full, new lines are dropped and counted."""
+    """A bounded queue of lines and the thread that writes them. If it is full, new lines are dropped and counted."""
 
     def __init__(self, write: Callable[[str], None], dropped_line: Callable[[int], str]) -> None:
         self._write = write
@@ -271,7 +267,7 @@ class _Writer:
         self._unreported = 0
         self._closing = False
         self._changed = threading.Condition()
-        # A daemon: a blocked stderr must not keep the process from exiting.
+        # A daemon thread, because a blocked stderr must not prevent the process from exiting.
         self._thread = threading.Thread(target=self._run, name="rookery-log", daemon=True)
         self._thread.start()
 
@@ -297,7 +293,7 @@ class _Writer:
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
-            # stderr is gone or full: there is no other output to report it to.
+            # stderr is closed or full, and there is no other output for this error.
             with suppress(OSError, ValueError):
                 self._write("".join(batch))
             with self._changed:
@@ -315,9 +311,9 @@ class _Writer:
 
 
 class _Handler(logging.Handler):
-    def __init__(self, maker: _LineMaker, writer: _Writer, clock: Clock) -> None:
+    def __init__(self, formatter: _LineFormatter, writer: _Writer, clock: Clock) -> None:
         super().__init__()
-        self._maker = maker
+        self._formatter = formatter
         self._writer = writer
         self._clock = clock
         self._repeats = _Repeats()
@@ -326,22 +322,22 @@ class _Handler(logging.Handler):
         try:
             suppressed = self._repeats.check(record, self._clock.monotonic())
             if suppressed is not None:
-                self._writer.put(self._maker.line(record, self._clock.now(), suppressed))
-        except Exception as error:  # a value that cannot be shown; the standard handler would print it with its secrets
+                self._writer.put(self._formatter.line(record, self._clock.now(), suppressed))
+        except Exception as error:  # the standard handler would print the record with its secrets
             self.put("log_line_failed", {"from": record.name, "error": type(error).__name__})
         if len(self._repeats) > _MAX_REPEATS:
-            self.tell_suppressed()
+            self.report_suppressed()
 
     def put(self, event: str, fields: Fields) -> None:
-        self._writer.put(self._maker.line(_record("log", logging.WARNING, event, fields), self._clock.now()))
+        self._writer.put(self._formatter.line(_record("log", logging.WARNING, event, fields), self._clock.now()))
 
-    def tell_suppressed(self) -> None:
+    def report_suppressed(self) -> None:
         for fields in self._repeats.forget():
             self.put("warnings_suppressed", fields)
 
 
 class Handle:
-    """The running log. Close it last: later lines are lost."""
+    """The configured log. Close it last, because later lines are lost."""
 
     def __init__(self, handler: _Handler, writer: _Writer, level: int) -> None:
         self._handler = handler
@@ -357,14 +353,14 @@ class Handle:
         return self._writer.stats()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write queued lines for at most `timeout` seconds, and restore the standard logging."""
+        """Write the queued lines for at most `timeout` seconds, and restore the standard logging."""
         root, own = logging.getLogger(), logging.getLogger(_ROOT)
         if self._handler in root.handlers:
             logging.captureWarnings(False)
             root.removeHandler(self._handler)
             root.setLevel(self._levels[0])
             own.setLevel(self._levels[1])
-            self._handler.tell_suppressed()
+            self._handler.report_suppressed()
         self._writer.close(timeout)
 
 
@@ -377,35 +373,35 @@ def configure(
     secrets: SecretRegistry | None = None,
     clock: Clock | None = None,
 ) -> Handle:
-    """Send all log lines of this process to `stream`, until the handle is closed.
+    """Write all log lines of this process to `stream` until the handle is closed.
 
-    `format` is text, json, or auto: text on a terminal. Libraries log at info or above, whatever `level` is: their
-    debug lines may hold payloads. A `replica` bound in the context takes precedence over the one given here.
+    `format` is `text`, `json` or `auto`, which is text on a terminal. Libraries log at level info or above, because
+    their debug lines may contain payloads. A `replica` in the context precedes the argument.
     """
     clock = clock or SystemClock()
     is_text = format == "text" or (format == "auto" and stream.isatty())
     color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    maker = _LineMaker(
+    formatter = _LineFormatter(
         replica, secrets or SecretRegistry(), (lambda entry: text_line(entry, color=color)) if is_text else json_line
     )
 
     def dropped_line(count: int) -> str:
-        return maker.line(_record("log", logging.WARNING, "log_lines_dropped", {"count": count}), clock.now())
+        return formatter.line(_record("log", logging.WARNING, "log_lines_dropped", {"count": count}), clock.now())
 
     writer = _Writer(_write_to(stream), dropped_line)
-    return Handle(_Handler(maker, writer, clock), writer, logging.getLevelNamesMapping()[level.upper()])
+    return Handle(_Handler(formatter, writer, clock), writer, logging.getLevelNamesMapping()[level.upper()])
 
 
 def _write_to(stream: TextIO) -> Callable[[str], None]:
-    """Return a function that writes text to the stream, directly to its file descriptor if it has one.
+    """Return a function that writes to the stream, directly to its file descriptor if it has one.
 
-    `stream.write` is avoided because it holds the lock of the stream's buffer. If the writing thread is blocked in it
-    at exit, the interpreter cannot flush the buffer and aborts.
+    `stream.write` holds the lock of the stream's buffer. If the thread is blocked in it at exit, the interpreter cannot
+    flush the buffer and aborts.
     """
     try:
         fd = stream.fileno()
     except (OSError, ValueError):
-        return stream.write  # type: ignore[return-value]  # the count is of no interest
+        return stream.write  # type: ignore[return-value]  # the returned count is ignored
 
     def write(text: str) -> None:
         left = memoryview(text.encode())

@@ -1,4 +1,4 @@
-"""Event loop lag: measures overload of a replica before its clients notice."""
+"""Event loop lag: measures the delay of the event loop, which shows an overload of the replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rookery.telemetry.log import get_logger
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
 MAX_TASK_NAMES = 10
-# Five seconds.
+# The ticks of five seconds.
 RECENT_TICKS = 20
 BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
@@ -22,7 +22,7 @@ log = get_logger("telemetry.loop_lag")
 
 
 class LagMonitor:
-    """Ticks, and measures how late each wake-up is. `lag_seconds` is the last measurement, `measured` all of them."""
+    """Measures the delay of a periodic tick. `lag_seconds` is the last delay; `measured` has all delays."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,12 +33,12 @@ class LagMonitor:
 
     @property
     def usual_seconds(self) -> float:
-        """The 95th percentile of the last seconds, which ignores a single outlier."""
+        """The 95th percentile of the last seconds, which ignores one outlier."""
         return sorted(self._recent)[math.ceil(RECENT_TICKS * 0.95) - 1]
 
     @property
     def lag_seconds(self) -> float:
-        """The last measurement, or the current delay if a tick is overdue: a stuck loop has not measured it yet."""
+        """The last delay, or the current one if a tick is overdue, because a blocked loop has not measured it yet."""
         overdue = self._clock.monotonic() - self._tick_at - TICK_SECONDS
         return max(self._lag_seconds, overdue, 0.0)
 

@@ -1,4 +1,4 @@
-"""Redaction: hides secrets by name, by value and by form, and escapes characters that would act on a terminal.
+"""Redaction: hides secrets by name, by value and by pattern, and escapes control characters.
 
 The log, the command line and all recordings use these rules.
 """
@@ -12,18 +12,18 @@ REDACTED = "[REDACTED]"
 
 
 class SecretRegistry:
-    """The secrets that this process knows by value, so that they are hidden in all texts."""
+    """The secrets that this process knows by value. They are hidden in all texts."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, name: str, value: str) -> None:
-        """Add a secret. Values under 8 characters are ignored: hiding them would garble ordinary text."""
+        """Add a secret. Values under 8 characters are ignored, because ordinary text may contain them."""
         if len(value) < 8:
             return
-        # Replaced, not changed: another thread may be reading. Longest first, so that a prefix does not leave the rest
-        # visible.
+        # The objects are replaced, because another thread may read them. Longer values are first, so that a secret that
+        # begins with another secret is hidden as a whole.
         names = {**self._names, value: name}
         pattern = re.compile("|".join(re.escape(text) for text in sorted(names, key=len, reverse=True)))
         self._names, self._pattern = names, pattern
@@ -34,7 +34,7 @@ class SecretRegistry:
         return self._pattern.sub(lambda match: f"[REDACTED:{self._names[match[0]]}]", text)
 
 
-# Names that contain "token" are hidden, too, unless they count tokens or are among the counters of providers.
+# Values under names that contain "token" are hidden as well, unless they are numbers or counters of providers.
 _HIDDEN_NAMES = frozenset(
     {"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey", "signature"}
 )
@@ -65,7 +65,7 @@ _URLS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 
 
 def is_secret_name(name: str, value: object = None) -> bool:
-    """Whether to hide the value under this name. Numbers named after tokens are counters and stay."""
+    """Return whether to hide the value under this name. Numbers under names with "token" are counters and are shown."""
     folded = name.casefold()
     if folded in _HIDDEN_NAMES or any(part in folded for part in _HIDDEN_PARTS):
         return True
@@ -73,7 +73,7 @@ def is_secret_name(name: str, value: object = None) -> bool:
 
 
 def hide_secrets(text: str, secrets: SecretRegistry | None = None) -> str:
-    """Hide known secrets, then URLs with passwords, then text that looks like a key of a known kind."""
+    """Hide known secrets, secrets in URLs, and text that matches the pattern of a key."""
     if secrets is not None:
         text = secrets.hide(text)
     if "://" in text:
@@ -88,7 +88,7 @@ def _hide_in_url(url: str) -> str:
         return "[REDACTED_URL]"
     host = parts.netloc.rpartition("@")[2]
     if ":" in host and "@" in parts.path + parts.query + parts.fragment:
-        # The password contains a bare / ? or #: what looks like host and port may be a part of it.
+        # The password contains an unescaped / ? or #, so the parsed host and port may be a part of it.
         return "[REDACTED_URL]"
     query, fragment = _hide_in_query(parts.query), _hide_in_query(parts.fragment)
     return parts._replace(netloc=host, query=query, fragment=fragment).geturl()
@@ -102,7 +102,7 @@ def _hide_in_query(query: str) -> str:
     )
 
 
-# Everything that moves a cursor, ends a line or changes the writing direction, and halves of surrogate pairs.
+# Characters that move a cursor, end a line or change the writing direction, and halves of surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -1,7 +1,7 @@
 """A fake clock that moves only when a test advances it.
 
-It replaces `rookery.runtime.clock.Clock` and leaves the event loop's own time alone: sockets and databases in the same
-test run as usual.
+It replaces `rookery.runtime.clock.Clock` and does not change the event loop's time: sockets and databases in the same
+test work as usual.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Self
 
 from rookery.runtime.clock import Deadline, Expiry, Ticker
 
-# How often woken tasks get the event loop before `advance` goes on. Chosen: the longest chain of awaits without
-# input or output seen between two sleeps is below ten.
+# The number of event loop turns that woken tasks get before `advance` continues. Chosen: the longest chain of awaits
+# without I/O between two sleeps is below ten.
 SETTLE_TURNS = 25
 
 
 class Timer:
-    """One sleep or deadline in progress."""
+    """A sleep or deadline in progress."""
 
     __slots__ = ("_future", "due", "tag")
 
@@ -39,7 +39,7 @@ class Timer:
 
 
 class Trap:
-    """Holds back every task that starts a sleep or a deadline under one tag, until the test releases them."""
+    """Blocks every task that starts a sleep or a deadline with one tag, until the test releases it."""
 
     def __init__(self, clock: FakeClock, tag: str) -> None:
         self.tag = tag
@@ -47,11 +47,11 @@ class Trap:
         self._caught: list[asyncio.Future[None]] = []
 
     async def caught(self, count: int = 1) -> None:
-        """Wait until this many tasks are held back together."""
+        """Wait until this many tasks are blocked."""
         await self._clock._until(lambda: len(self._caught) >= count, f"{count} caught at {self.tag!r}")
 
     def release(self) -> None:
-        """Let the tasks caught so far start their sleep. Later ones are caught again."""
+        """Let the blocked tasks start their sleep. Later ones are blocked again."""
         caught, self._caught = self._caught, []
         for future in caught:
             if not future.done():
@@ -68,7 +68,7 @@ class Trap:
 
 
 class FakeDeadline:
-    """A deadline on fake time. It is one of the timers of its clock, due when it expires."""
+    """A deadline in fake time. It is one of the timers of its clock."""
 
     def __init__(self, clock: FakeClock, seconds: float, tag: str) -> None:
         self._clock = clock
@@ -103,20 +103,20 @@ class FakeDeadline:
         self._expiry.leave(kind, error)
 
     def _fire_if_over(self, seconds: float) -> None:
-        # As for sleeps: no time needs no advance.
+        # As for sleeps, zero seconds need no advance.
         if seconds <= 0 and self._timer is not None:
             self._timer._fire()
 
     def _on_timer(self, future: asyncio.Future[None]) -> None:
-        # None: the block ended in the same turn of the loop, before the time was up for it.
+        # None: the block ended in the same turn of the loop, before the deadline.
         if self._timer is not None and not future.cancelled():
             self._expiry.expire()
 
 
 class FakeClock:
-    """Stands still. `advance` moves it and wakes sleeping tasks in the order in which they are due.
+    """A clock that stands still until `advance` moves it. Sleeping tasks wake in the order in which they are due.
 
-    `patience_seconds` are real: a test that waits for a task that never comes fails instead of hanging.
+    `patience_seconds` is real time: a test that waits for a missing task fails instead of hanging.
     """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC), patience_seconds: float = 10.0) -> None:
@@ -151,15 +151,15 @@ class FakeClock:
         return FakeDeadline(self, seconds, tag)
 
     def waiting(self, tag: str | None = None) -> list[Timer]:
-        """Return the running sleeps and deadlines, soonest first; under one tag, or all."""
+        """Return the running sleeps and deadlines with this tag, or all of them, soonest first."""
         timers = [timer for timer in self._timers if tag in (None, timer.tag) and not timer._future.done()]
         return sorted(timers, key=lambda timer: timer.due)
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward, stopping at every timer on the way so that its task runs at its own moment.
+        """Move time forward. Stop at every timer on the way, so that its task runs at its own time.
 
-        A task that only computes between two sleeps is woken as often as it would be in real time. One that does
-        real input or output is not back asleep when time moves on: use `fire` once per sleep for it.
+        A task that only computes between two sleeps is woken as often as in real time. A task that does I/O between two
+        sleeps may miss a step: use `fire` once per sleep for it.
         """
         if seconds < 0:
             raise ValueError("Time does not go backwards.")
@@ -177,18 +177,18 @@ class FakeClock:
         await self._settle()
 
     async def until_waiting(self, tag: str, count: int = 1) -> None:
-        """Wait, in real time, until this many tasks sleep under the tag."""
+        """Wait, in real time, until this many tasks sleep with the tag."""
         await self._until(lambda: len(self.waiting(tag)) >= count, f"{count} waiting at {tag!r}")
 
     async def fire(self, tag: str) -> None:
-        """Wait until a task sleeps under the tag, then move time just far enough to wake it."""
+        """Wait until a task sleeps with the tag, then move time just far enough to wake it."""
         await self.until_waiting(tag)
-        # Not `advance` by the difference: adding it back may fall short of `due` by a rounding error.
+        # Not `advance` by the difference, because a rounding error could end before `due`.
         await self._advance_to(max(self._elapsed, self.waiting(tag)[0].due))
 
     @contextmanager
     def trap(self, tag: str) -> Iterator[Trap]:
-        """Catch every task that starts to sleep under the tag while the block runs; at its end all go on."""
+        """Block every task that starts to sleep with the tag. At the end of the block all of them continue."""
         trap = Trap(self, tag)
         self._traps.setdefault(tag, []).append(trap)
         try:
@@ -215,7 +215,7 @@ class FakeClock:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise AssertionError(f"Nobody came: expected {what}, found {self.waiting()}.") from None
+            raise AssertionError(f"Timed out: expected {what}, found {self.waiting()}.") from None
 
     def _announce(self) -> None:
         self._changed.set()

@@ -1,4 +1,4 @@
-"""A fake of Anthropic's Messages API: scripted answers in its stream format, refusals where the real one refuses.
+"""A fake of Anthropic's Messages API: scripted answers in its stream format, and the refusals of the real server.
 
     fake = FakeAnthropic(api_key="sk-ant-test")
     fake.answer(
@@ -10,9 +10,9 @@
         ...
     assert fake.requests[1].body["messages"][-1]["role"] == "user"
 
-A request that breaks a rule (`fake_anthropic_checks`) is answered with status 400 and the text of the real server, and
-takes no answer from the script. Signatures are issued for what was thought and for everything said before it: send them
-back changed, or after another history, and they are refused.
+A request that breaks a rule (`fake_anthropic_checks`) gets status 400 with the message of the real server, and takes no
+answer from the script. A signature covers the thinking and everything before it: a changed signature, or one after
+another history, is refused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ERROR_TYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """`cites` are pages (url, title) that the text is said to come from."""
+    """A text block. `cites` are the cited pages (url, title)."""
 
     text: str
     cites: Sequence[tuple[str, str]] = ()
@@ -68,19 +68,19 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Thought and signed. An empty text is what models send when they are asked to omit it."""
+    """A thinking block with a signature. Models that are asked to omit their thinking send an empty text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """Thinking that only the server can read."""
+    """A thinking block that only the server can decrypt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a local tool. `input` as text goes out as it is, whether or not it is JSON."""
+    """A call of a local tool. `input` as text is sent unchanged, even if it is not JSON."""
 
     name: str
     input: Mapping[str, Any] | str = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A web search of the server's own. `found` are pages (url, title), or the code of an error; None: still open."""
+    """A web search by the server. `found` are the pages (url, title), or an error code; None if there is no result."""
 
     query: str
     found: Sequence[tuple[str, str]] | str | None = ()
@@ -98,7 +98,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class OtherBlock:
-    """Any block, as it is, with the deltas that follow it."""
+    """A block of any type, sent unchanged, with its deltas."""
 
     block: Json
     deltas: Sequence[Json] = ()
@@ -109,10 +109,10 @@ Block: TypeAlias = Text | Thinking | Redacted | Call | Search | OtherBlock
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response. The stop reason follows from the blocks unless it is given.
+    """One response. The stop reason is derived from the blocks unless it is given.
 
-    `start_usage` and `usage` are merged over the usual numbers of the first and the last event. `error` (type, message)
-    is sent in place of what comes after `events` events; without it, the stream ends there.
+    `start_usage` and `usage` override numbers in the first and the last event. The stream ends after `events` events,
+    with an error event if `error` (type, message) is set.
     """
 
     blocks: Sequence[Block] = ()
@@ -133,7 +133,7 @@ def error_body(status: int, message: str) -> Json:
 
 
 def failure(status: int, message: str, *, headers: Mapping[str, str] | None = None) -> Scenario:
-    """An answer with an error status, in Anthropic's form."""
+    """Return an error response in Anthropic's format."""
     return Scenario(status=status, body=error_body(status, message), headers=headers or {})
 
 
@@ -145,7 +145,7 @@ def model_info(
     thinking: Sequence[str] = ("adaptive", "disabled"),
     efforts: Sequence[str] = ("low", "medium", "high", "xhigh", "max"),
 ) -> Json:
-    """What the models endpoint says of a model. `thinking` are the types it accepts; none: it does not think."""
+    """Return the description of a model at the models endpoint. `thinking` are the accepted types, if it thinks."""
 
     def supported(names: Sequence[str], chosen: Sequence[str]) -> Json:
         return {name: {"supported": name in chosen} for name in names}
@@ -175,9 +175,9 @@ def model_info(
 
 
 class FakeAnthropic(FakeServer):
-    """The server. `binds_thinking` is what the newer models do: thinking is only taken back after the same history.
+    """The server. With `binds_thinking`, as for newer models, thinking is accepted only after the same history.
 
-    `window_tokens` is how much the model reads, where a token is `bytes_per_token` of the request's body.
+    `window_tokens` is the context window, where a token is `bytes_per_token` of the request's body.
     """
 
     def __init__(
@@ -204,20 +204,20 @@ class FakeAnthropic(FakeServer):
         self._calls = 0
 
     def answer(self, *answers: Answer | Scenario) -> None:
-        """Add to the script: each accepted request takes the next one."""
+        """Add answers to the script. Each accepted request takes the next one."""
         self._script.extend(answers)
 
     def offer(self, info: Json) -> None:
-        """Let the models endpoint know a model (see `model_info`); it answers 404 for all others."""
+        """Add a model to the models endpoint (see `model_info`). It answers 404 for all others."""
         self.pages[f"GET /v1/models/{info['id']}"] = Scenario(body=info)
 
     @property
     def remaining(self) -> int:
-        """Answers nobody has asked for yet."""
+        """The number of answers that were not requested yet."""
         return len(self._script) + super().remaining
 
     def events(self, answer: Answer, request: Json) -> list[Event]:
-        """The events of an answer to this request body. Signatures in it count as issued."""
+        """Return the events of an answer to this request body. Its signatures count as issued."""
         events = list(self._events(answer, request))
         if answer.events is None:
             return events
@@ -235,7 +235,7 @@ class FakeAnthropic(FakeServer):
         return None if fault is None else (400, error_body(400, fault))
 
     def _too_long(self, request: RecordedRequest) -> str | None:
-        """The prompt alone, and the prompt with the answer it asks for, must fit into the window."""
+        """Return the error if the prompt, or the prompt with the requested output, exceeds the window."""
         if self._window is None:
             return None
         read, wanted = count_tokens(request, self._bytes_per_token), request.body.get("max_tokens", 0)
@@ -288,7 +288,7 @@ class FakeAnthropic(FakeServer):
         yield _event("message_stop")
 
     def _blocks(self, block: Block, answer: Answer, request: Json) -> Iterator[tuple[Json, list[Json]]]:
-        """A block as it goes out: how it starts, and its deltas."""
+        """Return the start of a block and its deltas."""
         size = answer.delta_chars
         match block:
             case Text():
@@ -297,7 +297,7 @@ class FakeAnthropic(FakeServer):
                 yield {"type": "text", "text": ""}, deltas + cited
             case Thinking():
                 deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(block.text, size)]
-                # In one piece, as the real server sends it: the official client keeps only the last.
+                # In one piece, like the real server: the official client keeps only the last one.
                 signed = {"type": "signature_delta", "signature": self._issue(block.text, request)}
                 yield {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, signed]
             case Redacted():
@@ -321,7 +321,7 @@ class FakeAnthropic(FakeServer):
         return self._calls
 
     def _issue(self, thinking: str, request: Json) -> str:
-        """A signature for this thinking after this request."""
+        """Return a signature for this thinking after this request."""
         blocks = len(blocks_of(request))
         prefix = prefix_hash(request, blocks)
         number = len(self.issued).to_bytes(4)
@@ -347,7 +347,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _input_deltas(text: str, size: int) -> list[Json]:
-    # The first one is empty: the real server starts so.
+    # The first delta is empty, like that of the real server.
     return [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *_pieces(text, size)]]
 
 
@@ -374,7 +374,7 @@ def _found(call_id: str, found: Sequence[tuple[str, str]] | str) -> Json:
 
 
 def _whole(events: Sequence[Event]) -> Json:
-    """The message that the events make up, for requests that do not stream."""
+    """Return the message that results from the events, for requests without streaming."""
     message: Json = {}
     for name, event in events:
         if name == "message_start":

@@ -1,7 +1,7 @@
-"""The request rules of `FakeAnthropic`: what Anthropic's Messages API refuses, as far as a client can get it wrong.
+"""The request rules of `FakeAnthropic`: the mistakes of clients that Anthropic's Messages API refuses.
 
-Each rule returns the sentence of the real server, or None. The rules check requests as JSON, and do not depend on the
-code that built them.
+Each rule returns the error message of the real server, or None. The rules check requests as JSON, and do not depend on
+the code that built them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """A signature that was given out: for which thinking, and after how many blocks of which prefix."""
+    """An issued signature: its thinking, and the number of blocks and the hash of the prefix before it."""
 
     thinking: str
     blocks: int
@@ -33,7 +33,7 @@ class Issued:
 
 
 def blocks_of(body: Json) -> list[tuple[str, Json]]:
-    """All content blocks of the request with their roles. A string stands for one text block."""
+    """Return all content blocks of the request with their roles. A string counts as one text block."""
     return [(message["role"], block) for message in body.get("messages", ()) for block in content_of(message)]
 
 
@@ -43,7 +43,7 @@ def content_of(message: Json) -> list[Json]:
 
 
 def prefix_hash(body: Json, blocks: int) -> bytes:
-    """What thinking is bound to: model, system, tools and the first blocks, without cache marks."""
+    """Return the hash to which thinking is bound: of model, system, tools and the first blocks, without cache marks."""
     head = [body.get("model"), body.get("system"), body.get("tools")]
     said = [[role, block] for role, block in blocks_of(body)[:blocks]]
     return hashlib.sha256(_encoder.encode(_unmarked([head, said]))).digest()
@@ -58,7 +58,7 @@ def _unmarked(value: Any) -> Any:
 def find_fault(
     body: Any, headers: Mapping[str, str], *, issued: Mapping[str, Issued], binds_thinking: bool
 ) -> str | None:
-    """The first rule that the request breaks."""
+    """Return the error message of the first rule that the request breaks."""
     if not isinstance(body, dict):
         return "The request body is not valid JSON."
     rules = (
@@ -139,7 +139,7 @@ def _marks(body: Json) -> Iterator[str]:
 
 
 def _tools(body: Json) -> Iterator[str]:
-    """Calls have unique ids, and the next message starts with their results, all of them and no others."""
+    """Check tool calls: ids are unique, and the next message starts with exactly their results."""
     seen: set[str] = set()
     waiting: list[str] = []
     for number, message in enumerate(_joined(body)):
@@ -172,7 +172,7 @@ def _without_results(number: int, ids: Sequence[str]) -> str:
 
 
 def _joined(body: Json) -> list[Json]:
-    """The messages with neighbours of one role put together, as the server reads them."""
+    """Return the messages with consecutive messages of one role merged, as on the server."""
     joined: list[Json] = []
     for message in body["messages"]:
         if joined and joined[-1]["role"] == message["role"]:
@@ -183,7 +183,7 @@ def _joined(body: Json) -> list[Json]:
 
 
 def _server_tools(body: Json) -> Iterator[str]:
-    """Results of the server's own tools follow their calls; only what the server can still finish may be open."""
+    """Check server tools: results follow their calls, and only calls that the server can still finish have none."""
     open_calls: dict[str, str] = {}
     messages = _joined(body)
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
@@ -196,7 +196,7 @@ def _server_tools(body: Json) -> Iterator[str]:
                 yield f"messages.{number}: unexpected `tool_use_id` found in `{block['type']}` blocks."
         is_newest = bool(answers) and number == answers[-1]
         goes_on = number == len(messages) - 1 or any(block["type"] == "tool_use" for block in content)
-        # One that stands beside local calls is finished in the response to their results.
+        # A server call next to local calls is finished in the response to their results.
         is_next = number + 2 < len(messages) and any(block["type"] == "tool_use" for block in content)
         if message["role"] == "assistant" and open_calls and not (is_newest and goes_on) and not is_next:
             name, call_id = next((name, call_id) for call_id, name in open_calls.items())
@@ -229,7 +229,7 @@ def _binding(body: Json, issued: Mapping[str, Issued]) -> Iterator[str]:
         known = issued.get(block.get("signature") or block.get("data") or "")
         if known is None or block["type"] not in ("thinking", "redacted_thinking"):
             continue
-        # Between the prefix and the thinking stands nothing but earlier blocks of the same answer.
+        # Between the prefix and the thinking there are only earlier blocks of the same answer.
         is_own = place >= known.blocks and all(role == "assistant" for role, _ in blocks[known.blocks : place])
         if not is_own or prefix_hash(body, known.blocks) != known.prefix:
             yield "A `thinking` block is bound to a different conversation: the content before it was changed."

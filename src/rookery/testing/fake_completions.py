@@ -1,11 +1,11 @@
-"""A fake Chat Completions server: it refuses what real ones refuse, and answers in the dialects of many.
+"""A fake Chat Completions server: it refuses the requests that real servers refuse, and imitates many of them.
 
     fake = FakeCompletions(api_key="sk-test", style=Style(usage="cumulative", reasoning="reasoning"))
     fake.enqueue(Answer(text="Hello", calls=(FakeCall("read_file", '{"path":"a"}'),)))
     async with fake.listening() as base_url: ...
 
-An `Answer` is what the model says; a `Style` is how the server says it. A `Scenario` in the queue goes out as it is,
-for errors and broken connections. Requests are in `fake.requests`.
+An `Answer` is the output of the model; a `Style` is the format of the server. A `Scenario` in the queue is sent
+unchanged, for errors and broken connections. Requests are in `fake.requests`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FakeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeUsage:
-    """`prompt` and `completion` as this wire counts: cached tokens and reasoning are parts of them."""
+    """Token counts. `prompt` includes cached tokens, and `completion` includes reasoning, as in this wire."""
 
     prompt: int = 100
     completion: int = 20
@@ -69,7 +69,7 @@ class Answer:
     citations: Sequence[tuple[str, str]] = ()
     usage: FakeUsage = FakeUsage()
     finish_reason: str | None = None
-    """None is what fits: `tool_calls` with calls, else `stop`."""
+    """None chooses it: `tool_calls` with calls, else `stop`."""
 
     @property
     def reason(self) -> str:
@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How a server tells an answer. The defaults are OpenAI's own ways; each other value is seen on a real server."""
+    """The format of a server's answers. The defaults are OpenAI's; each other value occurs on a real server."""
 
     usage: Literal["own chunk", "finish chunk", "before finish", "cumulative", "choice", "groq", "missing"] = (
         "own chunk"
@@ -96,9 +96,9 @@ class Style:
 
 
 class FakeCompletions:
-    """The server. `signs`: calls carry thought signatures, and calls of the current turn must bring them back.
+    """The server. With `signs`, calls have thought signatures, and requests must return those of the current turn.
 
-    `window_tokens` is how much prompt and answer may have together, at `bytes_per_token` of the request's body.
+    `window_tokens` is the limit for prompt and answer together, where a token is `bytes_per_token` of the body.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class FakeCompletions:
 
     @property
     def remaining(self) -> int:
-        """Answers nobody has asked for yet."""
+        """The number of answers that were not requested yet."""
         return len(self._queue)
 
     async def received(self, count: int = 1) -> None:
-        """Wait until so many requests have arrived in total."""
+        """Wait until this many requests have arrived in total."""
         await self.server.received(count)
 
     def enqueue(self, *answers: Answer | Scenario) -> None:
@@ -155,7 +155,7 @@ class FakeCompletions:
         return None if problem is None else (400, error_body(400, problem))
 
     def _too_long(self, request: RecordedRequest) -> str | None:
-        """Prompt and answer share one window, as at OpenAI and vLLM."""
+        """Return the error if prompt and answer exceed the window, which they share, as at OpenAI and vLLM."""
         if self._window is None:
             return None
         read = count_tokens(request, self._bytes_per_token)
@@ -184,7 +184,7 @@ class FakeCompletions:
     def _numbered(self, answer: Answer, number: int) -> Answer:
         calls = []
         for index, call in enumerate(answer.calls):
-            # Only the first call of a step is signed, as Google does it.
+            # Only the first call of a step is signed, as at Google.
             signature = f"sig-{number}" if self._signs and index == 0 else call.signature
             if signature:
                 self._issued.add(signature)
@@ -201,11 +201,11 @@ class FakeCompletions:
         return None
 
 
-# What real servers refuse
+# Requests that real servers refuse
 
 
 def find_problem(body: Json) -> str | None:
-    """What is wrong with a request, in the words of the real server; None when it would be taken."""
+    """Return the error message of the real server for a request; None if it is valid."""
     if not isinstance(body, dict):
         return "We could not parse the JSON body of your request."
     if not isinstance(body.get("model"), str) or not body["model"]:
@@ -233,7 +233,7 @@ def _tools_problem(body: Mapping[str, Json]) -> str | None:
 
 
 def _pairing_problem(messages: Sequence[Json]) -> str | None:
-    """Every call is answered, once, by tool messages that follow it directly."""
+    """Check that each call has exactly one result in the tool messages directly after it."""
     open_ids: list[str] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
@@ -277,11 +277,11 @@ def _content_problem(messages: Sequence[Json]) -> str | None:
     return None
 
 
-# How answers go out
+# The format of answers
 
 
 def document(answer: Answer, model: str) -> Json:
-    """The answer of a server that was not asked to stream, or ignores it."""
+    """Return the answer as one document, for requests without streaming and servers that ignore it."""
     message: dict[str, Json] = {"role": "assistant", "content": answer.text or None, "refusal": answer.refusal or None}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
@@ -304,7 +304,7 @@ def document(answer: Answer, model: str) -> Json:
 
 
 def events(answer: Answer, style: Style, *, model: str) -> list[ScriptedEvent]:
-    """The whole stream of an answer."""
+    """Return the whole stream of an answer."""
     chunks = list(_chunks(answer, style, model))
     if style.usage == "cumulative":
         _count_up(chunks, answer, style)
@@ -313,18 +313,18 @@ def events(answer: Answer, style: Style, *, model: str) -> list[ScriptedEvent]:
 
 
 def error_event(message: str, *, code: str | int | None = None, named: bool = False) -> ScriptedEvent:
-    """A failure in the middle of a stream."""
+    """Return an error event in the middle of a stream."""
     return ("error" if named else "", {"error": {"message": message, "code": code}})
 
 
 def stream_bytes(scripted: Sequence[ScriptedEvent]) -> bytes:
-    """The body of a stream, for tests that cut it themselves."""
+    """Return the body of a stream, for tests that cut it themselves."""
     return b"".join(encode_event(event) for event in scripted if isinstance(event, bytes | tuple))
 
 
 @dataclass(slots=True)
 class _Maker:
-    """Makes chunks that differ in their delta only."""
+    """Creates chunks that differ only in their delta."""
 
     model: str
 
@@ -381,7 +381,7 @@ def _last_chunks(answer: Answer, style: Style, *, make: _Maker, usage: Json) -> 
 
 
 def _count_up(chunks: list[dict[str, Json]], answer: Answer, style: Style) -> None:
-    """Usage on every chunk, growing to the full figures at the last."""
+    """Add usage to every chunk, growing to the full numbers in the last."""
     for number, chunk in enumerate(chunks, start=1):
         completion = answer.usage.completion * number // len(chunks)
         chunk["usage"] = _usage(replace(answer.usage, completion=completion), style)

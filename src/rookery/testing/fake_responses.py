@@ -1,4 +1,4 @@
-"""A fake of OpenAI's Responses API: scripted answers out, and the real server's refusals for what it would not take.
+"""A fake of OpenAI's Responses API: scripted answers, and the refusals of the real server.
 
     fake = FakeResponses(api_key="sk-test")
     fake.answer(Reasoning(summaries=("Look first.",)), FunctionCall(name="read_file", arguments='{"path": "a"}'))
@@ -6,10 +6,10 @@
     async with fake.listening() as base_url:  # POST {base_url}/v1/responses
         ...
 
-What it remembers of its own answers is what makes it strict: reasoning must come back with the encrypted content that
-was issued and with the item that followed it, an item must come back with its reasoning, calls and outputs must pair
-up, and an id it never gave out is unknown. The texts of the refusals are those of the real server, because clients
-decide by them how to repair a history.
+It remembers its own answers and checks histories strictly. Reasoning must be returned with the issued encrypted content
+and with the item that followed it, an item must be returned with its reasoning, each call needs its output, and an id
+that was not issued is unknown. The error messages are those of the real server, because clients use them to decide how
+to repair a history.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _SAMPLING = ("temperature", "top_p")
 
 
 def say(*parts: str, phase: str | None = None) -> Text:
-    """A message of these content parts."""
+    """Return a message with these content parts."""
     return Text(parts=parts, phase=phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """An item this server gave out, and its neighbours of the same answer when one of the two is reasoning."""
+    """An issued item, and its neighbors in the same answer if one of the two is reasoning."""
 
     item: Mapping[str, Any]
     reasoning_id: str | None = None
@@ -70,7 +70,7 @@ class Issued:
 
 
 class _Refused(Exception):
-    """The request is answered with 400."""
+    """Raised to answer a request with 400."""
 
     def __init__(self, message: str, *, code: str | None = None, param: str = "input") -> None:
         super().__init__(message)
@@ -80,10 +80,10 @@ class _Refused(Exception):
 
 
 class FakeResponses(FakeServer):
-    """A `FakeServer` that knows the Responses protocol. `issued` has every item it gave out, by id.
+    """A `FakeServer` for the Responses protocol. `issued` has every issued item by its id.
 
-    `is_strict=False` takes every history. `reasons` is whether the model reasons: one that does refuses sampling.
-    `window_tokens` is how much the model reads, at `bytes_per_token` of the request's body; a refusal names no number.
+    `is_strict=False` accepts every history. With `reasons`, the model reasons and refuses sampling parameters.
+    `window_tokens` is the context window, where a token is `bytes_per_token` of the body; refusals name no number.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class FakeResponses(FakeServer):
         is_whole: bool = False,
         **scenario: Json,
     ) -> list[Event]:
-        """Queue an answer of these items; gives its events in order.
+        """Queue an answer with these items. Return its events in order.
 
-        `piece` is the length of a delta. `is_whole` answers with one JSON document, as servers do that ignore
-        `stream`. What is left over goes to the `Scenario` (pacing, faults, headers).
+        `piece` is the length of a delta. `is_whole` answers with one JSON document, like servers that ignore `stream`.
+        Other arguments are passed to the `Scenario` (pacing, faults, headers).
         """
         script = Script(f"resp_{next(self._ids):04d}", self.model, self._ids, piece)
         script.write(outputs, tokens or Tokens(), ending or Ending())
@@ -193,7 +193,7 @@ class FakeResponses(FakeServer):
                 )
 
     def _check_origins(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Items with an id are the server's own; each must be one, and stand beside the neighbour it depends on."""
+        """Check items with an id: each must have been issued, and must be next to the item that it depends on."""
         for before, item, after in zip((None, *items), items, (*items[1:], None), strict=False):
             if (item_id := item.get("id")) is None:
                 continue
@@ -221,7 +221,7 @@ def _check_reasoning(item: Mapping[str, Any], issued: Issued) -> None:
 
 
 def _check_preceded(item: Mapping[str, Any], *, before: Mapping[str, Any] | None, issued: Issued) -> None:
-    """Nothing that came out of reasoning goes without it, and a search goes with reasoning only."""
+    """Check that items that followed reasoning are sent with it, and searches only with reasoning."""
     if issued.reasoning_id is None and item["type"] != "web_search_call":
         return
     if before is not None and before.get("id") is not None and before["id"] == issued.reasoning_id:
@@ -233,7 +233,7 @@ def _check_preceded(item: Mapping[str, Any], *, before: Mapping[str, Any] | None
 
 
 def _check_forms(items: Sequence[Mapping[str, Any]]) -> None:
-    """What assistants said is output, what others said is input."""
+    """Check that assistant messages have output parts and other messages have input parts."""
     for place, item in enumerate(items):
         content = item.get("content")
         if item.get("type", "message") != "message" or not isinstance(content, list):
@@ -263,7 +263,7 @@ def _check_unique(items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _check_pairs(items: Sequence[Mapping[str, Any]]) -> None:
-    """Every call has one output behind it, every output a call before it."""
+    """Check that each call has one output after it, and each output a call before it."""
     called: set[str] = set()
     answered: set[str] = set()
     for item in items:

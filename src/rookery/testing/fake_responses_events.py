@@ -1,6 +1,6 @@
-"""Scripted answers as the events of an OpenAI Responses stream, numbered and complete as the real server sends them.
+"""Scripted answers as the events of an OpenAI Responses stream, numbered and complete like those of the real server.
 
-The ids of one answer are made here; who issued what is remembered by `fake_responses`.
+The ids of an answer are created here; `fake_responses` remembers which ids were issued.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """Thoughts: summaries for people, raw text as open models show it, and the encrypted form unless switched off."""
+    """Reasoning: summaries, raw text as of open models, and the encrypted content unless it is disabled."""
 
     summaries: tuple[str, ...] = ()
     text: str = ""
@@ -57,7 +57,7 @@ Output: TypeAlias = Text | Refusal | Reasoning | FunctionCall | WebSearch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What the answer claims to have used; `read` counts everything, cached or not."""
+    """The token counts of the answer. `read` includes cached tokens."""
 
     read: int = 20
     cached: int = 0
@@ -68,7 +68,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an answer ends: in good order, or with one of these. What ends early leaves its last item open.
+    """The end of an answer: complete, or one of these. If it ends early, its last item is incomplete.
 
     `incomplete` is a reason (`max_output_tokens`, `content_filter`); `failed` and `error` are a code and a text, sent
     as `response.failed` and as an `error` event.
@@ -85,7 +85,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Script:
-    """One answer on its way to becoming events."""
+    """Writes one answer as events."""
 
     response_id: str
     model: str
@@ -105,7 +105,7 @@ class Script:
         self._end(tokens, ending)
 
     def document(self, tokens: Tokens) -> dict[str, Any]:
-        """The whole answer as a server that does not stream gives it."""
+        """Return the whole answer as one document, like a server without streaming."""
         return self._response("completed", usage=_usage(tokens))
 
     def _end(self, tokens: Tokens, ending: Ending) -> None:
@@ -160,7 +160,7 @@ class Script:
         self._say("response.output_item.done", output_index=index, item=item)
 
     def _write_open_item(self, index: int, output: Output, *, is_open: bool) -> dict[str, Any]:
-        """Everything of an item but its end; gives what the end will say."""
+        """Write an item except for its end. Return the content of the end event."""
         match output:
             case Text() | Refusal():
                 return self._write_message(index, output, is_open=is_open)
@@ -229,7 +229,7 @@ class Script:
     def _write_reasoning(self, index: int, output: Reasoning, *, is_open: bool) -> dict[str, Any]:
         item_id = self._id("rs")
         item: dict[str, Any] = {"id": item_id, "type": "reasoning", "summary": []}
-        # The real server shows a beginning of the encrypted content here, which is of no use for a replay.
+        # The real server sends the beginning of the encrypted content here, which cannot be replayed.
         early = {"encrypted_content": f"begin-{item_id}"} if output.is_encrypted else {}
         self._say("response.output_item.added", output_index=index, item=item | early)
         place = {"item_id": item_id, "output_index": index}
@@ -283,7 +283,7 @@ class Script:
 
 
 def with_stale_events(events: Sequence[Event], every: int = 3) -> list[ScriptedEvent]:
-    """The events with every so manieth sent again later, as after a hiccup: numbers go back, and must be ignored."""
+    """Repeat every n-th event later, as after a network problem. Clients must ignore events with older numbers."""
     sent: list[ScriptedEvent] = []
     for number, event in enumerate(events):
         if number and number % every == 0:

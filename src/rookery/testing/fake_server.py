@@ -10,9 +10,9 @@
         ...
     assert fake.requests[0].body["stream"] is True
 
-Each request takes the next scenario; what a fake provider knows of its protocol goes into `validate` (refuse a request
-as the real server would) and `respond` (make up an answer when the queue is empty). The socket server is written here,
-byte by byte, because no HTTP library lets a test break its framing; over ASGI a broken connection is an exception.
+Each request takes the next scenario. A fake provider implements its protocol in `validate` (refuses a request like the
+real server) and `respond` (creates an answer if the queue is empty). The package has its own socket server, because no
+HTTP library lets a test break the framing. Over ASGI, a broken connection is an exception.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ import msgspec
 
 from rookery.testing.fake_socket import Connection, serve
 
-# A JSON value as Python has it.
+# A JSON value in Python.
 Json: TypeAlias = Any
 
-# A named event (the name may be empty) and its payload, or bytes as they go out, or something to wait for.
+# A named event (the name may be empty) with its payload, raw bytes, or an event to wait for.
 ScriptedEvent: TypeAlias = tuple[str, Json] | bytes | asyncio.Event
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,21 +43,20 @@ _AUTH_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 
 class Fault(StrEnum):
-    """The fault of the connection once `after_bytes` of the body are sent."""
+    """A fault of the connection after `after_bytes` of the body."""
 
     RESET = "reset"  # TCP reset
-    CUT = "cut"  # closed in the middle of the answer: HTTP itself is incomplete
-    END = "end"  # closed as if the answer were complete: only the protocol inside can tell
+    CUT = "cut"  # closed in the middle of the answer: the HTTP response is incomplete
+    END = "end"  # closed as if the answer were complete: only the stream format shows that it is not
     STALL = "stall"  # nothing more is sent until the client leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One answer: events, or `body` as one document.
+    """One answer: events, or one document in `body`.
 
-    `events_per_second` paces: groups of `burst` events go out together, at that average rate. `packet_bytes` cuts the
-    body into pieces of that size, whatever they cut in two. `after_bytes=None` lets a fault strike before the status
-    line; 0 strikes after the headers.
+    With `events_per_second`, groups of `burst` events are sent at that average rate. `packet_bytes` splits the body
+    into pieces of that size. With `after_bytes=None`, a fault occurs before the status line; with 0, after the headers.
     """
 
     events: Sequence[ScriptedEvent] = ()
@@ -78,7 +77,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """A request as it arrived. The key stands alone, so that `headers` can be printed and compared."""
+    """A received request. The key is separate, so that `headers` can be printed and compared."""
 
     method: str
     path: str
@@ -89,7 +88,7 @@ class RecordedRequest:
     raw: bytes
     body: Json
     left: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
-    """Set when the client goes away before the answer is complete (real sockets only)."""
+    """Set when the client disconnects before the answer is complete (real sockets only)."""
 
 
 Validate: TypeAlias = Callable[[RecordedRequest], tuple[int, Json] | None]
@@ -98,7 +97,7 @@ ErrorBody: TypeAlias = Callable[[int, str], Json]
 
 
 def failure(status: int, message: str, *, retry_after: str | None = None, code: str | None = None) -> Scenario:
-    """An error answer in the form most providers share."""
+    """Return an error response in the format of most providers."""
     headers = {} if retry_after is None else {"retry-after": retry_after}
     return Scenario(status=status, body=error_body(status, message, code=code), headers=headers)
 
@@ -109,12 +108,12 @@ def error_body(status: int, message: str, *, code: str | None = None) -> Json:
 
 
 def count_tokens(request: RecordedRequest, bytes_per_token: float) -> int:
-    """What a model with a window counts of a request: all of its body, at so many bytes a token."""
+    """Return the number of tokens of a request: the size of its body, divided by `bytes_per_token`."""
     return int(len(request.raw) / bytes_per_token)
 
 
 def encode_event(event: tuple[str, Json] | bytes) -> bytes:
-    """A server-sent event as bytes. Text and bytes as payload go out as they are, all else as JSON."""
+    """Encode a server-sent event. A payload of text or bytes is sent unchanged, any other as JSON."""
     if isinstance(event, bytes):
         return event
     name, payload = event
@@ -125,10 +124,10 @@ def encode_event(event: tuple[str, Json] | bytes) -> bytes:
 
 
 class FakeServer:
-    """Answers requests from a queue of scenarios and remembers them. Callable as an ASGI application.
+    """Answers requests from a queue of scenarios and records the requests. Also an ASGI application.
 
-    Order of a request: recorded, key checked, `pages` (fixed answers by "GET /path"), `validate`, queue, `respond`.
-    A refused request takes no scenario from the queue.
+    A request is recorded first. Then come the check of the key, `pages` (fixed answers by "GET /path"), `validate`, the
+    queue, and `respond`. A refused request takes no scenario from the queue.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class FakeServer:
         if self._queue:
             return self._queue.popleft()
         answer = self._respond(request) if self._respond is not None else None
-        # Not retryable: a client that tried again would turn one forgotten scenario into a test that hangs.
+        # Not retryable: with retries, a forgotten scenario would make the test hang.
         return answer or Scenario(
             status=500,
             body=self._error_body(500, "The fake server has no scenario left for this request."),
@@ -258,7 +257,7 @@ def _parsed(raw: bytes) -> Json:
 
 
 async def _pieces(scenario: Scenario) -> AsyncIterator[bytes]:
-    """The body in the pieces and at the pace it goes out, as far as a fault lets it."""
+    """Yield the pieces of the body at their pace, up to the fault."""
     left = scenario.after_bytes if scenario.fault is not None else None
     async for data in _paced(scenario):
         size = scenario.packet_bytes or len(data) or 1
@@ -285,7 +284,7 @@ async def _paced(scenario: Scenario) -> AsyncIterator[bytes]:
             await event.wait()
             continue
         if scenario.events_per_second and sent and sent % scenario.burst == 0:
-            # Against the start, not the last event: a slow reader must not lower the rate for good.
+            # Relative to the start, not to the last event: a slow reader must not lower the rate permanently.
             await asyncio.sleep(max(0.0, started + sent / scenario.events_per_second - loop.time()))
         yield encode_event(event)
         sent += 1
@@ -298,7 +297,7 @@ def _document(body: Json) -> bytes:
 
 
 async def _answer_socket(scenario: Scenario, headers: Mapping[str, str], *, connection: Connection) -> bool:
-    """Send the answer; whether the connection can take another request."""
+    """Send the answer. Return whether the connection can take another request."""
     if scenario.fault is not None and scenario.after_bytes is None:
         return await _strike(scenario.fault, connection)
     length = len(_document(scenario.body)) if scenario.body is not None else None

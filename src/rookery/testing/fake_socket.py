@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server whose framing a test can break: reset, cut at any byte, stall.
 
-It reads what well-behaved clients send (Content-Length or chunked bodies, kept-alive connections, no pipelining) and
-writes exactly what it is told.
+It supports Content-Length and chunked request bodies and keep-alive connections, without pipelining. It writes exactly
+the given bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_HEAD_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request, read to its last byte."""
+    """A complete request."""
 
     method: str
     target: str
@@ -64,7 +64,7 @@ class Connection:
             return None
 
     async def start_response(self, status: int, headers: Mapping[str, str], *, length: int | None) -> None:
-        """Status line and headers. Without a length the body is chunked, one chunk for each `send_body`."""
+        """Send the status line and headers. Without a length the body is chunked, one chunk for each `send_body`."""
         self._chunked = length is None
         framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
         lines = [f"HTTP/1.1 {status} {_phrase(status)}", *(f"{k}: {v}" for k, v in headers.items()), framing, "", ""]
@@ -78,7 +78,7 @@ class Connection:
             await self._write(b"0\r\n\r\n")
 
     def reset(self) -> None:
-        """Drop the connection the hard way: a zero linger time makes the kernel send RST instead of FIN."""
+        """Reset the connection: with a linger time of zero, the kernel sends RST instead of FIN."""
         peer = self._writer.get_extra_info("socket")
         with suppress(OSError):  # the client closed it meanwhile
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -107,9 +107,9 @@ class Connection:
 
 @asynccontextmanager
 async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[int]:
-    """Listen on a free loopback port; `handle` gets every connection. Leaving the block ends all of them.
+    """Listen on a free loopback port and call `handle` for every connection. All connections end with the block.
 
-    Exceptions of a handler are raised here at the end: a test must not pass because only its server failed.
+    Exceptions of a handler are raised at the end: a test must not pass if its server failed.
     """
     tasks: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []
@@ -125,7 +125,7 @@ async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterato
             await handle(connection)
             await connection.close()
         except BaseException:
-            # A client that does not read would hold an orderly close back for ever.
+            # Aborted, because a close would wait forever for a client that does not read.
             connection.reset()
             raise
 
@@ -157,4 +157,4 @@ def _phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "Unknown"  # 529, which one provider made up
+        return "Unknown"  # a non-standard status, such as 529

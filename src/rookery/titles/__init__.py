@@ -1,1 +1,1 @@
-"""Short texts about a chat that a model writes: titles, turn labels, summaries."""
+"""Short texts about chats, written by a model: titles, turn labels and summaries."""

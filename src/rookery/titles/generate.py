@@ -1,7 +1,6 @@
-"""Generation of short texts about a chat: titles, turn labels, summaries.
+"""Generation of short texts about chats: titles, turn labels and summaries.
 
-Each call asks for a small object, checks the answer by the rules in `domain.chat.titles`, and is bounded in time. A
-failing or verbose model is not an error: the caller keeps the old text.
+Each call requests a small object, checks the answer by the rules in `domain.chat.titles`, and has a time limit.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
 
 T = TypeVar("T", bound=BaseModel)
 
-# A model that always reasons spends tokens before it answers.
+# Added to the output limit of models that reason before they answer.
 THINKING_TOKENS = 4096
 TITLE_SECONDS, LABEL_SECONDS, SUMMARY_SECONDS = 30.0, 30.0, 60.0
 TITLE_TOKENS, LABEL_TOKENS, SUMMARY_TOKENS = 256, 64, 512
@@ -60,77 +59,77 @@ class Summary(BaseModel):
     summary: str = Field(description="At most six sentences.")
 
 
-class Quick(msgspec.Struct, frozen=True):
-    """A text that passed its check, or None; `usage` is the cost in either case."""
+class ShortText(msgspec.Struct, frozen=True):
+    """A generated text; None if the answer failed the check. `usage` is set in both cases."""
 
     text: str | None
     usage: Usage
 
 
 class Build(Protocol):
-    """Makes the call. Turns use the same function, with all options of the model's config."""
+    """Makes the call for a prompt, with the options of the model config."""
 
     def __call__(self, prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call: ...
 
 
 def plain_call(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
-    """Make a call for models without a config."""
+    """Return a call without options, for models without a config."""
     return Call(prompt=prompt, purpose=purpose, max_output_tokens=max_output_tokens)
 
 
-async def make_title(model: LanguageModel, request: str, *, build: Build = plain_call) -> Quick:
-    """Return a title for a chat with this text."""
+async def make_title(model: LanguageModel, request: str, *, build: Build = plain_call) -> ShortText:
+    """Return a title for a chat whose first message is `request`."""
     text = titles.head_and_tail(request, TITLE_INPUT)
-    asking = _Asking(TITLE_RULES, text, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS)
-    found = await _ask(
+    title_request = _TextRequest(TITLE_RULES, text, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS)
+    found = await _generate(
         model,
-        asking,
+        title_request,
         Title,
         build=build,
         from_text=lambda said: Title(title=said) if _is_plain(said) and titles.clean_title(said) else None,
     )
-    return Quick(titles.clean_title(found.value.title), found.usage)
+    return ShortText(titles.clean_title(found.value.title), found.usage)
 
 
 async def make_label(
     model: LanguageModel, *, title: str, state: str, last_answer: str, build: Build = plain_call
-) -> Quick:
-    """Return a label for a turn that ended. Without enough text, the model is not called."""
+) -> ShortText:
+    """Return a label for a turn that ended. The model is not called if the last answer is empty."""
     if not last_answer.strip():
-        return Quick(titles.FINISHED_LABEL, Usage())
+        return ShortText(titles.FINISHED_LABEL, Usage())
     text = f"Title: {title}\nState: {state}\n\n{titles.head_and_tail(last_answer, LABEL_INPUT)}"
-    asking = _Asking(LABEL_RULES, text, purpose=Purpose.LABEL, tokens=LABEL_TOKENS, seconds=LABEL_SECONDS)
-    found = await _ask(
+    request = _TextRequest(LABEL_RULES, text, purpose=Purpose.LABEL, tokens=LABEL_TOKENS, seconds=LABEL_SECONDS)
+    found = await _generate(
         model,
-        asking,
+        request,
         Label,
         build=build,
         from_text=lambda said: Label(label=said) if _is_plain(said) and titles.clean_label(said) else None,
     )
-    return Quick(titles.clean_label(found.value.label) or titles.FINISHED_LABEL, found.usage)
+    return ShortText(titles.clean_label(found.value.label) or titles.FINISHED_LABEL, found.usage)
 
 
-async def make_summary(model: LanguageModel, turns: list[tuple[str, str]], *, build: Build = plain_call) -> Quick:
-    """Return a summary of (speaker, text) pairs; None when it exceeds its bounds, so that the old one stays."""
-    # In a thread: a chat may have thousands of turns.
+async def make_summary(model: LanguageModel, turns: list[tuple[str, str]], *, build: Build = plain_call) -> ShortText:
+    """Return a summary of (speaker, text) pairs."""
+    # This runs in a thread, because a chat may have thousands of turns.
     text = await asyncio.to_thread(titles.transcript, turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
-    asking = _Asking(SUMMARY_RULES, text, purpose=Purpose.SUMMARY, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS)
-    found = await _ask(
+    request = _TextRequest(SUMMARY_RULES, text, purpose=Purpose.SUMMARY, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS)
+    found = await _generate(
         model,
-        asking,
+        request,
         Summary,
         build=build,
         from_text=lambda said: Summary(summary=said) if _is_plain(said) and titles.clean_summary(said) else None,
     )
-    return Quick(titles.clean_summary(found.value.summary), found.usage)
+    return ShortText(titles.clean_summary(found.value.summary), found.usage)
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether an answer is one line of plain text, and not a malformed object."""
+    """Return whether an answer is one line of plain text and not an invalid object."""
     return bool(text) and len(text.splitlines()) == 1 and text[0] not in "{[<`"
 
 
-class _Asking(msgspec.Struct, frozen=True):
+class _TextRequest(msgspec.Struct, frozen=True):
     rules: str
     text: str
     purpose: Purpose
@@ -138,29 +137,29 @@ class _Asking(msgspec.Struct, frozen=True):
     seconds: float
 
 
-async def _ask(
-    model: LanguageModel, asking: _Asking, schema: type[T], *, build: Build, from_text: Callable[[str], T | None]
+async def _generate(
+    model: LanguageModel, request: _TextRequest, schema: type[T], *, build: Build, from_text: Callable[[str], T | None]
 ) -> ObjectResult[T]:
-    """Ask for the object within the time. Raises what `generate_object` raises, and TimeoutError."""
+    """Generate the object. Raise the errors of `generate_object`, or `TimeoutError`."""
     caps = model.caps
     effort = _least_effort(caps)
     prompt = Prompt(
         (
-            PromptMessage(role=Role.SYSTEM, parts=(PromptText(asking.rules),)),
-            PromptMessage(role=Role.USER, parts=(PromptText(asking.text),)),
+            PromptMessage(role=Role.SYSTEM, parts=(PromptText(request.rules),)),
+            PromptMessage(role=Role.USER, parts=(PromptText(request.text),)),
         )
     )
-    tokens = asking.tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0)
-    call = build(prompt, purpose=asking.purpose, max_output_tokens=tokens)
-    # A config's options for sampling and reasoning are meant for answers; a short text needs neither.
+    tokens = request.tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0)
+    call = build(prompt, purpose=request.purpose, max_output_tokens=tokens)
+    # The config's options for sampling and reasoning are for answers and are replaced here.
     temperature = 0.0 if caps.sampling else None
     call = msgspec.structs.replace(call, temperature=temperature, top_p=None, top_k=None, effort=effort)
-    async with asyncio.timeout(asking.seconds):
+    async with asyncio.timeout(request.seconds):
         return await generate_object(model, call, schema, from_text=from_text)
 
 
 def _least_effort(caps: Capabilities) -> Effort | None:
-    """Return the lowest effort the model supports, none if possible: short texts need no reasoning."""
+    """Return the lowest effort that the model supports, because short texts need no reasoning."""
     if caps.thinking.disabled or caps.thinking.between_tools:
         return Effort.NONE
     order = list(Effort)
@@ -168,5 +167,5 @@ def _least_effort(caps: Capabilities) -> Effort | None:
 
 
 def _thinks(caps: Capabilities, effort: Effort | None) -> bool:
-    """Return whether the model may still reason, which has to fit into the same limit as its answer."""
+    """Return whether the model may reason, which counts toward the output limit."""
     return caps.thinking.always_on or (caps.reasoning_model and effort is not Effort.NONE)

@@ -1,4 +1,4 @@
-"""ask_user_question: on a plan turn, asks the user to decide; the turn ends with the question."""
+"""The tool ask_user_question, for planning turns: it asks the user to decide, and ends the turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tools() -> list[Tool]:
 
 async def ask_user_question(ctx: ToolContext, given: AskUserQuestion) -> ToolOutput:
     if not 1 <= len(given.questions) <= MAX_QUESTIONS:
-        raise Refused(f"Ask 1 to {MAX_QUESTIONS} questions; these are {len(given.questions)}.")
+        raise Refused(f"Ask 1 to {MAX_QUESTIONS} questions, not {len(given.questions)}.")
     for place, question in enumerate(given.questions):
         _check(question, f"questions[{place}]")
     return ToolOutput({"questions": msgspec.to_builtins(given.questions)})
@@ -53,11 +53,11 @@ async def ask_user_question(ctx: ToolContext, given: AskUserQuestion) -> ToolOut
 def _check(question: Question, where: str) -> None:
     if not MIN_OPTIONS <= len(question.options) <= MAX_OPTIONS:
         found = len(question.options)
-        raise Refused(f"`{where}.options` has {found}; a question has {MIN_OPTIONS} to {MAX_OPTIONS} options.")
+        raise Refused(f"`{where}.options` has {found} entries; a question needs {MIN_OPTIONS} to {MAX_OPTIONS}.")
     texts = {f"{where}.header": question.header, f"{where}.question": question.question}
     for number, option in enumerate(question.options):
         texts[f"{where}.options[{number}].label"] = option.label
         texts[f"{where}.options[{number}].description"] = option.description
     blank = [name for name, text in texts.items() if not text.strip()]
     if blank:
-        raise Refused(f"`{blank[0]}` is blank. Say what the user should read there.")
+        raise Refused(f"`{blank[0]}` is blank. Write the text that the user should read there.")

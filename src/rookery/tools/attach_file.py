@@ -1,6 +1,6 @@
-"""attach_file: stores a file of the workspace as a file of the chat, which users can view and save.
+"""The tool attach_file: it stores a file of the workspace as a file of the chat, which users can view and save.
 
-Stored once per call, however often the call is run: the row is found again by the call's replay token.
+A call that runs again after a crash stores nothing: it finds the file of the first run by the call's replay token.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from msgspec import Meta
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
-from rookery.store.chats import tool_files
+from rookery.store.chats import files
 from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo
+from rookery.store.people.errors import QuotaExceeded
 from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, step_of
 
 
@@ -38,12 +39,12 @@ def tools() -> list[Tool]:
 
 
 async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
-    turn, path = step_of(ctx), absolute(given.path)
-    stored = await tool_files_find(turn, ctx)
+    step, path = step_of(ctx), absolute(given.path)
+    stored = await find_stored(step, ctx)
     if stored is None:
-        data = await read_whole(turn, path, max_bytes=MAX_FILE_BYTES)
+        data = await read_whole(step, path, max_bytes=MAX_FILE_BYTES)
         name = _cleaned(given.name or "") or _cleaned(posixpath.basename(path)) or "file"
-        stored = await store(turn, ctx, name=name, media_type=uploads.detected_type(data, name=name), data=data)
+        stored = await store(step, ctx, name=name, media_type=uploads.detected_type(data, name=name), data=data)
     value: dict[str, Any] = {
         "ok": True,
         "path": path,
@@ -55,38 +56,38 @@ async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
     return ToolOutput(value, attachments=(Attachment(stored.id, stored.mime_type, stored.name),))
 
 
-async def read_whole(turn: StepContext, path: str, *, max_bytes: int, links: bool = True) -> bytes:
-    """Return all bytes of a file that is neither empty nor too large.
+async def read_whole(step: StepContext, path: str, *, max_bytes: int, links: bool = True) -> bytes:
+    """Return all bytes of a file. Raise `Refused` if the file is empty or too large.
 
-    Without `links`, a path with a symbolic link is refused.
+    Without `links`, paths with symbolic links are refused.
     """
-    data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1, links=links))
+    data = await ask_agent(step.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1, links=links))
     if not data:
         raise Refused(f"{path} is empty.")
     if len(data) > max_bytes:
-        raise Refused(f"{path} is larger than {max_bytes} bytes, which is the limit.")
+        raise Refused(f"{path} is larger than the limit of {max_bytes} bytes.")
     return data
 
 
-async def tool_files_find(turn: StepContext, ctx: ToolContext) -> FileInfo | None:
-    """Return the file that an earlier run of this call has stored."""
-    async with turn.pool.acquire() as conn:
-        return await tool_files.find_stored(conn, turn.chat_id, token=ctx.replay_token)
+async def find_stored(step: StepContext, ctx: ToolContext) -> FileInfo | None:
+    """Return the file that an earlier run of this call stored, or None."""
+    async with step.pool.acquire() as conn:
+        return await files.find_stored(conn, step.chat_id, token=ctx.replay_token)
 
 
-async def store(turn: StepContext, ctx: ToolContext, *, name: str, media_type: str, data: bytes) -> FileInfo:
+async def store(step: StepContext, ctx: ToolContext, *, name: str, media_type: str, data: bytes) -> FileInfo:
     try:
-        async with turn.pool.acquire() as conn:
-            return await tool_files.store_once(
+        async with step.pool.acquire() as conn:
+            return await files.store_once(
                 conn,
-                turn.chat_id,
-                owner_id=turn.owner_id,
+                step.chat_id,
+                owner_id=step.owner_id,
                 token=ctx.replay_token,
                 name=name,
                 mime_type=media_type,
                 data=data,
             )
-    except ChatError as error:
+    except (ChatError, QuotaExceeded) as error:
         raise Refused(str(error)) from error
 
 

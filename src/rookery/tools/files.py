@@ -1,6 +1,6 @@
 """The file tools: read_file, write_file, edit_files. The workspace agent reads and writes the files.
 
-The rules for plan files are enforced here, because only the server knows which turn it is.
+This module enforces the rules for plan files, because the agent does not know which turns are planning turns.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def tools() -> list[Tool]:
             "is set; when one edit fails, nothing is changed. The result shows the difference.",
             arguments=EditFiles,
             handler=edit_files,
-            amend=_with_old_names,
+            amend=_with_known_names,
             needs_workspace=True,
             replay=Replay.TOKEN,
         ),
@@ -115,7 +115,7 @@ async def read_file(ctx: ToolContext, given: ReadFile) -> ToolOutput:
 
 
 async def _read_image(ctx: ToolContext, path: str) -> ToolOutput | None:
-    """Return the image as the model sees it; None when the bytes are not an image, whatever the name suggests."""
+    """Return the image for the model, or None if the bytes are not an image. The file name does not count."""
     data = await ask_agent(step_of(ctx).workspace, lambda conn: conn.read_bytes(path, max_bytes=MAX_IMAGE_BYTES + 1))
     media_type = uploads.detected_type(data, name=posixpath.basename(path))
     if media_type not in _MEDIA_TYPES:
@@ -131,27 +131,27 @@ async def _read_image(ctx: ToolContext, path: str) -> ToolOutput | None:
 
 
 async def write_file(ctx: ToolContext, given: WriteFile) -> ToolOutput:
-    turn, path = step_of(ctx), given.path.strip()
+    step, path = step_of(ctx), given.path.strip()
     data = given.content.encode("utf-8", "replace")
     if len(data) > MAX_WRITE_BYTES:
         raise Refused(f"The content has {len(data)} bytes; at most {MAX_WRITE_BYTES} can be written at once.")
-    await check_target(turn, path)
+    await check_target(step, path)
     path = absolute(path)
-    links = not turn.is_planning
+    links = not step.is_planning
     written = await ask_agent(
-        turn.workspace, lambda conn: conn.write_file(path, data, links=links, key=ctx.replay_token)
+        step.workspace, lambda conn: conn.write_file(path, data, links=links, key=ctx.replay_token)
     )
     value = {"ok": True, "bytes": written.bytes or len(data), "created": written.created}
-    return ToolOutput(with_warning(turn.workspace, value))
+    return ToolOutput(with_warning(step.workspace, value))
 
 
 async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
-    turn = step_of(ctx)
+    step = step_of(ctx)
     files = _checked(given.files)
     for file in files:
-        await check_target(turn, file.path)
-    links = not turn.is_planning
-    edited = await ask_agent(turn.workspace, lambda conn: conn.edit_files(files, links=links, key=ctx.replay_token))
+        await check_target(step, file.path)
+    links = not step.is_planning
+    edited = await ask_agent(step.workspace, lambda conn: conn.edit_files(files, links=links, key=ctx.replay_token))
     shown = [
         {
             "path": each.path,
@@ -160,7 +160,7 @@ async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
         }
         for each in edited
     ]
-    return ToolOutput(with_warning(turn.workspace, {"ok": True, "files": shown}))
+    return ToolOutput(with_warning(step.workspace, {"ok": True, "files": shown}))
 
 
 def _checked(files: Sequence[EditFile]) -> tuple[FileEdits, ...]:
@@ -187,20 +187,20 @@ def _absolute_or_unchanged(path: str) -> str:
         raise Refused(f"{error} {NOTHING_CHANGED}") from error
 
 
-def _with_old_names(given: Json) -> Json:
-    """Accept `search` and `replace`, which other agents use for the two texts, where the right names are missing."""
+def _with_known_names(given: Json) -> Json:
+    """Accept `search` and `replace` for `old_text` and `new_text`: models know these names from other agents."""
     if not isinstance(given, dict) or not isinstance(given.get("files"), list):
         return given
-    return {**given, "files": [_file_with_old_names(file) for file in given["files"]]}
+    return {**given, "files": [_file_with_known_names(file) for file in given["files"]]}
 
 
-def _file_with_old_names(file: Json) -> Json:
+def _file_with_known_names(file: Json) -> Json:
     if not isinstance(file, dict) or not isinstance(file.get("edits"), list):
         return file
-    return {**file, "edits": [_edit_with_old_names(edit) for edit in file["edits"]]}
+    return {**file, "edits": [_edit_with_known_names(edit) for edit in file["edits"]]}
 
 
-def _edit_with_old_names(edit: Json) -> Json:
+def _edit_with_known_names(edit: Json) -> Json:
     if not isinstance(edit, dict):
         return edit
     renamed = dict(edit)
@@ -210,21 +210,24 @@ def _edit_with_old_names(edit: Json) -> Json:
     return renamed
 
 
-async def check_target(turn: StepContext, path: str) -> None:
-    """Refuse a path that may not be written: on a plan turn all but the plan file, else a plan file in a wrong
-    place."""
+async def check_target(step: StepContext, path: str) -> None:
+    """Raise `Refused` for a path that may not be written.
+
+    On a planning turn only the plan file may be written. On other turns a plan file may be written
+    in its own place only.
+    """
     is_plan_name = posixpath.basename(path).lower() == _PLAN_NAME
-    if not turn.is_planning and not is_plan_name:
+    if not step.is_planning and not is_plan_name:
         return
-    _, health = await turn.workspace.dial()
-    planned = turn.plan_path(health.home)
-    if turn.is_planning:
+    _, health = await step.workspace.dial()
+    planned = step.plan_path(health.home)
+    if step.is_planning:
         if path != planned:
             raise Refused(f"This is a planning turn: only the plan file {planned} may be written. {NOTHING_CHANGED}")
-        # Needed for old agents without this check; newer ones refuse links while they open the file.
-        resolved = await ask_agent(turn.workspace, lambda conn: conn.resolve_path(planned))
+        # Old agents follow links. Newer agents also refuse links when they open the file.
+        resolved = await ask_agent(step.workspace, lambda conn: conn.resolve_path(planned))
         if resolved != planned:
             raise Refused(f"The plan file {planned} leads to {resolved}, which may not be written. {NOTHING_CHANGED}")
         return
     if not path.startswith("/") or posixpath.dirname(posixpath.normpath(path)) == posixpath.normpath(health.home):
-        raise Refused(f"Plans belong into {planned}. Write the plan there. {NOTHING_CHANGED}")
+        raise Refused(f"Plans belong in {planned}. Write the plan there. {NOTHING_CHANGED}")

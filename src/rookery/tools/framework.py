@@ -1,8 +1,8 @@
 """The framework of built-in tools: argument structs, their schemas for models, and lenient decoding.
 
-A struct is the only description of a tool's arguments. Its schema has no references, and no nulls where providers
-reject them. Decoding accepts what models really send if it is unambiguous, and describes errors so that a model can
-correct them.
+One struct describes the arguments of a tool. Its schema has no references, and no nulls where providers reject them.
+Decoding accepts unambiguous deviations that models are known to send. Its errors tell the model how to correct the
+call.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 
 
 class BadArguments(ValueError):
-    """Raised for arguments that the tool does not accept; the text is for the model."""
+    """Raised for arguments that the tool does not accept. The message is for the model."""
 
 
 class StructTool(Generic[A]):
-    """A tool made of an argument struct and a function. Invalid arguments never reach the function."""
+    """A tool built from an argument struct and a handler. The handler is called with valid arguments only."""
 
     def __init__(
         self,
@@ -83,10 +83,9 @@ def make_tool(
     amend: Callable[[Json], Json] | None = None,
     **fields: Any,
 ) -> StructTool[A]:
-    """Return a built-in tool; `fields` are those of `ToolSpec` (exclusive, serial, replay, ...).
+    """Return a built-in tool. `fields` are further fields of its `ToolSpec` (exclusive, serial, replay, ...).
 
-    `amend` corrects arguments before they are decoded: names that models are known to send, accepted but not
-    advertised.
+    `amend` changes the arguments before they are decoded, for example to accept names that the schema does not list.
     """
     spec = ToolSpec(name=name, description=description, input_schema=input_schema(arguments), **fields)
     return StructTool(spec, arguments, handler=handler, amend=amend)
@@ -96,7 +95,7 @@ def make_tool(
 def input_schema(arguments: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Return the JSON schema of an argument struct, without references.
 
-    The struct's docstring and name are left out: the tool has both.
+    The struct's name and docstring are left out, because the tool has its own.
     """
     (schema,), definitions = msgspec.json.schema_components((arguments,), ref_template="{name}")
     inlined = _inlined(schema, definitions, inside=())
@@ -108,12 +107,12 @@ def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, insid
     name = schema.get("$ref")
     if isinstance(name, str):
         if name in inside:
-            raise TypeError(f"{name} contains itself; its schema has no end.")
+            raise TypeError(f"{name} contains itself, so its schema cannot be written without references.")
         return _inlined(definitions[name], definitions, inside=(*inside, name))
     built: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            # Keys are names here: an argument may be called `title`.
+            # These keys are names of arguments, and an argument may be called `title`.
             built[key] = {each: _inlined(inner, definitions, inside=inside) for each, inner in value.items()}
         elif key in ("default", "enum", "const", "examples"):
             built[key] = value
@@ -133,66 +132,66 @@ def _inlined_value(value: Any, definitions: Mapping[str, Any], inside: tuple[str
 
 
 def decode_arguments(arguments: type[A], args: Raw) -> A:
-    """Decode the arguments of a call. `BadArguments` names the field, what it should be, and an example.
+    """Decode the arguments of a call. Raise `BadArguments` with the field, its expected type and an example.
 
-    Also accepted: numbers and booleans as strings, lists and objects as JSON in a string, null for an optional
-    argument, and unknown keys, which are ignored.
+    Numbers and booleans may be strings. Lists and objects may be JSON in a string. An optional argument may be null.
+    Unknown keys are ignored.
     """
     schema = input_schema(arguments)
-    value = _loosened(parts.json_value(args), schema)
+    value = _corrected(parts.json_value(args), schema)
     try:
         return msgspec.convert(value, arguments, strict=False)
     except msgspec.ValidationError as error:
         raise BadArguments(_explain(str(error), schema)) from error
 
 
-def _loosened(value: Json, schema: Mapping[str, Any]) -> Json:
-    """Return the value with unambiguous deviations corrected."""
+def _corrected(value: Json, schema: Mapping[str, Any]) -> Json:
+    """Return the value with unambiguous deviations from the schema corrected."""
     if isinstance(value, str):
-        return _unwrapped(value, schema)
+        return _parsed_if_json(value, schema)
     if isinstance(value, list):
-        items = _form(schema, "array").get("items")
-        return [_loosened(item, items) for item in value] if isinstance(items, dict) else value
+        items = _alternative(schema, "array").get("items")
+        return [_corrected(item, items) for item in value] if isinstance(items, dict) else value
     if not isinstance(value, dict):
         return value
-    form = _form(schema, "object")
-    properties, required = form.get("properties") or {}, form.get("required") or ()
-    loosened: dict[str, Json] = {}
+    alternative = _alternative(schema, "object")
+    properties, required = alternative.get("properties") or {}, alternative.get("required") or ()
+    corrected: dict[str, Json] = {}
     for key, item in value.items():
-        declared = properties.get(key, form.get("additionalProperties"))
+        declared = properties.get(key, alternative.get("additionalProperties"))
         if not isinstance(declared, dict):
-            loosened[key] = item
-        elif item is not None or key in required or key not in properties or _takes(declared, "null"):
-            loosened[key] = _loosened(item, declared)
-    return loosened
+            corrected[key] = item
+        elif item is not None or key in required or key not in properties or _accepts(declared, "null"):
+            corrected[key] = _corrected(item, declared)
+    return corrected
 
 
-def _unwrapped(text: str, schema: Mapping[str, Any]) -> Json:
-    """Parse JSON that was sent as a string, where no string is declared."""
-    if _takes(schema, "string") or not (_takes(schema, "array") or _takes(schema, "object")):
+def _parsed_if_json(text: str, schema: Mapping[str, Any]) -> Json:
+    """Parse a string that holds JSON, where the schema allows a list or an object and no string."""
+    if _accepts(schema, "string") or not (_accepts(schema, "array") or _accepts(schema, "object")):
         return text
     if not text.lstrip().startswith(("[", "{")):
         return text
     try:
-        return _loosened(parts.json_value(Raw(text)), schema)
+        return _corrected(parts.json_value(Raw(text)), schema)
     except ValueError:
         return text
 
 
-def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _alternatives(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     alternatives = schema.get("anyOf")
     return list(alternatives) if isinstance(alternatives, list) else [schema]
 
 
-def _form(schema: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the only form of the schema that has this type; empty when there are several."""
-    found = [form for form in _forms(schema) if form.get("type") == kind]
+def _alternative(schema: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the only alternative of the schema with this type; an empty schema if there are several or none."""
+    found = [alternative for alternative in _alternatives(schema) if alternative.get("type") == kind]
     return found[0] if len(found) == 1 else {}
 
 
-def _takes(schema: Mapping[str, Any], kind: str) -> bool:
-    # A form without a type, such as an enum or a constant, is a string here.
-    return any(form.get("type", "string") == kind for form in _forms(schema))
+def _accepts(schema: Mapping[str, Any], kind: str) -> bool:
+    # An alternative without a type, such as an enum or a constant, is a string in argument structs.
+    return any(alternative.get("type", "string") == kind for alternative in _alternatives(schema))
 
 
 # Error texts for the model
@@ -206,21 +205,21 @@ def _explain(problem: str, schema: Mapping[str, Any]) -> str:
         path = f"{path}.{missing['name']}" if path else missing["name"]
         what = "it is missing"
     where = f"The argument `{path}`" if path else "The arguments"
-    expected = _expected(_at(schema, path))
+    expected = _expected(_schema_at(schema, path))
     hint = f" It should be {expected}." if expected else ""
     first = re.split(r"[.\[]", path, maxsplit=1)[0]
     example = bytes(parts.json_raw(_example(schema, also=first))).decode()
     return f"{where} cannot be used: {what}.{hint} Example: {example}"
 
 
-def _at(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return the schema at a path as msgspec writes it: `files[0].path`, `map[...]`."""
+def _schema_at(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return the schema at a path in the notation of msgspec: `files[0].path`, `map[...]`."""
     for step in re.findall(r"[^.\[\]]+|\[[^\]]*\]", path):
         if step.startswith("["):
-            form = _form(schema, "array") or _form(schema, "object")
-            inner = form.get("items") or form.get("additionalProperties")
+            alternative = _alternative(schema, "array") or _alternative(schema, "object")
+            inner = alternative.get("items") or alternative.get("additionalProperties")
         else:
-            inner = (_form(schema, "object").get("properties") or {}).get(step)
+            inner = (_alternative(schema, "object").get("properties") or {}).get(step)
         if not isinstance(inner, dict):
             return {}
         schema = inner
@@ -230,19 +229,19 @@ def _at(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 def _expected(schema: Mapping[str, Any]) -> str:
     if values := schema.get("enum"):
         return "one of " + ", ".join(str(value) for value in values)
-    names = [_TYPE_NAMES.get(str(form.get("type")), "") for form in _forms(schema)]
+    names = [_TYPE_NAMES.get(str(alternative.get("type")), "") for alternative in _alternatives(schema)]
     return " or ".join(name for name in names if name)
 
 
 def _example(schema: Mapping[str, Any], *, also: str = "") -> Json:
-    """Return the smallest valid object that includes the argument in question."""
-    form = next((each for each in _forms(schema) if each.get("type") != "null"), schema)
-    if values := form.get("enum"):
+    """Return the smallest valid value. An example object includes the argument `also`."""
+    alternative = next((each for each in _alternatives(schema) if each.get("type") != "null"), schema)
+    if values := alternative.get("enum"):
         return values[0]
-    if form.get("type") == "array":
-        items = form.get("items")
+    if alternative.get("type") == "array":
+        items = alternative.get("items")
         return [_example(items)] if isinstance(items, dict) else []
-    if form.get("type") != "object":
-        return _EXAMPLES.get(str(form.get("type")), "text")
-    properties, required = form.get("properties") or {}, form.get("required") or ()
+    if alternative.get("type") != "object":
+        return _EXAMPLES.get(str(alternative.get("type")), "text")
+    properties, required = alternative.get("properties") or {}, alternative.get("required") or ()
     return {name: _example(value) for name, value in properties.items() if name in required or name == also}

@@ -1,8 +1,9 @@
 """The process tools: execute, process_output, process_list, process_signal. The workspace agent runs the processes.
 
-A command is started with the call's replay token as its key. A call that is run again after a crash therefore attaches
-to the running command, and its timeout counts from that command's start. Only a user's interrupt ends a foreground
-command; any other cancellation leaves it for the next run of the call.
+The call's replay token is the idempotency key of the start request. A call that runs again after a crash attaches to
+the command that is already running, and its timeout counts from the start of that command. A foreground command is
+terminated only when the user interrupts the turn. After any other cancellation it keeps running for the next run of the
+call.
 """
 
 from __future__ import annotations
@@ -16,26 +17,37 @@ import msgspec
 from msgspec import Meta
 
 from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools import commands, durations
-from rookery.tools.durations import BadDuration
-from rookery.tools.live_output import LiveTail
+from rookery.telemetry.log import get_logger
+from rookery.tools import commands
+from rookery.tools.commands import BadDuration
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of, with_warning
 from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, StartedProcess
 from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
+from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
 
-# Time for the requests around a call, on top of its own timeout.
+log = get_logger("tools.process")
+
+# Time for requests to the agent, in addition to the timeout of the call.
 SLACK_SECONDS = 120.0
-# Time for the last query about a command whose connection broke.
+# Time limit of the last request for a command whose connection broke.
 SNAPSHOT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
+MAX_TIMEOUT_SECONDS = 3600.0
 MAX_UNTIL = 500
+# Output of a command that ends within this time is not shown live. Most commands end sooner, and polling has a cost.
+LIVE_FIRST_SECONDS = 0.15
+# Minimum interval between two polls of the output.
+LIVE_PACE_SECONDS = 0.1
+LIVE_WAIT_SECONDS = 30.0
+# Limit of the live output of one command. Further output appears in the result only.
+LIVE_MAX_BYTES = 256 * 1024
 UNTIL_SINCE_API = 2
-LOST = (
+OUTCOME_UNKNOWN = (
     "The workspace was restarted while this command ran, so its outcome is unknown. Check what it did before you "
     "repeat it."
 )
-CANNOT_PROTECT = (
+NOT_PROTECTED = (
     "This workspace cannot protect its files from commands, so this one could have changed some. Only look on this "
     "turn; do not change anything."
 )
@@ -122,7 +134,7 @@ def tools() -> list[Tool]:
 
 
 def _with_text_timeout(given: Any) -> Any:
-    """Accept times as numbers of seconds."""
+    """Accept timeouts that are numbers of seconds instead of text."""
     if not isinstance(given, dict):
         return given
     return {
@@ -139,73 +151,77 @@ def _is_number(value: Any) -> bool:
 
 
 async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
-    turn = step_of(ctx)
-    command, is_marked = commands.split_background(given.command)
+    step = step_of(ctx)
+    command, has_ampersand = commands.split_background(given.command)
     if not command.strip():
         raise Refused("The command is empty.")
     seconds, notes = _timeout(given.timeout, "timeout")
-    is_background = given.run_in_background or is_marked
+    is_background = given.run_in_background or has_ampersand
     ctx.set_deadline(seconds + SLACK_SECONDS)
-    started, protection = await _start(ctx, turn, given, command=command, is_background=is_background)
+    started, protection = await _start(ctx, step, given, command=command, is_background=is_background)
     notes.extend(protection)
-    if (note := commands.note_on(command)) is not None:
+    if (note := commands.hint_for(command)) is not None:
         notes.append(note)
     if is_background:
-        return ToolOutput(_noted({"success": True, "backgrounded": True, "background_process_id": started.id}, notes))
+        return ToolOutput(
+            _with_notes({"success": True, "backgrounded": True, "background_process_id": started.id}, notes)
+        )
     try:
-        value = await _follow(ctx, turn, started, seconds=seconds)
+        value = await _follow(ctx, step, started, seconds=seconds)
     except asyncio.CancelledError:
         if ctx.cancel_reason is CancelReason.USER:
-            await _end(ctx, turn, started.id)
+            await _terminate(ctx, step, started.id)
         raise
-    return ToolOutput(with_warning(turn.workspace, _noted(value, notes)))
+    return ToolOutput(with_warning(step.workspace, _with_notes(value, notes)))
 
 
 def _timeout(text: str, field: str, *, may_be_zero: bool = False) -> tuple[float, list[str]]:
     try:
-        seconds = durations.parse(text, field=field, may_be_zero=may_be_zero)
+        seconds = commands.parse_duration(text, field=field, may_be_zero=may_be_zero)
     except BadDuration as error:
         raise Refused(str(error)) from error
-    clamped = durations.clamp(seconds)
-    return clamped, [] if clamped == seconds else [f"The {field} was cut to {durations.shown(clamped)}, the maximum."]
+    clamped = min(seconds, MAX_TIMEOUT_SECONDS)
+    return clamped, [] if clamped == seconds else [
+        f"The {field} was cut to {commands.format_duration(clamped)}, the maximum."
+    ]
 
 
 async def _start(
-    ctx: ToolContext, turn: StepContext, given: Execute, *, command: str, is_background: bool
+    ctx: ToolContext, step: StepContext, given: Execute, *, command: str, is_background: bool
 ) -> tuple[StartedProcess, list[str]]:
-    """Return the process of this call, and notes on how it runs."""
-    wanted = StartProcess(
+    """Start the command of this call. Return its process, and notes for the model."""
+    request = StartProcess(
         command=command,
         workdir=(given.workdir or "").strip() or None,
-        env=commands.environment(turn.chat_id),
+        env=commands.environment(step.chat_id),
         background=is_background,
-        read_only=turn.only_looks,
+        read_only=step.is_read_only,
     )
     try:
-        return await _started(ctx, turn, wanted, is_background=is_background), []
+        return await _start_process(ctx, step, request, is_background=is_background), []
     except AgentError as error:
         if error.status == 410:
-            raise Refused(LOST) from error
-        if not (wanted.read_only and error.code == "read_only_unavailable"):
+            raise Refused(OUTCOME_UNKNOWN) from error
+        if not (request.read_only and error.code == "read_only_unavailable"):
             raise Refused(_cannot_start(error)) from error
-    open_ended = msgspec.structs.replace(wanted, read_only=False)
-    # A different command needs a different key.
+    writable = msgspec.structs.replace(request, read_only=False)
+    # The agent refuses the same key for a different request.
     try:
-        started = await _started(ctx, turn, open_ended, is_background=is_background, suffix="writable")
+        started = await _start_process(ctx, step, writable, is_background=is_background, suffix="writable")
     except AgentError as error:
-        raise Refused(LOST if error.status == 410 else _cannot_start(error)) from error
-    return started, [CANNOT_PROTECT]
+        raise Refused(OUTCOME_UNKNOWN if error.status == 410 else _cannot_start(error)) from error
+    return started, [NOT_PROTECTED]
 
 
-async def _started(
-    ctx: ToolContext, turn: StepContext, wanted: StartProcess, *, is_background: bool, suffix: str = ""
+async def _start_process(
+    ctx: ToolContext, step: StepContext, request: StartProcess, *, is_background: bool, suffix: str = ""
 ) -> StartedProcess:
-    """Start the process. When the user cancels the request, wait for its answer: the process must be ended."""
+    """Start the process. If the user interrupts meanwhile, wait for the response and terminate the process."""
     key = uuid5(ctx.replay_token, suffix) if suffix else ctx.replay_token
     starting = asyncio.create_task(
         ask_agent(
-            turn.workspace,
-            lambda conn: conn.start_process(wanted, key=key, result_name=commands.result_name(ctx.call_id)),
+            step.workspace,
+            lambda conn: conn.start_process(request, key=key, result_name=commands.result_name(ctx.call_id)),
         ),
         name="process-start",
     )
@@ -218,7 +234,7 @@ async def _started(
         else:
             await asyncio.wait({starting}, timeout=TERMINATE_SECONDS)
             if starting.done() and not starting.cancelled() and starting.exception() is None:
-                await _end(ctx, turn, starting.result().id)
+                await _terminate(ctx, step, starting.result().id)
         raise
 
 
@@ -229,68 +245,103 @@ def _cannot_start(error: AgentError) -> str:
     return message
 
 
-async def _follow(ctx: ToolContext, turn: StepContext, started: StartedProcess, *, seconds: float) -> dict[str, Any]:
-    """Wait for the end of a foreground command, and show its output meanwhile."""
-    begun = ctx.clock.monotonic()
-    latest = begun + seconds
+async def _follow(ctx: ToolContext, step: StepContext, started: StartedProcess, *, seconds: float) -> dict[str, Any]:
+    """Wait until a foreground command ends or its time is over. Publish its output meanwhile."""
+    began = ctx.clock.monotonic()
+    deadline = began + seconds
     if started.is_replay:
-        first = await _snapshot(turn, started.id)
+        first = await _snapshot(step, started.id)
         if not first.running:
-            return _finished(first, ctx.clock.monotonic() - begun)
-        latest -= min(_age(first, ctx.clock.now()), seconds)
-    tail = LiveTail(ctx, turn.workspace, started.id)
+            return _finished(first, ctx.clock.monotonic() - began)
+        deadline -= min(_age(first, ctx.clock.now()), seconds)
+    tail = LiveOutput(ctx, step.workspace, started.id)
     try:
         while True:
-            left = latest - ctx.clock.monotonic()
+            left = deadline - ctx.clock.monotonic()
             wait = min(max(left, 0.0), MAX_WAIT_SECONDS)
-            output = await _waited(turn, started.id, wait)
+            output = await _wait_for_output(step, started.id, wait)
             if output is None:
-                return await _after_break(ctx, turn, started.id, ctx.clock.monotonic() - begun)
+                return await _after_disconnect(ctx, step, started.id, ctx.clock.monotonic() - began)
             if not output.running:
-                return _finished(output, ctx.clock.monotonic() - begun)
-            if ctx.clock.monotonic() >= latest:
+                return _finished(output, ctx.clock.monotonic() - began)
+            if ctx.clock.monotonic() >= deadline:
                 return _timed_out(output, started.id, seconds)
     finally:
         await tail.stop()
 
 
-async def _waited(turn: StepContext, process_id: str, wait: float) -> Output | None:
-    """Return a snapshot at the end of the process or of the wait; None when there was no connection, or it broke."""
+class LiveOutput:
+    """Publishes the output of a process live, from construction until `stop` or the end of the process."""
+
+    def __init__(self, ctx: ToolContext, workspace: ChatWorkspace, process_id: str) -> None:
+        self._ctx = ctx
+        self._workspace = workspace
+        self._process_id = process_id
+        self._task = asyncio.create_task(self._run(), name="live-output")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            await self._ctx.clock.sleep(LIVE_FIRST_SECONDS, "live-output")
+            await self._show()
+        except Exception as error:
+            # Live output is a preview. The result contains all of it.
+            log.info("live_output_ended", chat_id=self._ctx.chat_id, error=str(error) or type(error).__name__)
+
+    async def _show(self) -> None:
+        cursor = shown = 0
+        while shown < LIVE_MAX_BYTES:
+            conn = await self._workspace.conn()
+            output = await conn.process_output(self._process_id, wait=LIVE_WAIT_SECONDS, since=cursor)
+            if output.output:
+                self._ctx.publish(output.output)
+                shown += len(output.output)
+            cursor = output.cursor
+            if not output.running:
+                return
+            await self._ctx.clock.sleep(LIVE_PACE_SECONDS, "live-output")
+
+
+async def _wait_for_output(step: StepContext, process_id: str, wait: float) -> Output | None:
+    """Return the output at the end of the process or of the wait; None if the agent could not be reached."""
     try:
-        conn = await turn.workspace.conn()
+        conn = await step.workspace.conn()
     except NoConnection:
         return None
     try:
         return await conn.process_output(process_id, wait=wait)
     except AgentUnreachable:
-        turn.workspace.forget(conn)
+        step.workspace.forget(conn)
         return None
     except AgentError as error:
         if error.status in (401, 410) or error.code == "generation":
-            turn.workspace.forget(conn)
+            step.workspace.forget(conn)
             return None
         raise
 
 
-async def _snapshot(turn: StepContext, process_id: str) -> Output:
-    return await ask_agent(turn.workspace, lambda conn: conn.process_output(process_id))
+async def _snapshot(step: StepContext, process_id: str) -> Output:
+    return await ask_agent(step.workspace, lambda conn: conn.process_output(process_id))
 
 
-async def _after_break(ctx: ToolContext, turn: StepContext, process_id: str, elapsed: float) -> dict[str, Any]:
-    """Look up once more what became of a command whose connection broke."""
+async def _after_disconnect(ctx: ToolContext, step: StepContext, process_id: str, elapsed: float) -> dict[str, Any]:
+    """Ask once more for the state of a command whose connection broke."""
     try:
         async with ctx.clock.deadline(SNAPSHOT_SECONDS, "process-snapshot"):
-            output = await _snapshot(turn, process_id)
+            output = await _snapshot(step, process_id)
     except AgentError as error:
-        raise Refused(LOST if error.status in (404, 410) else error.message) from error
+        raise Refused(OUTCOME_UNKNOWN if error.status in (404, 410) else error.message) from error
     except Exception as error:
         raise Refused(
             f"The connection to the workspace broke while the command ran. It may still run as process {process_id}: "
-            f"ask process_output for it. ({error})"
+            f"use process_output to check. ({error})"
         ) from error
     if not output.running:
         return _finished(output, elapsed)
-    value = _shown_output(output)
+    value = _output_fields(output)
     return {
         "success": False,
         "exit_code": -1,
@@ -304,21 +355,26 @@ def _finished(output: Output, elapsed: float) -> dict[str, Any]:
     code = _exit_code(output)
     if output.started_at is not None and output.exited_at is not None:
         elapsed = max(output.exited_at - output.started_at, 0.0)
-    return {"success": code == 0, **_shown_output(output), "exit_code": code, "wall_duration_ms": round(elapsed * 1000)}
+    return {
+        "success": code == 0,
+        **_output_fields(output),
+        "exit_code": code,
+        "wall_duration_ms": round(elapsed * 1000),
+    }
 
 
 def _timed_out(output: Output, process_id: str, seconds: float) -> dict[str, Any]:
     return {
         "success": False,
         "exit_code": -1,
-        **_shown_output(output),
-        "error": f"timed out after {durations.shown(seconds)}",
+        **_output_fields(output),
+        "error": f"timed out after {commands.format_duration(seconds)}",
         "background_process_id": process_id,
         "cursor": output.cursor,
     }
 
 
-def _shown_output(output: Output) -> dict[str, Any]:
+def _output_fields(output: Output) -> dict[str, Any]:
     view = commands.view(output.output, output.truncated, file=output.file)
     value: dict[str, Any] = {}
     if view.text:
@@ -338,40 +394,40 @@ def _age(output: Output, now: datetime) -> float:
     return 0.0 if output.started_at is None else max(now.timestamp() - output.started_at, 0.0)
 
 
-def _noted(value: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def _with_notes(value: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     return {**value, "note": " ".join(notes)} if notes else value
 
 
-async def _end(ctx: ToolContext, turn: StepContext, process_id: str) -> None:
-    """End a command that the user has interrupted: ask it to end, and kill it after a while."""
+async def _terminate(ctx: ToolContext, step: StepContext, process_id: str) -> None:
+    """Terminate a command that the user has interrupted. Kill it if it does not end in time."""
     try:
-        conn = await turn.workspace.conn()
+        conn = await step.workspace.conn()
         await conn.signal_process(process_id, "terminate", seconds=TERMINATE_SECONDS)
         output = await conn.process_output(process_id, wait=TERMINATE_SECONDS)
         if output.running:
             await conn.signal_process(process_id, "kill", seconds=TERMINATE_SECONDS)
     except WorkspaceError:
-        return  # it has ended, or the agent cannot be reached
+        return  # The process has ended, or the agent cannot be reached.
 
 
 # The other tools
 
 
 async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
-    turn = step_of(ctx)
+    step = step_of(ctx)
     process_id = _process_id(given.process_id)
     seconds, notes = _timeout(given.wait_timeout, "wait_timeout", may_be_zero=True)
-    until = await _checked_until(turn, given.until)
+    until = await _checked_until(step, given.until)
     since = None if given.cursor is None else max(given.cursor, 0)
     ctx.set_deadline(seconds + SLACK_SECONDS)
-    latest = ctx.clock.monotonic() + seconds
+    deadline = ctx.clock.monotonic() + seconds
     while True:
-        wait = min(max(latest - ctx.clock.monotonic(), 0.0), MAX_WAIT_SECONDS)
-        output = await _asked(turn, process_id, wait=wait, since=since, until=until)
+        wait = min(max(deadline - ctx.clock.monotonic(), 0.0), MAX_WAIT_SECONDS)
+        output = await _ask_for_output(step, process_id, wait=wait, since=since, until=until)
         is_found = output.matched or (until is None and since is not None and bool(output.output))
-        if is_found or not output.running or ctx.clock.monotonic() >= latest:
+        if is_found or not output.running or ctx.clock.monotonic() >= deadline:
             break
-    value: dict[str, Any] = {"success": True, **_shown_output(output), "command": output.command}
+    value: dict[str, Any] = {"success": True, **_output_fields(output), "command": output.command}
     value["cursor"] = output.cursor
     if until is not None:
         value["matched"] = output.matched
@@ -381,23 +437,23 @@ async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
             notes.append("The expression in `until` takes too long to match. Use a simpler one.")
     if since is not None and output.gap:
         value["gap_bytes"] = int(output.gap)
-        notes.append(f"What came before is in {output.file}." if output.file else "What came before is not kept.")
+        notes.append(f"Earlier output is in {output.file}." if output.file else "Earlier output is lost.")
     if output.running:
         value["running"] = True
-        notes.append("It still runs. Ask again for the rest, or end it with process_signal.")
+        notes.append("It is still running. Call process_output again for the rest, or end it with process_signal.")
     else:
         value["exit_code"] = _exit_code(output)
         value["success"] = value["exit_code"] == 0
-    return ToolOutput(_noted(value, notes))
+    return ToolOutput(_with_notes(value, notes))
 
 
-async def _checked_until(turn: StepContext, until: str | None) -> str | None:
-    """Return the expression, if there is one and the workspace's agent is new enough to match it."""
+async def _checked_until(step: StepContext, until: str | None) -> str | None:
+    """Return the expression, or None without one. Raise `Refused` if it is too long or the agent too old."""
     if until is None or not until.strip():
         return None
     if len(until) > MAX_UNTIL:
         raise Refused(f"The expression in `until` is longer than {MAX_UNTIL} characters. Use a shorter one.")
-    _, health = await turn.workspace.dial()
+    _, health = await step.workspace.dial()
     if health.api < UNTIL_SINCE_API:
         raise Refused(
             "The agent of this workspace is too old for `until`. Leave it out, or restart the workspace with "
@@ -406,13 +462,15 @@ async def _checked_until(turn: StepContext, until: str | None) -> str | None:
     return until
 
 
-async def _asked(turn: StepContext, process_id: str, *, wait: float, since: int | None, until: str | None) -> Output:
+async def _ask_for_output(
+    step: StepContext, process_id: str, *, wait: float, since: int | None, until: str | None
+) -> Output:
     try:
         return await ask_agent(
-            turn.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)
+            step.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)
         )
     except AgentError as error:
-        # The agent's `since` is the tool's `cursor`.
+        # The agent calls the cursor `since`.
         if any(each.field == "since" for each in error.fields):
             raise Refused(error.message.replace("`since`", "`cursor`")) from error
         raise
@@ -420,10 +478,10 @@ async def _asked(turn: StepContext, process_id: str, *, wait: float, since: int 
 
 async def process_list(ctx: ToolContext, given: ProcessList) -> ToolOutput:
     found = await ask_agent(step_of(ctx).workspace, lambda conn: conn.list_processes())
-    return ToolOutput({"processes": [_listed(each) for each in found[:10]]})
+    return ToolOutput({"processes": [_list_item(each) for each in found[:10]]})
 
 
-def _listed(process: ProcessInfo) -> dict[str, Any]:
+def _list_item(process: ProcessInfo) -> dict[str, Any]:
     value = {
         "id": process.id,
         "command": process.command[:2000],
@@ -453,5 +511,5 @@ async def process_signal(ctx: ToolContext, given: ProcessSignal) -> ToolOutput:
 def _process_id(text: str) -> str:
     trimmed = text.strip()
     if not trimmed or len(trimmed) > 100:
-        raise Refused("The process id is not one: use background_process_id of execute, or process_list.")
+        raise Refused("This is not a process id. Use background_process_id of execute, or process_list.")
     return trimmed

@@ -1,4 +1,4 @@
-"""propose_plan: shows the plan file to the user, and ends the planning turn."""
+"""The tool propose_plan: it shows the plan file to the user and ends the planning turn."""
 
 from __future__ import annotations
 
@@ -36,24 +36,26 @@ def tools() -> list[Tool]:
 
 
 async def propose_plan(ctx: ToolContext, given: ProposePlan) -> ToolOutput:
-    turn = step_of(ctx)
-    _, health = await turn.workspace.dial()
-    planned = turn.plan_path(health.home)
+    step = step_of(ctx)
+    _, health = await step.workspace.dial()
+    planned = step.plan_path(health.home)
     path = (given.path or "").strip() or planned
-    if turn.is_planning and path != planned:
+    if step.is_planning and path != planned:
         raise Refused(f"Only the plan file can be proposed: {planned}.")
     if not path.endswith(".md"):
         raise Refused(f"A plan is a Markdown file; {path} does not end in .md.")
-    resolved = await ask_agent(turn.workspace, lambda conn: conn.resolve_path(path))
+    resolved = await ask_agent(step.workspace, lambda conn: conn.resolve_path(path))
     if resolved != path:
-        raise Refused(f"The plan file {path} leads to {resolved}. Write the plan itself there.")
-    stored = await attach_file.tool_files_find(turn, ctx)
+        raise Refused(
+            f"The plan file {path} leads through a link to {resolved}. Write the plan without links in its path."
+        )
+    stored = await attach_file.find_stored(step, ctx)
     if stored is None:
-        data = await attach_file.read_whole(turn, path, max_bytes=MAX_PLAN_BYTES, links=False)
+        data = await attach_file.read_whole(step, path, max_bytes=MAX_PLAN_BYTES, links=False)
         if not data.strip():
             raise Refused(f"The plan file {path} is blank. Write the plan first.")
         stored = await attach_file.store(
-            turn, ctx, name=posixpath.basename(path), media_type=uploads.MARKDOWN, data=_as_text(data, path)
+            step, ctx, name=posixpath.basename(path), media_type=uploads.MARKDOWN, data=_as_text(data, path)
         )
     value = {
         "ok": True,
@@ -69,5 +71,5 @@ def _as_text(data: bytes, path: str) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"The plan file {path} is no text.") from error
+        raise Refused(f"The plan file {path} is not UTF-8 text.") from error
     return data

@@ -1,7 +1,7 @@
-"""The registry of built-in tools: their order, and which chats may use which.
+"""The registry of built-in tools: their order, and the kinds of steps that may use each.
 
-The order is part of the prompt's prefix, so it depends on nothing but this file. The table is data, and a test compares
-it with the specified table column by column.
+The order is part of the prompt's prefix, so it depends on this file alone. A test compares the table with the
+specification.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import StrEnum
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Tool
 
-# Names found in old history, and the tool's current name.
+# Former names of tools, which old histories contain, and the current names.
 ALIASES = {"close_agent": "interrupt_agent"}
 
 
 class Column(StrEnum):
-    """The kind of chat and turn a step belongs to. A root chat that explores is in the column of exploring children."""
+    """The kind of chat and turn that a step belongs to. A root chat in explore mode is in the column EXPLORE."""
 
     ROOT = "root"
     ROOT_PLAN = "root, plan"
@@ -29,10 +29,10 @@ class Column(StrEnum):
 _ALL = frozenset(Column)
 _ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN})
 _NORMAL = frozenset({Column.ROOT, Column.CHILD})
-# The columns that may use tools of the workspace's MCP servers.
+# Steps of these columns may use tools of the workspace's MCP servers.
 NORMAL = _NORMAL
 
-# In the order of registration. `write_file` and `edit_files` accept only the plan file while planning.
+# In the order of the prompt. On planning turns `write_file` and `edit_files` accept the plan file only.
 ACTIVE: dict[str, frozenset[Column]] = {
     "list_templates": _ROOT,
     "read_template": _ROOT,
@@ -52,6 +52,7 @@ ACTIVE: dict[str, frozenset[Column]] = {
     "spawn_agent": _ROOT,
     "wait_agent": _ROOT,
     "list_agents": _ROOT,
+    "read_agent_report": _ROOT,
     "list_subagent_models": _ROOT,
     "message_agent": frozenset({Column.ROOT}),
     "interrupt_agent": frozenset({Column.ROOT}),
@@ -60,7 +61,7 @@ ACTIVE: dict[str, frozenset[Column]] = {
     "advisor": frozenset({Column.ROOT}),
 }
 _RESERVED = frozenset(name.casefold() for name in (*ACTIVE, *ALIASES))
-# The columns in which processes may only read: here this is enforced, elsewhere the model is only asked.
+# In these columns commands run in the read-only view of the workspace.
 READ_ONLY = frozenset({Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE})
 
 
@@ -75,12 +76,12 @@ def column(*, mode: Mode, is_root: bool) -> Column:
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether clients may not use this name for their tools: it is, was or will be that of a built-in tool."""
+    """Return whether a current or former built-in tool has this name. Clients may not use it for their tools."""
     return name.casefold() in _RESERVED
 
 
 def ordered(tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools in the order of registration. A tool that is missing from the table is a bug."""
+    """Return the tools in the order of the table. A tool that is missing from the table raises KeyError."""
     places = {name: place for place, name in enumerate(ACTIVE)}
     return sorted(tools, key=lambda tool: places[tool.spec.name])
 

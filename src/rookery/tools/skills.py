@@ -1,6 +1,7 @@
-"""read_skill and read_skill_file: instructions for certain tasks, from the captured context of the workspace.
+"""The tools read_skill and read_skill_file: instructions for certain tasks, provided by the workspace.
 
-The body comes from the captured context, so a skill can be read while the workspace is stopped; its other files cannot.
+The instructions come from the captured context, so they can be read while the workspace is stopped. Other files of a
+skill are read from the workspace.
 """
 
 from __future__ import annotations
@@ -54,34 +55,34 @@ def read_skill_file_tool() -> Tool:
 
 
 async def read_skill(ctx: ToolContext, given: ReadSkill) -> ToolOutput:
-    turn = step_of(ctx)
-    skill = _find(turn, given.name)
-    value: dict[str, Any] = {"name": skill.name, "body": skill.body, "files": await _files(ctx, turn, skill)}
+    step = step_of(ctx)
+    skill = _find(step, given.name)
+    value: dict[str, Any] = {"name": skill.name, "body": skill.body, "files": await _files(ctx, step, skill)}
     if skill.directory is not None:
         value["dir"] = skill.directory
     return ToolOutput(value)
 
 
 async def read_skill_file(ctx: ToolContext, given: ReadSkillFile) -> ToolOutput:
-    turn = step_of(ctx)
-    skill = _find(turn, given.name)
+    step = step_of(ctx)
+    skill = _find(step, given.name)
     path = _inside(given.path)
     if skill.directory is None:
         raise Refused(f"The skill {skill.name} has no files besides its instructions.")
     place = posixpath.join(skill.directory, path)
-    data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(place, max_bytes=MAX_FILE_BYTES))
+    data = await ask_agent(step.workspace, lambda conn: conn.read_bytes(place, max_bytes=MAX_FILE_BYTES))
     return ToolOutput({"content": data.decode("utf-8", "replace")})
 
 
-def _find(turn: StepContext, name: str) -> SkillFile:
+def _find(step: StepContext, name: str) -> SkillFile:
     try:
-        return skills.find(turn.skills, name)
+        return skills.find(step.skills, name)
     except (NoSuchSkill, AmbiguousSkill) as error:
         raise Refused(str(error)) from error
 
 
 def _inside(path: str) -> str:
-    """Return a path inside the skill's folder, checked before the agent is called."""
+    """Return the path if it is relative and has no hidden or empty components. Raise `Refused` otherwise."""
     wanted = path.strip()
     pieces = wanted.split("/")
     if not wanted or wanted.startswith("/") or "\\" in wanted or "\0" in wanted:
@@ -91,16 +92,16 @@ def _inside(path: str) -> str:
     return wanted
 
 
-async def _files(ctx: ToolContext, turn: StepContext, skill: SkillFile) -> list[str]:
-    """Return the other files in the skill's folder, as far as they can be listed now."""
+async def _files(ctx: ToolContext, step: StepContext, skill: SkillFile) -> list[str]:
+    """Return the other files of the skill's folder; an empty list if the workspace does not respond."""
     directory = skill.directory
-    if directory is None or turn.workspace.workspace_id is None:
+    if directory is None or step.workspace.workspace_id is None:
         return []
     try:
         async with ctx.clock.deadline(LIST_SECONDS, "skill-files"):
-            listing = await ask_agent(turn.workspace, lambda conn: conn.list_dir(directory))
+            listing = await ask_agent(step.workspace, lambda conn: conn.list_dir(directory))
     except Exception as error:
-        log.info("skill_files_unknown", chat_id=turn.chat_id, skill=skill.name, error=str(error))
+        log.info("skill_files_unknown", chat_id=step.chat_id, skill=skill.name, error=str(error))
         return []
     names = [f"{entry.name}/" if entry.is_dir else entry.name for entry in listing.entries]
     return [name for name in names if not name.startswith(".") and name != "SKILL.md"]

@@ -1,6 +1,6 @@
-"""Spilled results: results that are too large for the model, stored in the chat's workspace for it to read.
+"""Spilled results: tool results that are too large for the prompt, stored as files in the chat's workspace.
 
-Only if a workspace is bound and reachable; otherwise results are only cut.
+The model can read these files. Without a reachable workspace nothing is stored, and the result is only shortened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = "/.rookery/results/"
 
 
 class ResultKeeper:
-    """Stores the results of one chat."""
+    """Stores the results of one chat. A call returns the path of the file, or None if nothing was stored."""
 
     def __init__(self, workspace: ChatWorkspace, clock: Clock) -> None:
         self._workspace = workspace
@@ -51,9 +51,9 @@ class ResultKeeper:
 
 
 def own_file(output: ToolOutput) -> str | None:
-    """Return the file that the result itself names, as that of a command does whose output was cut.
+    """Return the file that the result itself names: `execute` stores long output itself.
 
-    Only where results are stored: foreign tools may call anything a file.
+    Only paths in the folder of results count, because a result of another tool may have a field of the same name.
     """
     cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
     file = cut.get("file") if isinstance(cut, Mapping) else None
@@ -61,7 +61,7 @@ def own_file(output: ToolOutput) -> str | None:
 
 
 def as_text(output: ToolOutput) -> bytes:
-    """Return the output as text that can be read by lines. For an object that is mostly one text, return that text."""
+    """Return the output as text with lines. If more than half of an object is one text, return only that text."""
     value = output.value
     if isinstance(value, bytes):
         return value

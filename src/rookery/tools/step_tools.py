@@ -1,7 +1,6 @@
-"""The tools of a step, and the toolbox interface that supplies them to the worker.
+"""The tools of a step, and the interface of toolboxes, from which the worker gets them.
 
-Each application brings a `Toolbox` with built-in tools, workspaces and MCP servers. Tools that the chat's own client
-executes are available to every chat, and are read here.
+`toolbox.py` implements the interface for servers. This module also reads the dynamic tools of a chat.
 """
 
 from __future__ import annotations
@@ -15,17 +14,20 @@ import msgspec
 
 from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text, WorkspaceContext
+from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.system_blocks import Mode, Skill
-from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
+from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_no_result
 from rookery.store.chats.step_reads import Step
+from rookery.store.workspaces.context import ContextResource
 from rookery.telemetry.log import get_logger
+from rookery.tools.registry import Column
 
 log = get_logger("tools.step_tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTools:
-    """The tools of a step, and what the prompt says about them."""
+    """The tools of a step, and the texts about them for the prompt."""
 
     tools: ToolSet
     services: Services = field(default_factory=Services)
@@ -34,37 +36,67 @@ class StepTools:
     skills: Sequence[Skill] = ()
     has_advisor: bool = False
     plan_path: str | None = None
-    # Shown to the user at the head of the step: which instructions apply from here on.
+    # Shown to the user before the step: the captured context that the step uses.
     trace: WorkspaceContext | None = None
-    # Shown to the user as well: what of them cannot be used.
+    # Shown to the user with it: resources that cannot be used.
     trace_problems: str = ""
-    # Runs in the background when this step ends the turn; its errors are logged.
+    # Runs in the background if this step ends the turn. Its errors are logged.
     on_turn_end: Callable[[], Awaitable[None]] | None = None
-    # Stores results that are too large for the model, for it to read.
-    keep_result: KeepResult = keep_nowhere
+    # Stores results that are too large for the prompt in files.
+    keep_result: KeepResult = keep_no_result
 
     def opening(self) -> tuple[NewMessage, ...]:
-        """Return the rows for the user at the head of the step."""
+        """Return the messages for the user that come before the step."""
         if self.trace is None:
             return ()
         problems = (Text(self.trace_problems),) if self.trace_problems else ()
         return (NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(self.trace, *problems)),)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTools:
+    """The tools that one family adds to a step, and the services that they look up."""
+
+    tools: Sequence[Tool] = ()
+    services: Sequence[object] = ()
+    has_advisor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrompt:
+    """The prompt of a step, for tools that pass the conversation on.
+
+    `write` builds a new prompt and does not change the caches of the chat. The prompt includes the answer of the step.
+    Calls without a result get a synthetic one.
+    """
+
+    write: Callable[[], Awaitable[Prompt]]
+
+
+class ToolFamily(Protocol):
+    async def open(
+        self, step: Step, *, mode: Mode, at: Column, resources: Sequence[ContextResource] = ()
+    ) -> FamilyTools:
+        """Return the tools of this family for a step; none if the chat cannot use them.
+
+        `resources` are the captured context of the chat's workspace.
+        """
+
+
 class ToolsUnavailable(Exception):
-    """Raised when a required tool is not available. The text is a sentence for the user."""
+    """Raised when a required tool is not available. The message is for the user."""
 
 
 class Toolbox(Protocol):
     async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
-        """Open the tools of a step. The stack closes what was opened, in the same task, when the step is over.
+        """Open the tools of a step. The worker closes `stack` when the step is over, in the same task.
 
-        Raises `ToolsUnavailable` for a required tool; optional tools are left out.
+        Raise `ToolsUnavailable` if a required tool cannot be opened. Optional tools are left out.
         """
 
 
 class PlainToolbox:
-    """The same tools for every chat, and those of its client."""
+    """A toolbox with the same tools for every chat, and the dynamic tools of the chat."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = tuple(tools)
@@ -91,7 +123,7 @@ def mode_of(step: Step) -> Mode:
 
 
 def dynamic_tools(step: Step, *, mode: Mode) -> tuple[ToolSpec, ...]:
-    """Return the tools that the chat's client executes. Not while planning or exploring: their effects are unknown."""
+    """Return the dynamic tools of the chat; none in plan and explore mode, because their effects are unknown."""
     stored = step.meta.dynamic_tools
     if stored is None or mode is not Mode.NORMAL:
         return ()

@@ -1,7 +1,7 @@
 """The context of a step's built-in tools, and their calls to the workspace agent.
 
-Refusals by the agent and missing connections become error results with their own text. A dead connection is replaced
-once, which is safe because every effect carries the call's replay token.
+Refusals by the agent and missing connections become error results for the model. A call whose connection is dead is
+repeated once. That is safe, because every request with an effect carries the call's replay token.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """Raised when a tool refuses a call; the text is for the model."""
+    """Raised when a tool refuses a call. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceAdmin:
-    """Creates and ends workspaces on behalf of the chat's owner. `lock` serializes the chat's own calls."""
+    """The services that create, start and stop workspaces for the chat's owner. `lock` serializes calls of the chat."""
 
     store: ActorStore
     service: Workspaces
@@ -48,9 +48,9 @@ class WorkspaceAdmin:
 
 @dataclass(slots=True, kw_only=True)
 class StepContext:
-    """One step of a chat, as its tools see it. `skills` are those of the captured context.
+    """The context of one step for its tools. `skills` are those of the captured context.
 
-    Without `admin` no workspace can be made; the tools for that are not offered then.
+    `optional_admin` is None on a server without workspaces.
     """
 
     chat_id: ChatId
@@ -59,21 +59,21 @@ class StepContext:
     workspace: ChatWorkspace
     pool: asyncpg.Pool
     skills: Sequence[SkillFile] = field(default_factory=tuple)
-    found_admin: WorkspaceAdmin | None = None
+    optional_admin: WorkspaceAdmin | None = None
 
     @property
     def admin(self) -> WorkspaceAdmin:
-        if self.found_admin is None:
+        if self.optional_admin is None:
             raise Refused("This server has no workspaces. Tell the user that an administrator has to turn them on.")
-        return self.found_admin
+        return self.optional_admin
 
     @property
     def is_planning(self) -> bool:
         return self.column is Column.ROOT_PLAN
 
     @property
-    def only_looks(self) -> bool:
-        """Whether processes may not change anything in the workspace."""
+    def is_read_only(self) -> bool:
+        """Return whether commands run in the read-only view."""
         return self.column in registry.READ_ONLY
 
     def plan_path(self, home: str) -> str:
@@ -88,12 +88,12 @@ def step_of(ctx: ToolContext) -> StepContext:
     return ctx.services.get(StepContext)
 
 
-async def ask_agent(turn: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
-    """Call the agent; once more over a new connection if the current one belongs to an earlier boot of the workspace.
+async def ask_agent(workspace: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
+    """Call the agent. If the connection is dead or belongs to an earlier boot, call it once more over a new one.
 
-    Every request made here may be repeated: it only reads, or it carries a key.
+    `act` must be safe to repeat: it only reads, or its request has an idempotency key.
     """
-    conn = await turn.conn()
+    conn = await workspace.conn()
     try:
         return await act(conn)
     except AgentError as error:
@@ -102,13 +102,13 @@ async def ask_agent(turn: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]
     except AgentUnreachable as error:
         if error.timed_out:
             raise
-    turn.forget(conn)
-    return await act(await turn.conn())
+    workspace.forget(conn)
+    return await act(await workspace.conn())
 
 
-def with_warning(turn: ChatWorkspace, value: dict[str, Any]) -> dict[str, Any]:
-    """Return a result, with the workspace's warning since the last result."""
-    warning = turn.take_warning()
+def with_warning(workspace: ChatWorkspace, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the result, with the disk warning of the workspace if it is new."""
+    warning = workspace.take_warning()
     return value if warning is None else {**value, "warning": f"{warning} Delete what is not needed."}
 
 
@@ -121,7 +121,7 @@ def make_tool(
     amend: Callable[[Json], Json] | None = None,
     **fields: Any,
 ) -> StructTool[A]:
-    """Return a tool whose refusals are results, so that the model can react to them."""
+    """Return a tool that converts `Refused` and `WorkspaceError` to error results."""
 
     async def run(ctx: ToolContext, given: A) -> ToolOutput:
         try:
@@ -133,7 +133,7 @@ def make_tool(
 
 
 def absolute(path: str) -> str:
-    """Return the trimmed path. Raises `Refused` for a relative path."""
+    """Return the trimmed path. Raise `Refused` for a relative path."""
     trimmed = path.strip()
     if not trimmed.startswith("/"):
         raise Refused(f"The path {trimmed!r} is not absolute. Give the whole path, beginning with a slash.")

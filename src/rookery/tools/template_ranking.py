@@ -1,7 +1,7 @@
-"""Ranking of templates: which match a query, in which order, and whether one is recommended. Pure.
+"""The ranking of templates for list_templates: matches of a query, their order, and a recommendation. Pure.
 
-A template is recommended only if the choice is obvious: by its name, or by its use by the owner and by others.
-Otherwise the model is told to ask the user.
+A template is recommended if its name matches best, or if the owner and others use it clearly more than the next one.
+Otherwise the result tells the model to ask the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.domain.content import prompt_text, skills
+from rookery.domain.content import front_matter, prompt_text
 from rookery.store.workspaces.templates import Signals
 
 PAGE_SIZE = 10
@@ -22,7 +22,7 @@ HALF_LIFE_DAYS = 14.0
 DESCRIPTION_CHARS = 200
 EXCERPT_CHARS = 1000
 MAX_README_CHARS = 64 * 1024
-# Two users against one is a lead, sixteen against fifteen is not.
+# The lead of a template with two active users over one with a single user. Sixteen over fifteen is less than that.
 LEAD = math.log(3) - math.log(2)
 ENOUGH = math.log(3)
 _ROUNDING = 1e-9
@@ -39,7 +39,7 @@ _MARKDOWN: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The properties of a template that the ranking uses. Its name is its id."""
+    """The properties of a template that the ranking uses. The name is the id."""
 
     name: str
     display_name: str = ""
@@ -62,7 +62,7 @@ def shortlist(
     signals: Mapping[str, Signals] | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """Return the result of list_templates. `signals` is None when they could not be loaded."""
+    """Return the result of list_templates. `signals` is None if they could not be read."""
     wanted = _folded(query or "")
     page = max(page, 1)
     ranked = sorted(
@@ -82,7 +82,7 @@ def shortlist(
 
 
 def affinity(signals: Signals, *, now: datetime) -> float:
-    """Return how close a template is to its owner; use by others counts less."""
+    """Return a score of how much the owner uses a template. Recent use counts more, use by others counts less."""
     own = 0.0
     used = signals.active + 0.5 * signals.deleted
     if used and signals.last_used_at is not None:
@@ -92,7 +92,7 @@ def affinity(signals: Signals, *, now: datetime) -> float:
 
 
 def tier(facts: Facts, wanted: str) -> int:
-    """Return the match: 4: the name; 3: its beginning; 2: in it; 1: only in the description; 0: none."""
+    """Return how well the query matches: 4 the name, 3 its beginning, 2 a part of it, 1 the description, 0 nothing."""
     names = [_folded(name) for name in (facts.name, facts.display_name) if name]
     if wanted in names:
         return 4
@@ -104,8 +104,8 @@ def tier(facts: Facts, wanted: str) -> int:
 
 
 def excerpt(readme: str, max_chars: int = EXCERPT_CHARS) -> str:
-    """Return the beginning of a README as plain text."""
-    text = prompt_text.clean_markdown(skills.split_front_matter(readme[:MAX_README_CHARS])[1])
+    """Return the beginning of a README as plain text, without Markdown."""
+    text = prompt_text.clean_markdown(front_matter.split(readme[:MAX_README_CHARS])[1])
     for pattern, replacement in _MARKDOWN:
         text = pattern.sub(replacement, text)
     return _cut(prompt_text.clean(text), max_chars)

@@ -1,4 +1,4 @@
-"""list_templates and read_template: the templates that the chat's owner may make workspaces from."""
+"""The tools list_templates and read_template: the templates from which the chat's owner may create workspaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from rookery.domain.content import prompt_text, skills
+from rookery.domain.content import front_matter, prompt_text
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.people.errors import Missing
@@ -89,7 +89,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
         raise no_template(template_id) from error
     manifest = manifests.decode(template.manifest)
     value: dict[str, Any] = {
-        "template": _said(
+        "template": _without_empty(
             {
                 "id": template.name,
                 "name": template.name,
@@ -110,13 +110,13 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
 
 
 def is_offered(template: Template) -> bool:
-    """Return whether a chat may choose it. The store decides whether its owner may use it."""
+    """Return whether a chat may use the template. The store checks the rights of the owner."""
     return template.enabled and not template.deprecated and template.agents_allowed
 
 
 def no_template(template_id: str) -> Refused:
     return Refused(
-        f"There is no template {template_id} that a chat may use. Use list_templates to see which there are."
+        f"There is no template {template_id} that a chat may use. Use list_templates to see the available ones."
     )
 
 
@@ -126,7 +126,7 @@ def _facts(template: Template) -> Facts:
 
 
 def _readme(text: str) -> str:
-    cleaned = prompt_text.clean_markdown(skills.split_front_matter(text[: template_ranking.MAX_README_CHARS])[1])
+    cleaned = prompt_text.clean_markdown(front_matter.split(text[: template_ranking.MAX_README_CHARS])[1])
     return cleaned[:README_CHARS]
 
 
@@ -141,20 +141,25 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "validation_min": parameter.min,
         "validation_max": parameter.max,
     }
-    said = {"name": parameter.name, "type": parameter.type, "required": parameter.required, **_said(value)}
-    # Zero and false are defaults like any other.
-    return said if parameter.default is None else {**said, "default": _plain(parameter.default)}
+    described = {
+        "name": parameter.name,
+        "type": parameter.type,
+        "required": parameter.required,
+        **_without_empty(value),
+    }
+    # Not filtered like the others: zero and false are valid defaults.
+    return described if parameter.default is None else {**described, "default": _plain(parameter.default)}
 
 
 def _preset(preset: Preset) -> dict[str, Any]:
     values = [{"name": name, "value": _plain(value)} for name, value in preset.parameters.items()]
-    said = {"id": preset.id, "name": preset.name, "default": preset.default, "parameters": values}
-    return {**said, "description": preset.description} if preset.description else said
+    described = {"id": preset.id, "name": preset.name, "default": preset.default, "parameters": values}
+    return {**described, "description": preset.description} if preset.description else described
 
 
 def _plain(value: object) -> object:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _said(value: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if item not in ("", None, False, [])}

@@ -1,7 +1,7 @@
-"""The toolbox for chats with workspaces: which tools are active on a step, and what they work with.
+"""The toolbox for chats with workspaces: chooses the tools of a step, and provides their services.
 
-Opened for every step, and lazy: a step that touches no workspace does not connect to one. Context and skills are left
-out when they cannot be read, and never fail a turn.
+It is opened for every step. It connects to a workspace only if a tool needs it. Context and skills that cannot be read
+are left out; they never fail a turn.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from rookery.tools import (
     workspace_lifecycle,
     workspace_mcp,
 )
-from rookery.tools.git_scan import note_diffs
+from rookery.tools.captured_context import CapturedContext, CapturedContexts
 from rookery.tools.registry import Column
 from rookery.tools.spilled_results import ResultKeeper
-from rookery.tools.step_tools import StepTools, dynamic_tools
+from rookery.tools.step_tools import StepTools, ToolFamily, dynamic_tools
 from rookery.tools.step_workspace import StepContext, WorkspaceAdmin, plan_path
-from rookery.tools.workspace_blocks import Pinned, Pins
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.connection import ChatWorkspace, Unreadable, WorkspaceDirectory
 from rookery.workspaces.context import Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.errors import NoConnection, WorkspaceError
+from rookery.workspaces.git import store_diffs
 from rookery.workspaces.service import Workspaces
 
 log = get_logger("tools.toolbox")
 
-# Chats whose connection and lock are kept between steps. Chosen: the size of an entry with its connection. The age is
-# longer than a turn is likely to be silent: at its end, the entry tells whether the turn has used the workspace.
+# The cache of chat entries, which keeps their connections between steps. Chosen: the size of one entry. An entry lives
+# longer than most turns, because at the end of a turn it shows whether the turn has used the workspace.
 ENTRY_BYTES = 2048
 MAX_BYTES = 4 * 1024 * 1024
 MAX_AGE_SECONDS = 3600.0
@@ -75,7 +75,10 @@ async def no_setting(user_id: UUID, key: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolboxParts:
-    """Shared dependencies of the tools of a process. `can_make` returns whether a workspace could be started at all."""
+    """The services that the tools of a process share. `can_make` returns whether workspaces can be started.
+
+    `families` are the tool families of packages above this one.
+    """
 
     pool: asyncpg.Pool
     store: Store
@@ -86,27 +89,28 @@ class ToolboxParts:
     clock: Clock
     can_make: Callable[[], Awaitable[bool]] = always
     user_setting: UserSetting = no_setting
+    families: Sequence[ToolFamily] = ()
 
 
 @dataclass(slots=True)
-class _Kept:
-    """State of a chat that is kept between its steps."""
+class _ChatEntry:
+    """The state of a chat that is kept between its steps."""
 
     workspace: ChatWorkspace
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class WorkspaceToolbox:
-    """The toolbox of a process."""
+    """The toolbox of a process, for chats with and without workspaces."""
 
     def __init__(self, parts: ToolboxParts) -> None:
         self._parts = parts
-        self._chats: Cache[ChatId, _Kept] = Cache(
+        self._chats: Cache[ChatId, _ChatEntry] = Cache(
             "chat_workspaces", max_bytes=MAX_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=parts.clock
         )
-        self._pins = Pins(parts.pool, clock=parts.clock)
-        self._asking: tuple[Tool, ...] = tuple(ask_user.tools())
-        self._working: tuple[Tool, ...] = (
+        self._captured_contexts = CapturedContexts(parts.pool, clock=parts.clock)
+        self._user_tools: tuple[Tool, ...] = tuple(ask_user.tools())
+        self._workspace_tools: tuple[Tool, ...] = (
             *templates.tools(),
             *workspace_lifecycle.tools(),
             *files.tools(),
@@ -118,65 +122,70 @@ class WorkspaceToolbox:
 
     @property
     def caches(self) -> Sequence[Cache[Any, Any]]:
-        return self._chats, self._pins.entries
+        return self._chats, self._captured_contexts.entries
 
     async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         at = registry.column(mode=mode, is_root=step.chat.is_root)
-        kept = self._keep(step)
+        entry = self._chat_entry(step)
         row = await self._find_row(step)
         if row is not None and row.status == Status.RUNNING:
             self._parts.watches.hold(row.id)
             stack.callback(self._parts.watches.release, row.id)
-        pinned = await self._pinned(step, kept, row)
-        tools = registry.ordered(await self._tools(step, pinned))
-        agreed = await self._agreed(step, pinned)
-        of_workspace: list[workspace_mcp.WorkspaceMcpTool] = []
-        if pinned is not None and at in registry.NORMAL:
-            of_workspace = workspace_mcp.tools(pinned.resources, agreed, partial(self._may_run, pinned.key[0]))
+        captured = await self._find_captured(step, entry, row)
+        resources = () if captured is None else captured.resources
+        added = [await family.open(step, mode=mode, at=at, resources=resources) for family in self._parts.families]
+        tools = registry.ordered([*await self._tools(step, captured), *(tool for each in added for tool in each.tools)])
+        agreed = await self._agreed_entries(step, captured)
+        mcp_tools: list[workspace_mcp.WorkspaceMcpTool] = []
+        if captured is not None and at in registry.NORMAL:
+            mcp_tools = workspace_mcp.tools(captured.resources, agreed, partial(self._may_run, captured.key[0]))
         declared = _declared(step, mode) if at is Column.ROOT else ()
-        active = registry.active_names(tools, at) | {each.name for each in (*_specs(of_workspace), *declared)}
-        turn = StepContext(
+        active = registry.active_names(tools, at) | {each.name for each in (*_specs(mcp_tools), *declared)}
+        if step.meta.agent is not None and step.meta.agent.tools is not None:
+            active &= step.meta.agent.tools
+        step_context = StepContext(
             chat_id=step.chat.id,
             owner_id=step.chat.owner_id,
             column=at,
-            workspace=kept.workspace,
+            workspace=entry.workspace,
             pool=self._parts.pool,
-            skills=() if pinned is None else pinned.skills,
-            found_admin=self._workspace_admin(step, kept),
+            skills=() if captured is None else captured.skills,
+            optional_admin=self._workspace_admin(step, entry),
         )
         return StepTools(
-            tools=ToolSet([*tools, *of_workspace], active=active, declared=declared, aliases=registry.ALIASES),
-            services=Services(turn),
-            workspace_context=_block(row, pinned, agreed),
-            skills=() if pinned is None else pinned.index(),
+            tools=ToolSet([*tools, *mcp_tools], active=active, declared=declared, aliases=registry.ALIASES),
+            services=Services(step_context, *(service for each in added for service in each.services)),
+            has_advisor=any(each.has_advisor for each in added),
+            workspace_context=_context_block(row, captured, agreed),
+            skills=() if captured is None else captured.index(),
             plan_path=_plan_path(step, row),
-            trace=_trace(step, pinned),
-            trace_problems="" if pinned is None else pinned.problems(),
-            on_turn_end=partial(self._end_turn, step, kept) if kept.workspace.was_used else None,
-            keep_result=ResultKeeper(kept.workspace, self._parts.clock),
+            trace=_trace(step, captured),
+            trace_problems="" if captured is None else captured.problems(),
+            on_turn_end=partial(self._end_turn, step, entry) if entry.workspace.was_used else None,
+            keep_result=ResultKeeper(entry.workspace, self._parts.clock),
         )
 
-    async def _end_turn(self, step: Step, kept: _Kept) -> None:
+    async def _end_turn(self, step: Step, entry: _ChatEntry) -> None:
         try:
-            await note_diffs(step.chat, kept.workspace, self._parts.store, clock=self._parts.clock)
+            await store_diffs(step.chat, entry.workspace, self._parts.store, clock=self._parts.clock)
         except (WorkspaceError, *DATABASE_ERRORS) as error:
             log.info("diffs_not_noted", chat_id=step.chat.id, error=str(error) or type(error).__name__)
         finally:
-            kept.workspace.was_used = False
+            entry.workspace.was_used = False
 
-    async def _tools(self, step: Step, pinned: Pinned | None) -> list[Tool]:
-        """Return the tools. A server that cannot start workspaces offers no tool that needs one."""
-        found = list(self._asking)
+    async def _tools(self, step: Step, captured: CapturedContext | None) -> list[Tool]:
+        """Return the built-in tools. If the chat has no workspace and none can be started, only a few are offered."""
+        found = list(self._user_tools)
         if step.meta.workspace_id is not None or await self._parts.can_make():
-            found.extend(self._working)
-        if pinned is not None and pinned.skills:
+            found.extend(self._workspace_tools)
+        if captured is not None and captured.skills:
             found.extend((self._read_skill, self._read_skill_file))
         return found
 
-    def _keep(self, step: Step) -> _Kept:
+    def _chat_entry(self, step: Step) -> _ChatEntry:
         chat = step.chat
-        kept = self._chats.find(chat.id)
-        if kept is None:
+        entry = self._chats.find(chat.id)
+        if entry is None:
             family = [each for each in (chat.parent_chat_id, chat.root_chat_id) if each is not None]
             workspace = ChatWorkspace(
                 chat.id,
@@ -185,15 +194,15 @@ class WorkspaceToolbox:
                 ancestor_ids=tuple(dict.fromkeys(family)),
                 is_root=chat.is_root,
             )
-            kept = _Kept(workspace)
-            self._chats.keep(chat.id, kept, size_bytes=ENTRY_BYTES)
-        kept.workspace.bind(step.meta.workspace_id)
-        return kept
+            entry = _ChatEntry(workspace)
+            self._chats.keep(chat.id, entry, size_bytes=ENTRY_BYTES)
+        entry.workspace.bind(step.meta.workspace_id)
+        return entry
 
-    def _workspace_admin(self, step: Step, kept: _Kept) -> WorkspaceAdmin:
+    def _workspace_admin(self, step: Step, entry: _ChatEntry) -> WorkspaceAdmin:
         parts = self._parts
         store = parts.store.as_actor(OwnerActor(step.chat.owner_id))
-        return WorkspaceAdmin(store=store, service=parts.service, directory=parts.directory, lock=kept.lock)
+        return WorkspaceAdmin(store=store, service=parts.service, directory=parts.directory, lock=entry.lock)
 
     async def _find_row(self, step: Step) -> Workspace | None:
         if step.meta.workspace_id is None:
@@ -207,25 +216,25 @@ class WorkspaceToolbox:
 
     # Context
 
-    async def _pinned(self, step: Step, kept: _Kept, row: Workspace | None) -> Pinned | None:
-        """Return the captured context of the chat's workspace; while the workspace is stopped, the last one."""
+    async def _find_captured(self, step: Step, entry: _ChatEntry, row: Workspace | None) -> CapturedContext | None:
+        """Return the captured context of the chat. Capture it first if there is none, or if it is outdated."""
         if row is None:
             return None
         try:
             is_stale = row.status == Status.RUNNING and not self._parts.contexts.is_fresh(row.id, row.generation)
             if is_stale:
                 await self._refresh(step, row)
-            if not step.meta.has_pin or await self._is_outdated(step, row, has_looked=is_stale):
-                await self._parts.contexts.pin(step.chat.id)
-                return await self._pins.load_newest(step.chat.id)
-            return await self._pins.load(step.chat.id, step.meta)
+            if not step.meta.has_captured_context or await self._is_outdated(step, row, has_refreshed=is_stale):
+                await self._parts.contexts.capture(step.chat.id)
+                return await self._captured_contexts.load_newest(step.chat.id)
+            return await self._captured_contexts.load(step.chat.id, step.meta)
         except DATABASE_ERRORS as error:
             log.warning("context_left_out", chat_id=step.chat.id, error=str(error) or type(error).__name__)
             return None
 
-    async def _agreed(self, step: Step, pinned: Pinned | None) -> frozenset[str]:
-        """Return the MCP server entries that the owner has agreed to; none if that cannot be read."""
-        if pinned is None or step.meta.workspace_id is None or not pinned.servers():
+    async def _agreed_entries(self, step: Step, captured: CapturedContext | None) -> frozenset[str]:
+        """Return the hashes of the MCP server entries that the owner has agreed to; none if they cannot be read."""
+        if captured is None or step.meta.workspace_id is None or not captured.servers():
             return frozenset()
         try:
             async with self._parts.pool.acquire() as conn:
@@ -247,30 +256,29 @@ class WorkspaceToolbox:
         except (NoConnection, Unreadable) as error:
             log.info("context_not_refreshed", chat_id=step.chat.id, error=str(error))
 
-    async def _is_outdated(self, step: Step, row: Workspace, *, has_looked: bool) -> bool:
+    async def _is_outdated(self, step: Step, row: Workspace, *, has_refreshed: bool) -> bool:
         """Return whether to capture the context again.
 
-        It is captured after a restart, and at the start of a turn for users who want that. A refresh may just have
-        found what the step's own snapshot of the chat does not contain.
+        It is captured again after a restart of the workspace. It is also captured at the start of a turn, if it has
+        changed and the user has set `context_auto_refresh`. With `has_refreshed` the change may be newer than `step`.
         """
         meta = step.meta
         if meta.context_generation is not None and meta.context_generation < row.generation:
             async with self._parts.pool.acquire() as conn:
                 newest = await context.find_snapshot(conn, row.id)
             return newest is not None and newest.generation == row.generation
-        if not _begins_turn(step) or (meta.context_dirty_since is None and not has_looked):
+        if not _begins_turn(step) or (meta.context_dirty_since is None and not has_refreshed):
             return False
         if await self._parts.user_setting(step.chat.owner_id, "context_auto_refresh") is not True:
             return False
         async with self._parts.pool.acquire() as conn:
-            return (await context.read_pin(conn, step.chat.id)).dirty_since is not None
+            return (await context.read_capture_state(conn, step.chat.id)).dirty_since is not None
 
 
 def _declared(step: Step, mode: Mode) -> tuple[ToolSpec, ...]:
-    """Return the tools of the chat's client.
+    """Return the dynamic tools of the chat, without those that have the name of a built-in tool.
 
-    Chats of older versions may have tools with the name of a built-in tool: such a name must not activate the built-in
-    one.
+    Older versions allowed such names. They must not activate the built-in tool.
     """
     return tuple(spec for spec in dynamic_tools(step, mode=mode) if not registry.is_reserved(spec.name))
 
@@ -284,19 +292,19 @@ def _begins_turn(step: Step) -> bool:
     return bool(rows) and rows[-1].message.role == "user"
 
 
-def _block(row: Workspace | None, pinned: Pinned | None, agreed: frozenset[str]) -> str:
+def _context_block(row: Workspace | None, captured: CapturedContext | None, agreed: frozenset[str]) -> str:
     if row is None or row.status == Status.DELETED:
         return ""
-    return (pinned or Pinned((row.id, 0, ""), (), ())).block(row, agreed)
+    return (captured or CapturedContext((row.id, 0, ""), (), ())).block(row, agreed)
 
 
-def _trace(step: Step, pinned: Pinned | None) -> WorkspaceContext | None:
-    """Return the transcript's note about the captured context; None when the newest note is about the same."""
-    if pinned is None:
+def _trace(step: Step, captured: CapturedContext | None) -> WorkspaceContext | None:
+    """Return the note about the captured context for the transcript; None if the newest note is the same."""
+    if captured is None:
         return None
-    told = step.history.traced
-    is_same = told is not None and (told.workspace_id, told.generation, told.hash) == pinned.key
-    return None if is_same else pinned.trace()
+    shown = step.history.traced
+    is_same = shown is not None and (shown.workspace_id, shown.generation, shown.hash) == captured.key
+    return None if is_same else captured.trace()
 
 
 def _plan_path(step: Step, row: Workspace | None) -> str | None:

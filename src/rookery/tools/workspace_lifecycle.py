@@ -1,12 +1,14 @@
-"""create_workspace, start_workspace, stop_workspace: the lifecycle of the workspace a chat is bound to.
+"""The tools create_workspace, start_workspace and stop_workspace, for the workspace that a chat is bound to.
 
-Calls of one chat run one after the other. Concurrent actions of other chats, users and the idle stop are ordered by the
-workspace's own lock in the database. A workspace that has run is never abandoned without a request.
+Calls of one chat run one after the other. Concurrent actions of other chats, users and the idle stop are serialized by
+the row lock of the workspace. A workspace that has run is replaced only if the model asks for a new one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from types import TracebackType
+from typing import Annotated, Any, Self
 from uuid import UUID, uuid5
 
 import msgspec
@@ -15,11 +17,12 @@ from msgspec import Meta
 from rookery.domain.chat.errors import ChatError
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.authorized.chat_changes import Replayed
+from rookery.store.authorized.store import ActorStore
 from rookery.store.people.errors import AccessError, AlreadyExists, Missing
 from rookery.store.workspaces.operations import Operation, OperationState, Reason
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
-from rookery.tools.operation_tail import OperationTail
+from rookery.telemetry.log import get_logger
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of
 from rookery.tools.templates import no_template
 from rookery.workspaces.connection import SILENT
@@ -27,12 +30,16 @@ from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.template_problems import ParametersInvalid
 
+log = get_logger("tools.workspace_lifecycle")
+
 OPERATION_SECONDS = 600.0
 AGENT_SECONDS = 120.0
 SCRIPT_SECONDS = 600.0
-# Chosen: a failing installation reports what it lacks in its last lines.
-LAST_WORDS_CHARS = 2000
-# All waits of one call, and the requests around them.
+# Interval at which the log of an operation is read for its viewers.
+LOG_SECONDS = 0.5
+# Chosen: a failing installation reports the reason in its last lines.
+STARTUP_OUTPUT_CHARS = 2000
+# All waits of one call, and the requests between them.
 DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
 
 Parameters = Annotated[dict[str, Any], Meta(description="Values for the template's parameters, by name.")]
@@ -55,7 +62,7 @@ class StopWorkspace(msgspec.Struct):
 
 
 class Failed(Refused):
-    """A refusal with a structured result."""
+    """Raised for a refusal that has a structured result."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         super().__init__(value["error"])
@@ -94,56 +101,56 @@ def tools() -> list[Tool]:
 
 
 async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutput:
-    turn = step_of(ctx)
+    step = step_of(ctx)
     own_id = uuid5(ctx.replay_token, "workspace")
-    async with turn.admin.lock:
-        bound = await _find_bound(turn)
+    async with step.admin.lock:
+        bound = await _find_bound(step)
         if bound is not None and bound.id != own_id and not given.new and not _is_replaceable(bound):
-            told = await _told(ctx, turn, bound)
-            if told is not None:
-                return told
-        return await _given(_create(ctx, turn, given, workspace_id=own_id))
+            existing = await _existing_result(ctx, step, bound)
+            if existing is not None:
+                return existing
+        return await _as_output(_create(ctx, step, given, workspace_id=own_id))
 
 
-async def _create(ctx: ToolContext, turn: StepContext, given: CreateWorkspace, *, workspace_id: UUID) -> dict[str, Any]:
+async def _create(ctx: ToolContext, step: StepContext, given: CreateWorkspace, *, workspace_id: UUID) -> dict[str, Any]:
     template = given.template_id.strip()
     if not template:
         raise Refused("The template_id is blank. Use list_templates to find one.")
     name = (given.name or "").strip()
-    made = await _requested(turn, given, template, name if is_name(name) else None, workspace_id)
-    turn.workspace.bind(made.workspace.id)
-    workspace = await _waited(ctx, turn, made.workspace, made.operation)
+    made = await _request(step, given, template, name if is_name(name) else None, workspace_id)
+    step.workspace.bind(made.workspace.id)
+    workspace = await _wait(ctx, step, made.workspace, made.operation)
     value: dict[str, Any] = {
         "created": True,
         "workspace_name": workspace.name,
         "workspace_id": str(workspace.id),
         **({"operation_id": str(made.operation.id)} if made.operation is not None else {}),
     }
-    return value | await _ready(turn, workspace)
+    return value | await _wait_ready(step, workspace)
 
 
-async def _requested(
-    turn: StepContext, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
+async def _request(
+    step: StepContext, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
 ) -> Requested:
-    admin = turn.admin
+    admin = step.admin
     try:
         made = await admin.service.request_create(
             admin.store,
-            turn.owner_id,
+            step.owner_id,
             template=template,
             name=name,
             parameters=given.parameters,
             preset_id=given.preset_id,
             for_agent=True,
             workspace_id=workspace_id,
-            chat_id=turn.chat_id,
+            chat_id=step.chat_id,
             reason=Reason.CHAT,
         )
     except AlreadyExists:
         if name is None:
             raise
-        # The name is taken. Making the workspace under another name serves the model better than a refusal.
-        return await _requested(turn, given, template, None, workspace_id)
+        # The name is taken. A workspace with another name helps the model more than a refusal.
+        return await _request(step, given, template, None, workspace_id)
     except Missing as error:
         raise no_template(template) from error
     assert not isinstance(made, Replayed)
@@ -151,54 +158,56 @@ async def _requested(
 
 
 async def start_workspace(ctx: ToolContext, given: StartWorkspace) -> ToolOutput:
-    turn = step_of(ctx)
-    async with turn.admin.lock:
-        return await _given(_start(ctx, turn, given))
+    step = step_of(ctx)
+    async with step.admin.lock:
+        return await _as_output(_start(ctx, step, given))
 
 
-async def _start(ctx: ToolContext, turn: StepContext, given: StartWorkspace) -> dict[str, Any]:
-    bound = await _require_bound(turn)
-    # Wait for a stop that is in progress; the workspace can be started after it.
-    if (open_operation := await turn.admin.service.find_open_operation(bound.id)) is not None:
-        bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start))
+async def _start(ctx: ToolContext, step: StepContext, given: StartWorkspace) -> dict[str, Any]:
+    bound = await _require_bound(step)
+    # After a stop that is in progress, the workspace can be started.
+    if (open_operation := await step.admin.service.find_open_operation(bound.id)) is not None:
+        bound = _require_not_deleted(
+            await _wait(ctx, step, bound, open_operation, must_succeed=open_operation.is_start)
+        )
         if open_operation.is_start:
-            return await _started(turn, bound, open_operation)
+            return await _started(step, bound, open_operation)
     before = bound.template_revision
-    admin = turn.admin
+    admin = step.admin
     try:
         made = await admin.service.request_start(admin.store, bound.id, parameters=given.parameters, reason=Reason.CHAT)
     except OperationInProgress as error:
         made = Requested(bound, error.operation)
-    workspace = await _waited(ctx, turn, made.workspace, made.operation)
-    value = await _started(turn, workspace, made.operation)
+    workspace = await _wait(ctx, step, made.workspace, made.operation)
+    value = await _started(step, workspace, made.operation)
     if made.operation is not None and before is not None and workspace.template_revision != before:
         value["template_updated"] = True
         value["message"] = "The workspace was started with a newer revision of its template."
     return value
 
 
-async def _started(turn: StepContext, workspace: Workspace, operation: Operation | None) -> dict[str, Any]:
+async def _started(step: StepContext, workspace: Workspace, operation: Operation | None) -> dict[str, Any]:
     value: dict[str, Any] = {"started": True, "workspace_name": workspace.name}
     value |= {"no_operation": True} if operation is None else {"operation_id": str(operation.id)}
-    return value | await _ready(turn, workspace)
+    return value | await _wait_ready(step, workspace)
 
 
 async def stop_workspace(ctx: ToolContext, given: StopWorkspace) -> ToolOutput:
-    turn = step_of(ctx)
-    async with turn.admin.lock:
-        return await _given(_stop(ctx, turn))
+    step = step_of(ctx)
+    async with step.admin.lock:
+        return await _as_output(_stop(ctx, step))
 
 
-async def _stop(ctx: ToolContext, turn: StepContext) -> dict[str, Any]:
-    bound = await _require_bound(turn)
-    service, store = turn.admin.service, turn.admin.store
+async def _stop(ctx: ToolContext, step: StepContext) -> dict[str, Any]:
+    bound = await _require_bound(step)
+    service, store = step.admin.service, step.admin.store
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
-        # The current row decides, not the outcome of the operation.
-        bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=False))
+        # The status of the row matters here, not the result of the operation.
+        bound = _require_not_deleted(await _wait(ctx, step, bound, open_operation, must_succeed=False))
     if bound.status == Status.STOPPED:
         return {"stopped": True, "no_operation": True, "workspace_name": bound.name}
     made = await service.request_stop(store, bound.id, reason=Reason.CHAT)
-    stopped = await _waited(ctx, turn, made.workspace, made.operation)
+    stopped = await _wait(ctx, step, made.workspace, made.operation)
     value: dict[str, Any] = {"stopped": True, "workspace_name": stopped.name}
     return value | ({"no_operation": True} if made.operation is None else {"operation_id": str(made.operation.id)})
 
@@ -206,50 +215,90 @@ async def _stop(ctx: ToolContext, turn: StepContext) -> dict[str, Any]:
 # Waits
 
 
-async def _waited(
+class OperationLog:
+    """A context manager that publishes new lines of an operation's log as live output."""
+
+    def __init__(self, ctx: ToolContext, store: ActorStore, operation_id: UUID) -> None:
+        self._ctx = ctx
+        self._store = store
+        self._operation_id = operation_id
+        self._shown = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="operation-tail")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            while not await self._show():
+                await self._ctx.clock.sleep(LOG_SECONDS, "operation-tail")
+        except Exception as error:
+            log.info("operation_tail_ended", chat_id=self._ctx.chat_id, error=str(error) or type(error).__name__)
+
+    async def _show(self) -> bool:
+        """Publish new lines. Return whether the log is complete."""
+        found = await self._store.workspaces.read_log(self._operation_id)
+        whole = found.dropped + len(found.text)
+        if whole > self._shown:
+            self._ctx.publish(found.text[max(self._shown - found.dropped, 0) :])
+            self._shown = whole
+        return found.is_over
+
+
+async def _wait(
     ctx: ToolContext,
-    turn: StepContext,
+    step: StepContext,
     workspace: Workspace,
     operation: Operation | None,
     *,
     must_succeed: bool = True,
 ) -> Workspace:
-    """Return the workspace when the operation is over. Raises `Failed` when it failed or took too long."""
+    """Wait for the operation and return the workspace. Raise `Failed` if the operation failed or takes too long."""
     if operation is None:
         return workspace
-    async with OperationTail(ctx, turn.admin.store, operation.id):
-        waited = await turn.admin.service.wait_operation(operation.id, seconds=OPERATION_SECONDS)
+    async with OperationLog(ctx, step.admin.store, operation.id):
+        waited = await step.admin.service.wait_operation(operation.id, seconds=OPERATION_SECONDS)
     over, row = waited.operation, waited.workspace
     if over.state == OperationState.SUCCEEDED or not must_succeed:
         return row
     if over.is_open:
-        error = "The workspace is not ready after ten minutes; the operation goes on. Use start_workspace to wait on."
+        error = (
+            "The workspace is not ready after ten minutes. The operation continues; use start_workspace to wait for it."
+        )
     else:
         error = over.error or f"The operation on the workspace {row.name} was {over.state}."
     raise Failed({"error": error, "operation_id": str(over.id), "workspace_name": row.name})
 
 
-async def _ready(turn: StepContext, workspace: Workspace) -> dict[str, Any]:
-    """Wait for the startup script. A failing script is reported but is no error: the workspace is usable."""
-    ready = await turn.admin.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
-    turn.workspace.bind(workspace.id)
+async def _wait_ready(step: StepContext, workspace: Workspace) -> dict[str, Any]:
+    """Wait for the startup script, and return its result. A failed script is not an error: the workspace is usable."""
+    ready = await step.admin.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
+    step.workspace.bind(workspace.id)
     warning = {} if ready.disk_warning is None else {"warning": f"{ready.disk_warning} Delete what is not needed."}
-    went = _how_it_went(ready)
-    if "startup_script" in went:
-        went |= await _last_words(turn)
-    return went | warning
+    result = _startup_result(ready)
+    if "startup_script" in result:
+        result |= await _startup_output(step)
+    return result | warning
 
 
-async def _last_words(turn: StepContext) -> dict[str, Any]:
-    """Return the end of the startup script's output: the model cannot find the reason of a failure in the workspace."""
+async def _startup_output(step: StepContext) -> dict[str, Any]:
+    """Return the end of the startup script's output, which no other tool shows."""
     try:
-        said = (await ask_agent(turn.workspace, lambda conn: conn.script_log())).output.strip()
+        said = (await ask_agent(step.workspace, lambda conn: conn.script_log())).output.strip()
     except WorkspaceError:
         return {}
-    return {"startup_output": said[-LAST_WORDS_CHARS:]} if said else {}
+    return {"startup_output": said[-STARTUP_OUTPUT_CHARS:]} if said else {}
 
 
-def _how_it_went(ready: Workspace) -> dict[str, Any]:
+def _startup_result(ready: Workspace) -> dict[str, Any]:
     match ready.agent_state:
         case AgentState.READY if ready.status == Status.RUNNING:
             return {}
@@ -262,15 +311,15 @@ def _how_it_went(ready: Workspace) -> dict[str, Any]:
             return {"agent_status": "not_ready", "agent_error": ready.error or "The workspace is not ready yet."}
 
 
-async def _given(making: Any) -> ToolOutput:
-    """Return the result, or the failure in the documented form."""
+async def _as_output(work: Any) -> ToolOutput:
+    """Await the result and return it, or its error in the documented form."""
     try:
-        return ToolOutput(await making)
+        return ToolOutput(await work)
     except Failed as error:
         return ToolOutput(error.value, is_error=True)
     except ParametersInvalid as error:
         problems = [{"field": each.field, "detail": each.detail} for each in error.problems]
-        text = f"The workspace cannot have these parameters: {'; '.join(str(each) for each in error.problems)}"
+        text = f"These parameters cannot be used: {'; '.join(str(each) for each in error.problems)}"
         return ToolOutput({"error": text, "validations": problems, "template_id": error.template}, is_error=True)
     except WorkspaceQuotaExceeded as error:
         value = {
@@ -288,20 +337,20 @@ async def _given(making: Any) -> ToolOutput:
 # The binding
 
 
-async def _find_bound(turn: StepContext) -> Workspace | None:
-    """Return the chat's workspace as it is now, not as it was at the start of the step."""
-    workspace_id = await turn.admin.directory.find_binding(turn.chat_id)
-    return None if workspace_id is None else await turn.admin.service.find_workspace(workspace_id)
+async def _find_bound(step: StepContext) -> Workspace | None:
+    """Return the current workspace of the chat, read from the database."""
+    workspace_id = await step.admin.directory.find_binding(step.chat_id)
+    return None if workspace_id is None else await step.admin.service.find_workspace(workspace_id)
 
 
-async def _require_bound(turn: StepContext) -> Workspace:
-    bound = await _find_bound(turn)
+async def _require_bound(step: StepContext) -> Workspace:
+    bound = await _find_bound(step)
     if bound is None:
         raise Refused("This chat has no workspace. Use create_workspace first.")
-    return _alive(bound)
+    return _require_not_deleted(bound)
 
 
-def _alive(bound: Workspace) -> Workspace:
+def _require_not_deleted(bound: Workspace) -> Workspace:
     if bound.status == Status.DELETED:
         raise Refused("The workspace of this chat was deleted. Use create_workspace to make a new one.")
     return bound
@@ -311,14 +360,14 @@ def _is_replaceable(bound: Workspace) -> bool:
     return bound.status == Status.DELETED or (bound.status == Status.FAILED and not bound.has_run)
 
 
-async def _told(ctx: ToolContext, turn: StepContext, bound: Workspace) -> ToolOutput | None:
-    """Return the state of the chat's existing workspace and what to do. None when it was being deleted."""
-    service = turn.admin.service
+async def _existing_result(ctx: ToolContext, step: StepContext, bound: Workspace) -> ToolOutput | None:
+    """Return the result for a chat that has a workspace: its state, and what to do. None if it may be replaced."""
+    service = step.admin.service
     value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
         value["operation_id"] = str(open_operation.id)
         try:
-            bound = await _waited(ctx, turn, bound, open_operation)
+            bound = await _wait(ctx, step, bound, open_operation)
         except Failed as error:
             return ToolOutput({**value, **error.value}, is_error=True)
     if _is_replaceable(bound):
@@ -327,7 +376,7 @@ async def _told(ctx: ToolContext, turn: StepContext, bound: Workspace) -> ToolOu
         if _is_silent(ctx, bound):
             message = "The workspace does not answer: use stop_workspace, then start_workspace."
             return ToolOutput({**value, "status": "unreachable", "message": message})
-        return ToolOutput({**value, "status": "already_exists", **await _ready(turn, bound)})
+        return ToolOutput({**value, "status": "already_exists", **await _wait_ready(step, bound)})
     why = f" ({bound.error})" if bound.error else ""
     message = f"The chat has a workspace that does not run{why}. Its files are kept: use start_workspace."
     return ToolOutput({**value, "status": str(bound.status), "message": message})

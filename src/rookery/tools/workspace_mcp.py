@@ -1,7 +1,7 @@
-"""Tools of MCP servers that the workspace itself declares, called through its agent.
+"""Tools of the MCP servers that a workspace declares in its files. The workspace agent calls the servers.
 
-Names and definitions come from the captured context, so a chat keeps its tools as it keeps its instructions. All of it
-is untrusted: names are sanitized, definitions are bounded, results are text or one picture.
+Names and definitions come from the captured context, so the tools of a chat change only with that context. They are
+untrusted: names are sanitized, definitions are bounded, and a result is text or one image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class WorkspaceMcpTool:
-    """One tool of a server that the owner has agreed to; `tool` is its name on its server."""
+    """One tool of a server that the owner has agreed to. `tool` is its name on that server."""
 
     def __init__(self, spec: ToolSpec, entry: Entry, tool: str, may_run: MayRun) -> None:
         self._spec = spec
@@ -59,9 +59,9 @@ class WorkspaceMcpTool:
 
 
 def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run: MayRun) -> list[WorkspaceMcpTool]:
-    """Return the tools of the servers among the resources, by name, if their entries are `agreed` (by hash).
+    """Return the tools of the MCP servers that the owner has agreed to, sorted by name.
 
-    `may_run` checks the consent again before each call.
+    `agreed` are the hashes of their entries. `may_run` checks the consent again before each call.
     """
     offered = [
         (each.entry, definition)
@@ -92,7 +92,7 @@ def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run
 
 
 def _name(server: str, tool: str, taken: set[str]) -> str:
-    """Return both names, sanitized and joined; a name that is taken gets a number."""
+    """Return the names of server and tool, sanitized and joined. A name that is taken gets a number."""
     base = f"{_UNSAFE.sub('_', server)}__{_UNSAFE.sub('_', tool)}"[:MAX_NAME]
     name, number = base, 1
     while name in taken:
@@ -104,7 +104,7 @@ def _name(server: str, tool: str, taken: set[str]) -> str:
 
 
 def as_output(result: McpResult) -> ToolOutput:
-    """Return all texts together; a picture only if there is no text."""
+    """Return all texts of the result; an image only if there is no text."""
     texts = [text for each in result.content if (text := _text_of(each))]
     if result.structured is not None and not texts:
         texts.append(json.dumps(result.structured, ensure_ascii=False))

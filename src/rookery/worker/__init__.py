@@ -1,5 +1,5 @@
-"""The worker: finds runnable chats and drives them through acquisition, runners, tasks and generation steps.
+"""The worker: acquires runnable chats and runs their turns.
 
-Every commit goes through `store.machine` under a fence, so stale work can never be committed. Start with `worker.py`,
-which wires the pieces together; the live parts that clients see are in `rookery.live`.
+Every commit goes through `store.machine` behind a fence, so the result of a stale runner is never stored. Start with
+`worker.py`, which builds all parts. The live parts that clients see are in `rookery.live`.
 """

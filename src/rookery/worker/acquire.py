@@ -1,4 +1,4 @@
-"""Acquisition of runnable chats: one pass at a time, triggered by hints, timers and free slots."""
+"""Acquisition: takes runnable chats in passes, which hints, a timer and free slots trigger."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ log = get_logger("worker.acquire")
 
 
 class Acquirer:
-    """Finds runnable chats and takes them. Passes never overlap; several triggers lead to one pass.
+    """Finds runnable chats and takes them. Passes never overlap, and triggers that arrive together cause one pass.
 
-    `may_acquire` returns whether this process may take more; `limits` returns those of the deployment.
+    `may_acquire` returns whether this process may take more chats. `limits` returns the limits of the deployment.
     """
 
     def __init__(
@@ -75,59 +75,57 @@ class Acquirer:
         self._limits = limits
         self._may_acquire = may_acquire
         self._new_id = new_id
-        self._wanted = asyncio.Event()
-        self._named: set[ChatId] = set()  # by hints since the last pass
+        self._pass_requested = asyncio.Event()
+        self._hinted_chats: set[ChatId] = set()  # since the last pass
         self._must_list = False
         self._has_peers = False
-        self._is_put_off = False
-        self._is_short = False  # whether slots were short in the last pass
+        self._is_deferred = False
+        self._has_full_pool = False  # in the last pass
 
     def wake(self) -> None:
-        """Ask for a pass now: a slot is free, or a peer is gone."""
+        """Request a pass now, because a slot is free or a peer has died."""
         self._must_list = True
-        self._wanted.set()
+        self._pass_requested.set()
 
     async def run(self) -> NoReturn:
-        """Run a pass at the start, one per interval, and one whenever it is asked for."""
+        """Run a pass at the start, once per interval, and on request."""
         subscriptions: list[Subscription] = [
-            self._bus.subscribe(OwnershipHint, self._hinted),
+            self._bus.subscribe(OwnershipHint, self._on_hint),
             self._bus.on_resync(self.wake),
         ]
         try:
             self.wake()
             while True:
-                await self._until_wanted()
-                await self._let_idle_ones_go_first()
-                named, self._named = self._named, set()
+                await self._wait_for_trigger()
+                await self._delay_for_idle_peers()
+                named, self._hinted_chats = self._hinted_chats, set()
                 must_list, self._must_list = self._must_list, False
-                self._wanted.clear()
-                if self._put_off():
-                    # The next pass must list chats: the hints that named these are not repeated.
+                self._pass_requested.clear()
+                if self._must_defer():
+                    # The next pass must list all candidates, because the hints that are dropped here are not repeated.
                     self._must_list = True
                     continue
-                # Where slots are short, waiting chats are ranked: a new chat must not overtake them.
-                if not must_list and len(named) == 1 and not self._is_short:
-                    await self._take_named(*named)
+                # If a pool is full, waiting chats are ranked, and a new chat must not overtake them.
+                if not must_list and len(named) == 1 and not self._has_full_pool:
+                    await self._take_hinted(*named)
                     continue
                 await self.run_pass()
                 if not named:
-                    await self._look_for_peers()
+                    await self._check_peers()
         finally:
             for subscription in subscriptions:
                 subscription.close()
 
-    def _put_off(self) -> bool:
-        """Return whether the pass must wait because this process is not fit for it.
+    def _must_defer(self) -> bool:
+        """Return whether this process may not take chats now. The pass is then repeated soon, because hints are not."""
+        self._is_deferred = not self._may_take()
+        return self._is_deferred
 
-        It then looks again soon: the trigger may have been a hint, and hints are not repeated.
-        """
-        self._is_put_off = not self._may_take()
-        return self._is_put_off
+    async def _take_hinted(self, chat_id: ChatId) -> None:
+        """Take the one chat that a hint named, without listing other candidates.
 
-    async def _take_named(self, chat_id: ChatId) -> None:
-        """Take the one chat that was named, without listing others: they have their own hints, and the timer.
-
-        If several are named they are ranked, so that one owner's burst does not come before another owner's first chat.
+        If hints name several chats, a pass ranks them instead, so that one owner's burst does not precede another
+        owner's first chat.
         """
         has_room = len(self._manager) < self._config.max_runners
         if self._manager.drives(chat_id) or not has_room or not self._may_take():
@@ -141,15 +139,14 @@ class Acquirer:
         outcome = await self._take_one(chat_id, limits)
         self._stats.acquired[outcome] += 1
         if outcome == "full":
-            self._is_short = True
-            await self._ask_for_slots(limits)
+            self._has_full_pool = True
+            await self._request_slots(limits)
         if outcome == "lost":
-            # Another replica has it, or it is at rest. In the second case its hint means that a slot is free for
-            # another chat.
+            # Another replica has the chat, or it is at rest. In the second case the hint means that a slot is free.
             await self.run_pass()
 
     async def run_pass(self) -> int:
-        """Take runnable chats in order of rank. Return the number of chats taken."""
+        """Take runnable chats in the order of their rank. Return the number of chats taken."""
         room = min(self._config.acquire_batch, self._config.max_runners - len(self._manager))
         if not self._may_take():
             return 0
@@ -164,16 +161,16 @@ class Acquirer:
             log.warning("acquire_failed", error=str(error) or type(error).__name__)
             return 0
         if room <= 0:
-            # Other replicas may have room for waiting chats, and lack only slots that chats here hold.
-            await self._ask_for_slots(limits)
+            # Another replica may have room for a waiting chat, and lack only a slot that a chat here holds.
+            await self._request_slots(limits)
             return 0
         return await self._take(candidates, limits, room)
 
     async def _take(self, candidates: list[Candidate], limits: Limits, room: int) -> int:
-        full: set[bool] = set()  # full pools, True for the pool of root chats
+        full: set[bool] = set()  # full pools; True is the pool of root chats
         won = lost = 0
         for candidate in candidates:
-            if won == room or self._put_off():
+            if won == room or self._must_defer():
                 break
             if candidate.is_root in full and candidate.status == "running":
                 continue
@@ -183,22 +180,22 @@ class Acquirer:
             lost += outcome == "lost"
             if outcome == "full":
                 full.add(candidate.is_root)
-            if won >= self._config.acquire_turn and self._named:
-                break  # a chat came meanwhile that may rank before those on this list
-        self._is_short = bool(full)
+            if won >= self._config.acquire_reread_after and self._hinted_chats:
+                break  # a chat that arrived meanwhile may rank before the rest of this list
+        self._has_full_pool = bool(full)
         if full or lost:
-            # Another replica may be refused a slot that a chat here holds.
-            await self._ask_for_slots(limits)
-        if won and (won == room or lost or self._named):
-            # There may be more chats than this list showed. Not after a pass that took nothing: it would repeat itself.
+            # Waiting chats may lack only slots that chats here hold.
+            await self._request_slots(limits)
+        if won and (won == room or lost or self._hinted_chats):
+            # There may be more candidates than were listed. A pass that took nothing would only repeat itself.
             self.wake()
         return won
 
-    async def _ask_for_slots(self, limits: Limits) -> None:
-        """Ask owners who hold more than their share to give up slots at the end of a step, because others wait."""
+    async def _request_slots(self, limits: Limits) -> None:
+        """Request slots from owners who hold more than their fair share while other owners wait."""
         try:
             async with self._clock.deadline(self._config.database_seconds, "find-donors"), self._pool.acquire() as conn:
-                self._manager.ask_for_slots(await find_donors(conn, limits))
+                self._manager.request_slots(await find_donors(conn, limits))
         except DATABASE_ERRORS as error:
             log.warning("donors_not_found", error=str(error) or type(error).__name__)
 
@@ -218,14 +215,14 @@ class Acquirer:
                 self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, limits=limits
             ) or await try_acquire(self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit)
         except (asyncio.CancelledError, CommitOutcomeUnknown) as error:
-            # This process may own the chat by now, and would not drive it.
+            # This process may own the chat now, but no runner would run it.
             self._abandon(chat_id, runner_id)
             if isinstance(error, asyncio.CancelledError):
                 raise
             log.warning("acquire_failed", chat_id=chat_id, error=str(error))
             return "failed"
         except Exception as error:
-            # One chat that cannot be taken must not keep the others from being taken.
+            # One chat that cannot be taken must not block the others.
             log.warning("acquire_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return "failed"
         if chat is None:
@@ -246,33 +243,30 @@ class Acquirer:
         )
 
     def _may_take(self) -> bool:
-        """Return whether this process may take chats: not while it is closed, fenced, or unable to keep what it has."""
+        """Return whether this process may take chats: it is neither closed nor fenced off, and `may_acquire` agrees."""
         return not self._manager.is_closed and not self._manager.is_fenced and self._may_acquire()
 
-    def _hinted(self, hint: OwnershipHint) -> None:
-        self._named.add(ChatId(hint.chat_id))
-        self._wanted.set()
+    def _on_hint(self, hint: OwnershipHint) -> None:
+        self._hinted_chats.add(ChatId(hint.chat_id))
+        self._pass_requested.set()
 
-    async def _until_wanted(self) -> None:
+    async def _wait_for_trigger(self) -> None:
         config = self._config
         jitter = self._rng.uniform(1 - config.acquire_jitter, 1 + config.acquire_jitter)
-        seconds = config.acquire_again_seconds if self._is_put_off else config.acquire_interval_seconds
+        seconds = config.acquire_again_seconds if self._is_deferred else config.acquire_interval_seconds
         try:
             async with self._clock.deadline(seconds * jitter, "acquire"):
-                await self._wanted.wait()
+                await self._pass_requested.wait()
         except DeadlineExceeded:
             self._must_list = True
 
-    async def _let_idle_ones_go_first(self) -> None:
+    async def _delay_for_idle_peers(self) -> None:
         delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
-        if self._named and self._has_peers and delay:
+        if self._hinted_chats and self._has_peers and delay:
             await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
 
-    async def _look_for_peers(self) -> None:
-        """Read whether there are peers.
-
-        Without any, passes need no delay. A late answer about a new peer does no harm.
-        """
+    async def _check_peers(self) -> None:
+        """Read whether there are peers. Without peers, passes need no delay. A stale answer does no harm."""
         try:
             async with self._clock.deadline(self._config.database_seconds, "has-peers"), self._pool.acquire() as conn:
                 self._has_peers = await has_peers(conn, self._worker_id)

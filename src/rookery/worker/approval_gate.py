@@ -1,7 +1,7 @@
 """The approval gate: decides for each open tool call of a step whether it may run, needs approval, or is denied.
 
-Rules and approvals are read for every batch: a new rule or answer counts immediately, and an approval is known to every
-process that goes on with the chat.
+Rules and approvals are read from the database for every batch, so a new rule or answer counts immediately, on every
+replica.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rookery.store.chats.step_reads import Step
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The decisions on a batch. `offers` describes what "always" would permit, for each call that needs approval."""
+    """The decisions on a batch. For each call that needs approval, `offers` describes what "always" would permit."""
 
     gate: Gate = OPEN_GATE
     offers: Mapping[OpenCall, Offers] = field(default_factory=dict)
@@ -36,6 +36,7 @@ class Judged:
 
 
 async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -> Judged:
+    """Compare the open calls of a step with the approval rules of its chat."""
     if not past.open_calls:
         return Judged()
     chat = step.chat
@@ -49,31 +50,30 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
 def _judging(
     known: stored_approvals.Approvals, chat_id: ChatId, past: History, tools: ToolSet
 ) -> Generator[None, None, Judged]:
-    """Judge the open calls of a batch.
-
-    This is a generator, so that `in_pieces` can return to the event loop between two yields, even if there are many
-    calls.
-    """
+    """Judge the open calls. A generator, so that `in_pieces` can return to the event loop between two calls."""
     refused: dict[OpenCall, str] = {}
     offers: dict[OpenCall, Offers] = {}
     for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
         yield
         if _cannot_run(made, tools):
-            continue  # the batch answers it with an error; no approval is needed
+            continue
         names, args = _names(made, tools), _arguments(made)
-        judged = yield from approvals.judging(known.policy, names, args)
+        judged = yield from approvals.judge_sliced(known.policy, names, args)
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
         elif judged.verdict is Verdict.ASK:
-            # An approval answers its question and nothing else: it does not lift what a rule denies.
+            # An approval answers only its own question. It does not override a rule that denies the call.
             token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
             if token not in known.approved:
-                offers[call] = yield from approvals.offering(judged.rule, names, args)
+                offers[call] = yield from approvals.offers_sliced(judged.rule, names, args)
     return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)
 
 
 def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
-    """Return the names by which rules may refer to the tool: as called, its current name, or its rule name alone."""
+    """Return the names by which rules may refer to the tool.
+
+    These are the rule name and the current name if the tool has a rule name, else the called and the current name.
+    """
     spec = tools.find_spec(call.tool_name)
     if spec is not None and spec.rule_name:
         return spec.rule_name, spec.name
@@ -81,7 +81,7 @@ def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
 
 
 def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
-    """Return whether the call is invalid. The batch answers it with an error, so no rule is needed."""
+    """Return whether the call is invalid. The batch answers it with an error, so it needs no approval."""
     spec = tools.find_spec(call.tool_name)
     if spec is None or step_rows.find_problem(call, tools) is not None:
         return True
@@ -89,7 +89,7 @@ def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
 
 
 def _arguments(call: ToolCall) -> object:
-    """Return the arguments as the tool gets them; None if they cannot be read."""
+    """Return the arguments that the tool would receive; None if they cannot be decoded."""
     if call.args is UNSET:
         return None
     try:

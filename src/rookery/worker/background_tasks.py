@@ -1,6 +1,6 @@
-"""Background tasks: work after an outcome that must neither delay nor fail the next step.
+"""Background tasks: follow-up work that must neither delay nor fail a step.
 
-Each has its own time limit, ends with the process at the latest, and is logged when it fails.
+Each task has its own time limit and is logged if it fails. All tasks end with the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = get_logger("worker.background_tasks")
 
 
 class BackgroundTasks:
-    """Owns the background tasks of a process; the event loop alone would keep only weak references to them."""
+    """The background tasks of a process. It holds references to them, because the event loop holds only weak ones."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -29,10 +29,10 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def start(self, work: Callable[[], Awaitable[object]], *, name: str, seconds: float) -> None:
-        """Run the work in the background; silently refused once the process is stopping."""
+        """Run the work in the background. Do nothing if the process is stopping."""
         if self._is_closed:
             return
-        # In a copied context: the caller's log fields stay, and what the work binds does not leak.
+        # The copied context keeps the caller's log fields, and hides from the caller what the work binds.
         context = contextvars.copy_context()
         task = asyncio.create_task(self._run(work, name, seconds), name=name, context=context)
         self._tasks.add(task)
@@ -43,7 +43,7 @@ class BackgroundTasks:
         await self._is_idle.wait()
 
     async def close(self, seconds: float) -> None:
-        """Take no more work, give running work this long, then cancel and await the rest."""
+        """Refuse new work, wait this long for running work, then cancel the rest and wait for it."""
         self._is_closed = True
         if not self._tasks:
             return

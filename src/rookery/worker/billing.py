@@ -1,4 +1,4 @@
-"""Billing of model calls: rows of the usage ledger, one per call, and figures of interrupted steps."""
+"""Billing of model calls: one row of the usage ledger per call, and the figures of interrupted steps."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_ca
 from rookery.telemetry.log import get_logger
 from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
-from rookery.worker.prepare import Asked
+from rookery.worker.prepare import ConnectedModel
 
 log = get_logger("worker.billing")
 
-# Chosen: the limit of one try, and how long the database may be unavailable before rows wait for the next failed call.
+# The limit of one try to write a row.
 TRY_SECONDS = 30.0
+# The limit of all tries. After that, rows wait until the next call is recorded.
 RECORD_SECONDS = 24 * 3600.0
-# Chosen: some megabytes.
+# Waiting rows take some megabytes at most.
 MAX_WAITING = 10_000
-# Chosen: the interrupt task asks within a moment; older entries were stopped for another reason.
+# The interrupt task reads an entry within a moment. Older entries were stopped for another reason.
 MAX_STOPPED = 1000
 
 
 def entry(
     chat: Chat,
-    asked: Asked,
+    connected: ConnectedModel,
     usage: Usage,
     *,
     purpose: Purpose,
@@ -46,27 +47,11 @@ def entry(
     message_id: MessageId | None = None,
     at: datetime | None = None,
 ) -> Entry:
-    ready = asked.ready
-    return Entry(
-        owner_id=chat.owner_id,
-        chat_id=chat.id,
+    """Return the row of the usage ledger for a call of a chat."""
+    return msgspec.structs.replace(
+        connected.ready.usage_entry(usage, owner_id=chat.owner_id, chat_id=chat.id, purpose=purpose, status=status),
         message_id=message_id,
-        purpose=purpose,
-        provider_id=ready.provider.id,
-        model_config_id=ready.config.id,
-        model=ready.config.model,
-        key_source=ready.key_source,
-        status=status,
-        input_tokens=usage.input,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-        cache_write_1h_tokens=usage.cache_write_1h,
-        output_tokens=usage.output,
-        reasoning_tokens=usage.reasoning,
-        total_tokens=usage.total,
-        web_searches=usage.web_searches,
-        context_tokens=usage.context_tokens,
-        cost_micros=cost.cost_micros(usage, asked.prices),
+        cost_micros=cost.cost_micros(usage, connected.prices),
         runtime_ms=runtime_ms or 0,
         request_id=request_id,
         at=at,
@@ -74,11 +59,10 @@ def entry(
 
 
 class Ledger:
-    """Writes ledger rows that no commit carries: those of calls that failed or were stopped.
+    """Writes the ledger rows of calls that failed or were stopped, and so belong to no commit.
 
-    While the database is unavailable they wait in memory, at most `MAX_WAITING` of them; they are lost if the process
-    ends before it is back. A row whose COMMIT was not answered is looked up before it is written again: a row has its
-    timestamp from the start.
+    While the database is unavailable, at most `MAX_WAITING` rows wait in memory; they are lost if the process ends. If
+    the outcome of a COMMIT is unknown, the row is looked up by its timestamp before it is written again.
     """
 
     def __init__(self, pool: asyncpg.Pool, inflight: BackgroundTasks, *, config: WorkerConfig | None = None) -> None:
@@ -124,7 +108,7 @@ class Ledger:
                 if row.chat_id is None:
                     log.warning("usage_not_recorded", rows=1, reason=str(error))
                     return
-                # The chat is deleted; its owner's cost is still recorded.
+                # The chat was deleted. The cost is recorded for its owner.
                 row = msgspec.structs.replace(row, chat_id=None, message_id=None)
                 continue
             except DATABASE_ERRORS as error:
@@ -142,9 +126,9 @@ class Metered(NamedTuple):
 
 
 class Meters:
-    """Usage so far of the running steps, for the interrupt task, which knows only their episode.
+    """The usage of running steps by episode, for the interrupt task.
 
-    A stopped step stays registered, because its task may end before the interrupt task asks.
+    A stopped step stays registered, because its task may end before the interrupt task reads the usage.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The action-timeout task: answers the client's tool calls with an error when the client does not answer in time.
+"""The action-timeout task: closes the tool calls of a client that does not answer before the deadline.
 
-The deadline is in the database and is checked again under the lock: a result that arrives first wins, and a deadline
-that was moved is respected. A chat that waits for calls that no client can answer any more is stopped. A chat that
-waits for a user without a deadline is released: the answer wakes a worker.
+The deadline is stored with the chat and is checked again under the row lock, so a result that arrives first is kept,
+and an extended deadline is respected. A chat whose calls no client can answer any more is interrupted. A chat that
+waits for its user without a deadline is released; the user's answer makes it runnable again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class ActionTimeoutWork:
         while True:
             row = await handle.read(lambda: read_fenced(self._machine, chat_id, fence=fence))
             if row.chat.is_parked:
-                # Nothing happens to the chat until the user answers, which may take days: it must not keep a slot that
-                # long.
+                # The user may answer days later, and the chat must not hold a slot until then.
                 await self._leave(handle)
                 return
             deadline = row.chat.requires_action_deadline_at
-            # Without a deadline the wait would never end, so the deadline counts as passed.
+            # A missing deadline counts as passed, because the wait would never end.
             remaining = 0.0 if deadline is None else (deadline - row.now).total_seconds()
             if remaining > 0:
                 await handle.wait(remaining, "action-deadline")
@@ -40,7 +39,7 @@ class ActionTimeoutWork:
                 return
 
     async def _cancel(self, handle: TaskHandle) -> bool:
-        """Answer the calls with an error. Return False if the deadline was moved since it was read."""
+        """Close the open calls with an error. Return False if the deadline was extended since it was read."""
 
         async def cancel(tx: Tx) -> None:
             await cancel_requires_action(tx)
@@ -52,7 +51,7 @@ class ActionTimeoutWork:
                 return False
             if refused.cause != "no_open_calls":
                 raise
-            # The chat's tools were changed while it waited for one of them: nothing else would end the wait.
+            # The chat's tools were changed while it waited for one of them, and only an interrupt can end the wait.
             log.warning("action_without_calls", chat_id=handle.input.chat_id)
             await handle.update(_stop, transition=Transition.INTERRUPT)
         return True

@@ -1,7 +1,7 @@
-"""The commit shield: runs a commit and what must follow it together, even when the calling task is cancelled.
+"""The commit shield: completes a commit and its follow-up code even if the calling task is cancelled.
 
-The runner learns of a commit before the task that made it goes on, and then cancels that task as done. Code after a
-plain `await` of the update may therefore never run.
+The runner learns of a commit before the task that made it continues, and cancels that task because it is done. Code
+after a plain `await` of the update may therefore never run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ log = get_logger("worker.commit_shield")
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work to its end; a cancellation that comes meanwhile is raised afterwards.
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run the work to its end. A cancellation that arrives meanwhile is raised afterwards.
 
-    Use it only for work that ends soon, as updates of the machine do: their statements have limits. It runs in a
-    separate task, because those limits are cancellations as well.
+    Use it only for work that ends soon, such as an update of the machine, whose statements have time limits. The work
+    runs in a separate task, because those limits also cancel.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -37,5 +37,5 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         raise cancelled
     finally:
-        # The error refers to this frame: a reference back would keep alive everything the task held.
+        # The error refers to this frame. A reference back would keep everything alive that the task held.
         cancelled = None

@@ -1,6 +1,6 @@
-"""The compaction action: replaces the history by a summary, followed by the user's whole unanswered message.
+"""The compaction action: replaces the history by a summary and the user's unanswered message.
 
-A part of `StepActions`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
+It is a part of `StepActions`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rookery.store.models.usage import CallStatus, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.error_classification import Classified, StepFailed
-from rookery.worker.prepare import Asked
+from rookery.worker.prepare import ConnectedModel
 from rookery.worker.tasks import TaskExit
 
 if TYPE_CHECKING:
@@ -44,72 +44,73 @@ log = get_logger("worker.compaction")
 NOT_STORED = "The summary could not be stored. It will be made again."
 
 
-class CompactionAct:
-    def __init__(self, acts: StepActions) -> None:
-        self._acts = acts
-        self._parts = acts.parts
-        self._handle = acts.handle
-        self._prepared = acts.prepared
-        self._step = acts.prepared.step
+class CompactionAction:
+    def __init__(self, actions: StepActions) -> None:
+        self._actions = actions
+        self._services = actions.services
+        self._handle = actions.handle
+        self._prepared = actions.prepared
+        self._step = actions.prepared.step
 
     async def compact(self, decision: Compact) -> None:
         """Make and commit a summary.
 
-        Its model is connected here and not during preparation: an unusable one must not fail turns that do not need it.
+        The model that summarizes is connected here and not during preparation, so that an unusable one fails only turns
+        that need a summary.
         """
-        acts, prepared, parts, chat = self._acts, self._prepared, self._parts, self._step.chat
-        asked = await self._summariser()
-        is_own = asked.ready.config.id == prepared.asked.ready.config.id
+        actions, prepared, services, chat = self._actions, self._prepared, self._services, self._step.chat
+        connected = await self._summary_model()
+        is_own = connected.ready.config.id == prepared.connected.ready.config.id
         kept_summary = self._kept_summary(decision)
         if kept_summary is None:
-            await parts.preparer.check_spend(asked, chat.owner_id)
-        call = await prepared.call(asked, purpose=Purpose.COMPACTION)
+            await services.preparer.check_spend(connected, chat.owner_id)
+        call = await prepared.call(connected, purpose=Purpose.COMPACTION)
         fixed = await asyncio.to_thread(_fixed_bytes, call)
-        async with acts.attempting() as episode:
+        async with actions.attempting() as episode:
             meter = StepMeter()
-            step = acts.setup(asked, episode, meter)
+            step = actions.setup(connected, episode, meter)
             setup = CompactionSetup(
                 step=step,
                 source=decision.source,
                 assessment=prepared.assessment,
-                model_config_id=prepared.asked.ready.config.id,
+                model_config_id=prepared.connected.ready.config.id,
                 carry=lambda summary: self._carry(decision, summary, fixed_bytes=fixed),
                 budget=Budget(
-                    window_tokens=asked.windows.effective,
+                    window_tokens=connected.windows.effective,
                     max_output_tokens=call.max_output_tokens or 0,
-                    # A refusal by the chat's model reveals nothing about another model.
+                    # A refusal by the chat's model says nothing about another model.
                     refused_tokens=self._step.meta.refused_tokens if is_own else None,
                 ),
-                on_refusal=lambda error, refused, tokens: acts.remember_refusal(
-                    asked, error_classification.classify(error), refused, tokens
+                on_refusal=lambda error, refused, tokens: actions.remember_refusal(
+                    connected, error_classification.classify(error), refused, tokens
                 ),
-                stats=parts.stats.calls,
+                stats=services.stats.calls,
                 kept_summary=kept_summary,
-                is_other_provider=asked.ready.provider.id != prepared.asked.ready.provider.id,
+                is_other_provider=connected.ready.provider.id != prepared.connected.ready.provider.id,
             )
             try:
-                with acts.metered(asked, meter, Purpose.COMPACTION):
-                    outcome = await compaction.summarize(asked.model, call, setup)
+                with actions.metered(connected, meter, Purpose.COMPACTION):
+                    outcome = await compaction.summarize(connected.model, call, setup)
             except (CallFailed, StepFailed) as error:
                 is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
-                self._count_failure(asked, decision, error, result="timeout" if is_late else "error")
+                self._count_failure(connected, decision, error, result="timeout" if is_late else "error")
                 raise
-            await commit_shield.to_the_end(self._commit_summary(decision, asked, outcome, step))
+            await commit_shield.run_to_end(self._commit_summary(decision, connected, outcome, step))
 
     def _kept_summary(self, decision: Compact) -> str | None:
-        """Return the existing summary if only the user's own message came after it: there is nothing to summarize.
+        """Return the existing summary if only the user's message follows it, so that there is nothing to summarize.
 
-        None: call the model.
+        Return None if the model must be called.
         """
-        if decision.source is Source.OVERFLOW and not self._acts.history.has_compactable:
+        if decision.source is Source.OVERFLOW and not self._actions.history.has_compactable:
             return boundary_summary(self._step.history.prompt)
         return None
 
     async def _carry(self, decision: Compact, summary: str, *, fixed_bytes: int) -> Carried:
-        """Return the user's message that began the turn, cut to its ends if the model cannot read all of it.
+        """Return the user's message that began the turn, cut to its beginning and end if it exceeds the window.
 
-        The full text of a cut message is stored, and its path is included. A chat at rest has nothing to carry: its
-        messages are answered.
+        The full text of a cut message is stored in the workspace, and its path is included. A chat at rest carries
+        nothing, because its messages are answered.
         """
         if decision.source is Source.MANUAL and not decision.resume:
             return Carried()
@@ -117,47 +118,49 @@ class CompactionAct:
         room = self._room(decision, taken_bytes=fixed_bytes + len(summary.encode("utf-8", "replace")))
         fitted = overflow.fit(said, files=self._prepared.files, room_bytes=room)
         if fitted is None or (not said and not summary):
-            raise StepFailed(_no_room(fixed_bytes, self._prepared.asked))
+            raise StepFailed(_no_room(fixed_bytes, self._prepared.connected))
         kept: dict[int, str] = {}
         for cut in fitted.cuts:
-            name = f"message_{self._acts.turn_id() or 0}_{cut.place}"
+            name = f"message_{self._actions.turn_id() or 0}_{cut.place}"
             token = uuid5(self._step.chat.id, name)
             if (path := await self._prepared.step_tools.keep_result(name, token, ToolOutput(cut.text))) is not None:
                 kept[cut.place] = path
         carried = fitted.with_cuts(kept)
         if self._kept_summary(decision) is not None and not self._is_shorter(boundary_parts(summary, carried)):
-            # The next request would be no shorter than the one that was refused.
-            raise StepFailed(_no_room(fixed_bytes, self._prepared.asked))
+            # The next request would not be shorter than the refused one.
+            raise StepFailed(_no_room(fixed_bytes, self._prepared.connected))
         spilled = tuple(
             Spilled(bytes=len(cut.text.encode("utf-8", "replace")), path=kept.get(cut.place)) for cut in fitted.cuts
         )
         return Carried(carried, spilled)
 
     def _is_shorter(self, content: tuple[Part, ...]) -> bool:
-        """Return whether this takes less of a prompt than the present history."""
+        """Return whether this content takes fewer bytes of a prompt than the current history."""
         files = self._prepared.files
         told = (row.message for row in self._step.history.prompt if row.message.role is not Role.SYSTEM)
         now = sum(overflow.part_bytes(part, files) for message in told for part in message.parts())
         return sum(overflow.part_bytes(part, files) for part in content) < now
 
     def _room(self, decision: Compact, *, taken_bytes: int) -> int | None:
-        """Return how many bytes the user's message may have after a summary."""
-        asked = self._prepared.asked
-        believed = self._acts.learned.believed.get(asked.ready.config.id)
+        """Return the number of bytes that the user's message may have after a summary; None if it is not limited."""
+        connected = self._prepared.connected
+        believed = self._actions.learned.believed.get(connected.ready.config.id)
         budget = Budget(
-            window_tokens=believed or asked.windows.effective,
+            window_tokens=believed or connected.windows.effective,
             refused_tokens=self._step.meta.refused_tokens if decision.source is Source.OVERFLOW else None,
         )
         target = overflow.target_tokens(
             budget,
-            rungs=self._acts.history.compactions.count(Source.OVERFLOW),
-            is_guessed=believed is not None or asked.windows.learned_from is LearnedFrom.HALVING,
+            rungs=self._actions.history.compactions.count(Source.OVERFLOW),
+            is_guessed=believed is not None or connected.windows.learned_from is LearnedFrom.HALVING,
         )
         return None if target is None else target * BYTES_PER_TOKEN - taken_bytes
 
-    def _count_failure(self, asked: Asked, decision: Compact, error: BaseException, *, result: str) -> None:
+    def _count_failure(
+        self, connected: ConnectedModel, decision: Compact, error: BaseException, *, result: str
+    ) -> None:
         assessment = self._prepared.assessment
-        self._parts.stats.calls.compacted(asked.model, decision.source, result=result)
+        self._services.stats.calls.compacted(connected.model, decision.source, result=result)
         log.warning(
             "compaction_failed",
             source=decision.source,
@@ -167,24 +170,24 @@ class CompactionAct:
         )
 
     async def _commit_summary(
-        self, decision: Compact, asked: Asked, outcome: CompactionOutcome, step: StepSetup
+        self, decision: Compact, connected: ConnectedModel, outcome: CompactionOutcome, step: StepSetup
     ) -> None:
         bill = billing.entry(
             self._step.chat,
-            asked,
+            connected,
             outcome.usage,
             purpose=Purpose.COMPACTION,
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
-            at=self._parts.clock.now(),
+            at=self._services.clock.now(),
         )
         is_asked = outcome.tries > 0
         if is_asked:
-            self._parts.stats.calls.call_ended(asked.model, bill)
+            self._services.stats.calls.call_ended(connected.model, bill)
 
         async def commit(tx: Tx) -> tuple[Chat, bool]:
             await transitions.commit_step(
-                tx, outcome.rows, consume_compaction=True, keep_model=self._prepared.stand_in is not None
+                tx, outcome.rows, consume_compaction=True, keep_model=self._prepared.fallback is not None
             )
             if is_asked:
                 await record_call(tx.conn, bill)
@@ -193,37 +196,37 @@ class CompactionAct:
 
         try:
             chat, is_promoted = await self._handle.update(
-                commit, transition=Transition.COMMIT_STEP, attempt=self._acts.attempt
+                commit, transition=Transition.COMMIT_STEP, attempt=self._actions.attempt
             )
         except Exception as error:
             if is_asked:
-                self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+                self._services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             if not isinstance(error, TaskExit):
-                # A chat that was moved on by another writer is not a failure; a database that rejects the rows is.
+                # A lost fence is not a failure of the summary; a database that rejects the rows is.
                 compaction.show_failure(step, outcome.call_id, NOT_STORED)
-                self._count_failure(asked, decision, error, result="error")
+                self._count_failure(connected, decision, error, result="error")
             raise
-        self._parts.stats.calls.compacted(asked.model, decision.source, result="success")
+        self._services.stats.calls.compacted(connected.model, decision.source, result="success")
         if not decision.resume:
-            self._acts.tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
+            self._actions.tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
 
-    async def _summariser(self) -> Asked:
+    async def _summary_model(self) -> ConnectedModel:
         prepared, chat = self._prepared, self._step.chat
-        if prepared.summary.model_config_id == prepared.asked.ready.config.id:
-            return prepared.asked
-        return await self._parts.preparer.ask_choice(
+        if prepared.summary.model_config_id == prepared.connected.ready.config.id:
+            return prepared.connected
+        return await self._services.preparer.connect_choice(
             prepared.summary, owner_id=chat.owner_id, effort=chat.last_reasoning_effort
         )
 
 
 def _fixed_bytes(call: Call) -> int:
-    """Return the size of what every request of the chat contains: system blocks and tools."""
+    """Return the size of the system blocks and tools, which every request of the chat contains."""
     system = (message for message in call.prompt.messages if message.role is Role.SYSTEM)
     return summary_prompt.size_bytes(system) + compaction.tools_bytes(call.tools)
 
 
-def _no_room(fixed_bytes: int, asked: Asked) -> Classified:
-    window = asked.windows.effective
+def _no_room(fixed_bytes: int, connected: ConnectedModel) -> Classified:
+    window = connected.windows.effective
     reads = "an unknown number of" if window is None else f"about {window}"
     return Classified(
         kind=ErrorKind.CONTEXT_OVERFLOW,
@@ -232,6 +235,6 @@ def _no_room(fixed_bytes: int, asked: Asked) -> Classified:
             f"{fixed_bytes // BYTES_PER_TOKEN} tokens, and the model reads {reads}. Use a model with a larger window."
         ),
         retryable=False,
-        provider=asked.provider_name,
+        provider=connected.provider_name,
         context_overflow=True,
     )

@@ -1,4 +1,4 @@
-"""The worker's numbers: intervals, limits and timeouts that tests and operators can change."""
+"""The worker's configuration: intervals, limits and timeouts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import msgspec
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a worker. All defaults were chosen, not measured. Times are in seconds."""
+    """The configuration of a worker. The defaults are estimates, not measurements."""
 
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2
-    # Delay after a pass that was put off because the process was not fit for it.
+    # Delay before the next pass if this process was not allowed to take chats.
     acquire_again_seconds: float = 0.5
     acquire_batch: int = 10
-    # Number of chats taken from a list before it is read again, so that chats that arrived meanwhile are ranked too.
-    acquire_turn: int = 3
-    # Delay before a pass that a hint asked for, so that idle replicas win the race for a chat. Not used without peers.
+    # Number of chats taken from a list of candidates before the list is read again, if hints arrived meanwhile.
+    acquire_reread_after: int = 3
+    # Delay after a hint, per chat that runs here, so that idle replicas take the chat first. Not used without peers.
     acquire_delay_per_runner_seconds: float = 0.0005
     acquire_delay_max_seconds: float = 0.05
     max_runners: int = 256
     max_lag_seconds: float = 0.25
     max_pool_wait_seconds: float = 1.0
 
-    # Stored in the row of this replica: other replicas judge its leases by it.
+    # Stored in the row of this replica, because other replicas judge its leases by it.
     lease_seconds: float = 30.0
     heartbeat_interval_seconds: float = 9.0
     self_fence_seconds: float = 24.0
-    # With peers: they may take a chat as soon as the database has dropped a silent connection, which is before the
-    # lease ends.
+    # Used if there are peers: they may take a chat as soon as the database drops a silent connection, which happens
+    # before the lease ends.
     self_fence_with_peers_seconds: float = 15.0
     beat_again_seconds: float = 1.0
     sweep_interval_seconds: float = 30.0
     sync_interval_seconds: float = 15.0
-    # Limit of every database access in the loops that keep leases: a hanging access must end before the lease does.
+    # Limit of each database access in the loops that keep leases. A hanging access must end before the lease does.
     database_seconds: float = 5.0
 
     task_backoff_seconds: float = 0.1
@@ -40,11 +40,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     task_idle_seconds: float = 15 * 60.0
     # Added to a planned wait, and to the latest deadline of a running tool.
     task_grace_seconds: float = 60.0
-    # Interval at which a commit that waits for the presence of this process checks whether it is back.
+    # Interval at which a commit checks whether this process holds its presence lock again.
     presence_look_seconds: float = 0.1
     stall_backoff_seconds: float = 1.0
     stall_backoff_max_seconds: float = 30.0
-    # A chat that only waits for its next attempt gives its slot to others, but not sooner than this after it was taken.
+    # A chat that only waits for its next attempt gives up its slot, but not sooner than this after its acquisition.
     slot_hold_seconds: float = 1.0
 
     cleanup_seconds: float = 5.0
@@ -59,5 +59,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     archive_interval_seconds: float = 3600.0
     archive_batch: int = 1000
     search_interval_seconds: float = 30.0
-    # Interval at which recently disabled accounts are looked for.
+    # Interval of the check for recently disabled accounts.
     disabled_interval_seconds: float = 2.0
+    # Interval at which overdue subagents are stopped, and parents resumed that a dead replica left at rest.
+    subagent_interval_seconds: float = 5.0

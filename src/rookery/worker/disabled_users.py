@@ -1,8 +1,8 @@
-"""The disabled-users loop: stops everything of a disabled account, even if the replica that disabled it was killed.
+"""The disabled-users loop: stops the chats, streams and workspaces of disabled accounts within seconds.
 
-Disabling is one transaction: either chats and workspaces are marked to stop, or the account is not disabled. A killed
-replica may lose the hints that follow, by which other replicas learn of it immediately; and a request in progress may
-start a chat just after the transaction. This loop makes up for both, on every replica, within seconds.
+The transaction that disables an account already marks its chats and workspaces to stop. Two cases remain: a replica
+that is killed after the transaction publishes no hints, and a request in progress may start a chat after it. Every
+replica runs this loop, which covers both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("worker.disabled_users")
 
-# An account counts as recently disabled for this long: longer than any request may take.
+# An account counts as recently disabled for this long. No request takes longer.
 RECENT_SECONDS = 120.0
 
 
@@ -37,27 +37,27 @@ class DisabledUsers:
         self._publisher = publisher
         self._clock = clock
         self._every_seconds = every_seconds
-        self._told: set[DisabledUser] = set()
+        self._announced: set[DisabledUser] = set()
 
     async def run(self) -> NoReturn:
         async for _ in self._clock.ticker(self._every_seconds, "disabled-users"):
             try:
-                await self.look()
+                await self.run_once()
             except DATABASE_ERRORS as error:
                 log.warning("disabled_users_not_looked_at", error=str(error) or type(error).__name__)
         raise AssertionError("unreachable")
 
-    async def look(self) -> int:
-        """Run one round. Return the number of chats that had to be stopped."""
+    async def run_once(self) -> int:
+        """Check all recently disabled accounts once. Return the number of chats that were stopped."""
         async with self._pool.acquire() as conn:
             recent = await disabled_users.list_recent(conn, seconds=RECENT_SECONDS)
-        self._told &= set(recent)
+        self._announced &= set(recent)
         stopped = 0
         for user in recent:
-            if user not in self._told:
-                # This ends the user's streams here, and drops cached rights.
+            if user not in self._announced:
+                # The hint ends the user's streams on this replica and drops the cached rights.
                 self._publisher.publish([AccessHint(kind="user", id=str(user.id))])
-                self._told.add(user)
+                self._announced.add(user)
             stopped += await self._stop(user.id)
         return stopped
 
@@ -76,7 +76,7 @@ class DisabledUsers:
             try:
                 stopped = await self._machine.bundle(stop)
             except (ChatError, LockTimeout) as error:
-                # Another replica is stopping them, or a chat is in an invalid state. The next round looks again.
+                # Another replica is stopping the chats, or a chat is in an invalid state. The next round checks again.
                 log.info("chats_not_stopped", user_id=user_id, error=str(error))
         if stopped:
             log.info("chats_stopped", user_id=user_id, chats=stopped)

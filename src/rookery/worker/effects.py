@@ -1,8 +1,8 @@
-"""Effects of a turn's outcome: labels, summaries and push notices, in background tasks that never delay or fail a step.
+"""Effects of a turn's outcome: labels, summaries and push notices, made by background tasks.
 
-The methods are called right after a commit and return immediately. The machine announces status and required actions
-with its commit; this module announces what is written afterwards. Every write is conditional on the history of its
-outcome, and every new turn moves that: late results are dropped, and no notice is pushed about them.
+The methods are called after a commit and return immediately; they never delay or fail a step. Every write is
+conditional on the chat's history version, so results that arrive after the next turn has begun are dropped, and no
+notice is pushed about them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rookery.worker.short_texts import SUMMARY_TOTAL_SECONDS, ShortTexts, Titlin
 log = get_logger("worker.effects")
 
 STEP_LIMIT_LABEL = "Stopped at step limit"
-# Chosen: after this many turns a summary no longer describes a chat; shorter chats need none.
+# A summary is outdated after this many turns.
 TURNS_PER_SUMMARY = 3
 MIN_TRANSCRIPT = 200
 PUSH_SECONDS = 30.0
 TOOLS_SECONDS = 15.0
-# Longer histories are processed in a thread, not on the event loop.
+# Longer histories are processed in a thread.
 _ROWS_ON_LOOP = 200
 
 _STATES = {
@@ -72,7 +72,7 @@ class PushKind(StrEnum):
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice for the devices of a chat's owner. `snapshot_version` tells two notices about one chat apart."""
+    """A notice for the devices of a chat's owner. `snapshot_version` distinguishes two notices about one chat."""
 
     kind: PushKind
     owner_id: UUID
@@ -82,17 +82,24 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pusher(Protocol):
-    """Delivers a notice, or raises. It must limit its own time: it runs in the background, and no caller ends it."""
+    """Delivers a notice, or raises. It must limit its own duration."""
 
     async def __call__(self, push: Push) -> None: ...
 
 
 async def no_push(push: Push) -> None:
-    """The `Pusher` of replicas without a push service: drop the notice."""
+    """Drop the notice. Used by replicas without a push service."""
+
+
+Wake = Callable[[UUID], Awaitable[None]]
+
+
+async def wake_nobody(parent_id: UUID) -> None:
+    """The `Wake` of replicas without subagents."""
 
 
 class Effects:
-    """The effects of a process. `chat` is always the committed row, after the transition."""
+    """Starts the effects of outcomes. `chat` is always the committed row after the transition."""
 
     def __init__(
         self,
@@ -105,6 +112,7 @@ class Effects:
         clock: Clock,
         rng: Random,
         push: Pusher = no_push,
+        wake_parent: Wake = wake_nobody,
         config: WorkerConfig | None = None,
         retry: RetryPolicy = DEFAULT_POLICY,
         stats: CallStats | None = None,
@@ -114,6 +122,7 @@ class Effects:
         self._inflight = inflight
         self._clock = clock
         self._push = push
+        self._wake_parent = wake_parent
         self._config = config or WorkerConfig()
         self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry, stats=stats)
         self._write_seconds = self._config.watch_publish_seconds
@@ -124,11 +133,15 @@ class Effects:
     def turn_finished(
         self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd, is_promoted: bool
     ) -> None:
-        """Follow up a turn that is over, or that was followed by the next queued message (`is_promoted`)."""
+        """Handle the end of a turn. With `is_promoted`, the next queued message has already begun a new turn."""
         if not chat.is_root:
+            self._child_ended(chat, is_promoted=is_promoted)
             if not is_promoted and (report := report_of(history)) is not None:
                 self._start(lambda: self._set_summary(chat, report), "report", self._write_seconds)
             return
+        if meta.has_children and not is_promoted:
+            # A child may have ended after this turn looked for the last time.
+            self._wake(chat.id)
         if meta.title_tries < chat_rows.MAX_TITLE_TRIES:
             self.titling.start_again(chat, title=meta.title)
         if is_promoted:
@@ -145,31 +158,40 @@ class Effects:
             )
 
     def tools_ended(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run what the tools of a turn have left to do when it is over."""
+        """Run the follow-up work of a turn's tools."""
         self._start(work, "tools", TOOLS_SECONDS)
 
     def model_changed(self, model_config_id: UUID) -> None:
-        """Announce that something was learned about a model, so that other replicas read it again."""
+        """Publish a hint that a model config has changed, so that other replicas read it again."""
         try:
             self._publisher.publish([ConfigHint(kind="model", id=str(model_config_id))])
         except Exception as error:
-            # Without the hint they read it a little later.
+            # Without the hint, the other replicas read it when their cached copy expires.
             log.warning("hint_not_published", model_config_id=model_config_id, error=str(error))
 
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
-        """Follow up a turn that ended in an error."""
+        """Handle a turn that ended with an error."""
+        self._child_ended(chat, is_promoted=False)
         if chat.is_root:
             self._start(lambda: self._tell_failure(chat, failure), "failure", self._write_seconds + PUSH_SECONDS)
 
     def action_required(self, chat: Chat) -> None:
-        """Follow up a chat that waits for its client."""
+        """Label a chat that waits for its client or its user."""
         if chat.is_root:
             self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", self._write_seconds)
 
     def interrupted(self, chat: Chat, *, is_promoted: bool) -> None:
-        """Clear the label of a turn that was stopped by a user, or was followed by the next message."""
+        """Clear the label of a chat whose turn was interrupted."""
+        self._child_ended(chat, is_promoted=is_promoted)
         if chat.is_root:
             self._clear_label(chat)
+
+    def _child_ended(self, chat: Chat, *, is_promoted: bool) -> None:
+        if chat.parent_chat_id is not None and not is_promoted:
+            self._wake(chat.parent_chat_id)
+
+    def _wake(self, parent_id: UUID) -> None:
+        self._start(lambda: self._wake_parent(parent_id), "wake", self._write_seconds)
 
     def _clear_label(self, chat: Chat) -> None:
         self._start(lambda: self._set_label(chat, None), "label", self._write_seconds)
@@ -196,7 +218,7 @@ class Effects:
             turns = conversation(history.rows)
         else:
             turns = await asyncio.to_thread(conversation, history.rows)
-        # Each turn has at least one letter: this many of them show whether there is enough to summarize.
+        # Each pair has at least one character, so this many pairs show whether there is enough text to summarize.
         some = turns[:MIN_TRANSCRIPT]
         read = titles.transcript(some, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         if len(read) < MIN_TRANSCRIPT or not await self._is_seen(chat):
@@ -206,10 +228,10 @@ class Effects:
             await self._set_summary(chat, summary)
 
     async def _is_seen(self, chat: Chat) -> bool:
-        """Return whether a text about this outcome could still be shown; checked before a model is paid for one."""
+        """Return whether this outcome is still the chat's last. Checked before a model is paid for a text about it."""
         try:
             async with self._pool.acquire() as conn:
-                return await chat_rows.is_seen(conn, chat.id, seen_history_version=chat.history_version)
+                return await chat_rows.is_visible(conn, chat.id, seen_history_version=chat.history_version)
         except DATABASE_ERRORS:
             return True
 
@@ -218,7 +240,7 @@ class Effects:
             await self._push(_push(PushKind.FAILED, chat, failure.message))
 
     async def _set_label(self, chat: Chat, label: str | None) -> bool:
-        """Set the label. Return whether this outcome is still the chat's last."""
+        """Write the label. Return whether this outcome is still the chat's last."""
 
         async def write(conn: Connection) -> bool:
             return await chat_rows.write_turn_summary(
@@ -236,7 +258,7 @@ class Effects:
         return await self._written(chat, write)
 
     async def _written(self, chat: Chat, write: Callable[[Connection], Awaitable[bool]]) -> bool:
-        """Write and announce. Retries while the database is unavailable, within the limit of the effect."""
+        """Write and announce a text. Retry while the database is unavailable, until the effect's time limit."""
         delay = self._config.task_backoff_seconds
         while True:
             try:
@@ -255,18 +277,20 @@ class Effects:
         try:
             self._publisher.publish([watch_hint(chat, WatchKind.SUMMARY_CHANGE)])
         except Exception as error:
-            # The text is written; a lost hint costs latency, and must not cost the push that follows.
+            # A lost hint only delays the display of the text. The push that follows is still sent.
             log.warning("publish_failed", chat_id=chat.id, error=str(error))
 
 
 def wants_summaries(meta: ChatMeta) -> bool:
-    """Return whether a model writes labels and summaries: as set for the chat, else for every chat not made by the
-    API."""
+    """Return whether a model writes labels and summaries for this chat.
+
+    The default is True for all chats except those made through the API.
+    """
     return meta.client_type != "api" if meta.generate_summaries is None else meta.generate_summaries
 
 
 def last_answer(history: LoadedHistory) -> str:
-    """Return the text of the model's last answer in this turn; empty when it only called tools."""
+    """Return the text of the model's last answer in this turn; empty if the model only called tools."""
     for row in reversed(history.rows):
         message = row.message
         if not _is_shown(message):
@@ -284,10 +308,10 @@ def report_of(history: LoadedHistory) -> str | None:
 
 
 def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> bool:
-    """Return whether the chat has no summary yet, or has moved on since the last one.
+    """Return whether the chat has no summary, or has had `TURNS_PER_SUMMARY` turns since the last one.
 
-    Turns are counted from the last summary and not from the start: a summary that failed, or came too late, is made
-    after the next turn. Turns that a compaction removed cannot be counted, so a compaction makes the summary due.
+    Turns are counted from the last stored summary, so a summary that failed is made after the next turn. Turns that a
+    compaction removed cannot be counted, so a compaction makes the summary due.
     """
     if generated_at is None:
         return True
@@ -305,9 +329,10 @@ def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> boo
 
 
 def conversation(rows: Sequence[PromptRow], *, limit: int = generate.SUMMARY_INPUT) -> list[tuple[str, str]]:
-    """Return (speaker, text) pairs in order, one per turn and speaker; compacted turns appear as their summary.
+    """Return (speaker, text) pairs in order, one per turn and speaker. A summary stands for compacted turns.
 
-    Of a long chat only its two ends are returned, each of at least `limit` characters: a summary reads no more.
+    Of a long chat only the beginning and the end are returned, each with at least `limit` characters, because the
+    prompt of a summary contains no more.
     """
     first, count = _speeches(rows, limit)
     last, _ = _speeches(islice(reversed(rows), len(rows) - count), limit)
@@ -316,8 +341,7 @@ def conversation(rows: Sequence[PromptRow], *, limit: int = generate.SUMMARY_INP
 
 
 def _speeches(rows: Iterable[PromptRow], limit: int) -> tuple[list[tuple[str, list[str]]], int]:
-    """Return speeches with their pieces, in the order of the rows, until there are enough; and the number of rows
-    read."""
+    """Return (speaker, texts) pairs in the order of the rows, up to `limit` characters, and the number of rows read."""
     found: list[tuple[str, list[str]]] = []
     length = count = 0
     for row in rows:
@@ -349,7 +373,7 @@ def _speech(message: Message) -> tuple[str, str]:
 
 
 def _is_shown(message: Message) -> bool:
-    """Return whether users see the row as part of the conversation."""
+    """Return whether users see the row in the conversation."""
     return message.visibility is not Visibility.MODEL and not message.compressed and not message.deleted
 
 
@@ -358,7 +382,7 @@ def _said(message: Message) -> str:
 
 
 def _summary_in(message: Message) -> str:
-    """Return the text of a compaction, from the result that users see."""
+    """Return the summary of a compaction from the tool result that users see."""
     for part in _parts(message):
         if isinstance(part, ToolResult) and part.tool_name == compaction.TOOL_NAME:
             try:
@@ -369,7 +393,7 @@ def _summary_in(message: Message) -> str:
 
 
 def _parts(message: Message) -> tuple[Part, ...]:
-    """Decode the row's parts; empty if they cannot be read, which the next step reports."""
+    """Decode the row's parts. Return an empty tuple if they are invalid; the next step reports that."""
     try:
         return message.parts()
     except ContentError:

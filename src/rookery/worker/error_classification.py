@@ -1,8 +1,8 @@
-"""Classification of step failures: one `Classified` for the retry rule, the user and the administrator.
+"""Classification of step failures for the retry rule, the user and the administrator.
 
-Model clients classify what providers report (`llm/errors.py`), and their result is kept. The rules here are for every
-other failure of a step: our own errors by type, and library exceptions by `unknown_errors`. No text is shown that could
-contain a key: texts pass through `hide`, and texts about refused credentials are not shown at all.
+Model clients classify the errors of providers (`llm/errors.py`), and that classification is kept. This module
+classifies all other failures of a step: our own errors by type, and library exceptions with `unknown_errors`. Texts
+pass through `hide`, because they may contain a key; texts about refused credentials are never shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.domain.chat.chat import LastError, RetryState
 from rookery.domain.chat.errors import ChatError
 from rookery.llm import error_bodies, errors
 from rookery.llm.error_bodies import Hide
-from rookery.llm.errors import MAX_RETRY_AFTER, Broken, TransportError
+from rookery.llm.errors import MAX_RETRY_AFTER, TransportError, TransportFault
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.llm.wire import PromptInvalid
 from rookery.models.secrets import SecretsError
@@ -25,7 +25,7 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.telemetry.redaction import hide_secrets
 from rookery.worker import unknown_errors
-from rookery.worker.unknown_errors import Story
+from rookery.worker.unknown_errors import Description
 
 HISTORY_MISMATCH = "history_mismatch"
 _TOO_LARGE = 413
@@ -33,12 +33,12 @@ _BYTE_LIMIT_CODES = frozenset({"request_too_large", "string_too_long"})
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
-    """A classified failure. `provider` is its display name; None if unknown.
+    """A classified failure. `provider` is the display name of the provider; None if it is unknown.
 
-    `chain_broken`: the provider forgot an answer that the request built on; send the whole history. `context_overflow`:
-    the prompt is too long for the model; a summary may help. `context_max` is the model's window, if the provider
-    reported it. `byte_limit`: the request has too many bytes for a server on the path, which does not indicate the
-    model's window.
+    - `chain_broken`: the provider has forgotten a stored answer that the request refers to. Send the whole history.
+    - `context_overflow`: the prompt is too long for the model. A summary may help.
+    - `context_max`: the model's window, if the provider reported it.
+    - `byte_limit`: the request has too many bytes for a server on the path. This does not indicate the model's window.
     """
 
     kind: ErrorKind
@@ -55,7 +55,7 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepFailed(Exception):
-    """Raised with a failure that is classified where it occurs."""
+    """Raised with a failure that is already classified."""
 
     def __init__(self, failure: Classified) -> None:
         self.failure = failure
@@ -75,6 +75,7 @@ _MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.CONTEXT_OVERFLOW: (
         "The chat is longer than this model can read at once. Compact it, or use a model with a larger window."
     ),
+    ErrorKind.BUDGET: "The subagent has used up its budget.",
     ErrorKind.USAGE_LIMIT: "The AI budget or quota is used up. Ask an administrator.",
     ErrorKind.INVALID_TOOL_CALL: "The model made a tool call that {provider} refused as invalid.",
     ErrorKind.PROVIDER_DISABLED: "{provider} is switched off on this server.",
@@ -83,11 +84,11 @@ _MESSAGES: Mapping[ErrorKind, str] = {
 }
 _TOOK_TOO_LONG = "The request took too long and was stopped."
 _MISMATCH = "The conversation state no longer matches the provider's. This is not a billing or configuration problem."
-_STORIES: Mapping[Story, str] = {
-    Story.CANCELLED: "The request was cancelled.",
-    Story.MISMATCH: _MISMATCH,
-    Story.CLOSED_EARLY: "{provider} ended the stream before the answer was complete.",
-    Story.UNKNOWN: "The chat request failed unexpectedly.",
+_DESCRIPTIONS: Mapping[Description, str] = {
+    Description.CANCELLED: "The request was cancelled.",
+    Description.MISMATCH: _MISMATCH,
+    Description.CLOSED_EARLY: "{provider} ended the stream before the answer was complete.",
+    Description.UNKNOWN: "The chat request failed unexpectedly.",
 }
 _RETRIED = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMIT, ErrorKind.TIMEOUT, ErrorKind.STREAM_SILENCE_TIMEOUT})
 
@@ -95,10 +96,10 @@ _RETRIED = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMIT, ErrorKind.TIME
 def of_kind(
     kind: ErrorKind, provider: str | None = None, *, detail: str | None = None, category: str | None = None
 ) -> Classified:
-    """Return a failure of a known kind: a silent stream, a blocked answer, a missing key."""
+    """Return a failure of a known kind, such as a silent stream or a missing key."""
     return Classified(
         kind=kind,
-        message=_say(_MESSAGES[kind], provider, category=category),
+        message=_format_message(_MESSAGES[kind], provider, category=category),
         retryable=kind in _RETRIED,
         detail=error_bodies.clean_detail(detail) if detail else None,
         provider=provider,
@@ -106,7 +107,7 @@ def of_kind(
     )
 
 
-def _say(sentence: str, provider: str | None, *, category: str | None = None) -> str:
+def _format_message(sentence: str, provider: str | None, *, category: str | None = None) -> str:
     said = sentence.format(provider=provider or "the AI provider", category=f" ({category})" if category else "")
     return said if provider else said[0].upper() + said[1:]
 
@@ -115,7 +116,7 @@ def _say(sentence: str, provider: str | None, *, category: str | None = None) ->
 
 
 def last_error(failure: Classified) -> LastError:
-    """Return why the turn ended, for `chats.last_error`."""
+    """Return the value of `chats.last_error` for a turn that ended with this failure."""
     return LastError(
         message=failure.message,
         retryable=failure.retryable,
@@ -127,11 +128,11 @@ def last_error(failure: Classified) -> LastError:
 
 
 def retry_state(failure: Classified, *, attempt: int, delay: timedelta, now: datetime) -> RetryState:
-    """Return the next attempt and its reason, for `chats.retry_state`. It names no remedy: the user need not act."""
+    """Return the value of `chats.retry_state`. Its text names no remedy, because the user need not act."""
     return RetryState(
         attempt=attempt,
         delay_ms=round(delay / timedelta(milliseconds=1)),
-        error=_say(_MESSAGES[failure.kind], failure.provider),
+        error=_format_message(_MESSAGES[failure.kind], failure.provider),
         retrying_at=now + delay,
         kind=str(failure.kind),
         provider=failure.provider,
@@ -139,8 +140,8 @@ def retry_state(failure: Classified, *, attempt: int, delay: timedelta, now: dat
     )
 
 
-def not_waited_for(failure: Classified, *, now: datetime) -> Classified:
-    """Return the failure as final, because the provider asks for too long a wait; the detail gives the time."""
+def without_retry(failure: Classified, *, now: datetime) -> Classified:
+    """Return the failure as final, because the provider requires too long a wait. The detail contains the time."""
     until = now + (failure.retry_after or timedelta())
     detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {failure.detail or ''}"
     return msgspec.structs.replace(failure, retryable=False, detail=error_bodies.clean_detail(detail))
@@ -156,10 +157,10 @@ def classify(
     now: datetime | None = None,
     hide: Hide = hide_secrets,
 ) -> Classified:
-    """Classify a failure. `provider` is the configured one, and takes precedence over every guess.
+    """Classify a failure. `provider` is the name of the configured provider; without it, the name is guessed.
 
-    Never pass the cancellation of the current task: it is not a failure. `now` matters only for a Retry-After that is a
-    date.
+    Never pass the cancellation of the current task, which is not a failure. `now` is used only for a Retry-After that
+    is a date.
     """
     if isinstance(failure, ProviderError):
         return _of_provider(failure, provider)
@@ -171,15 +172,12 @@ def classify(
         carried = getattr(cause, "error", None)
         if isinstance(carried, ProviderError):
             return _of_provider(carried, provider)
-    own = _of_our_own(failure, provider, hide)
-    return own if own is not None else _of_stranger(failure, provider, now=now, hide=hide)
+    own = _of_own_error(failure, provider, hide)
+    return own if own is not None else _of_unknown(failure, provider, now=now, hide=hide)
 
 
 def _causes(failure: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and its explicit causes.
-
-    Exceptions that merely occurred before it (`__context__`) are left out.
-    """
+    """Yield the exception and its explicit causes, but not those of `__context__`, which only occurred before it."""
     seen: set[int] = set()
     current: BaseException | None = failure
     while current is not None and id(current) not in seen:
@@ -204,7 +202,7 @@ def _of_provider(error: ProviderError, provider: str | None) -> Classified:
         byte_limit=error.status == _TOO_LARGE or (error.code or "").lower() in _BYTE_LIMIT_CODES,
     )
     if error.replay_fault is not None:
-        # The provider's message names its own items, which mean nothing to users.
+        # The provider's message names internal items, which mean nothing to users.
         return msgspec.structs.replace(plain, message=_MISMATCH, detail=HISTORY_MISMATCH)
     return plain
 
@@ -219,10 +217,10 @@ _UNUSABLE_KINDS: Mapping[Unusable | None, ErrorKind] = {
 }
 
 
-def _of_our_own(failure: BaseException, provider: str | None, hide: Hide) -> Classified | None:
-    """Classify errors that this program raises on purpose, or knows by type. Their own text is written for users."""
+def _of_own_error(failure: BaseException, provider: str | None, hide: Hide) -> Classified | None:
+    """Classify errors that this program raises on purpose or knows by type. Their texts are written for users."""
     if isinstance(failure, ssl.SSLCertVerificationError):
-        failure = TransportError(Broken.CERTIFICATE, str(failure))
+        failure = TransportError(TransportFault.CERTIFICATE, str(failure))
     if isinstance(failure, TransportError):
         return _of_provider(errors.from_transport(provider or "The AI provider", failure, hide=hide), provider)
     if isinstance(failure, DeadlineExceeded):
@@ -245,14 +243,18 @@ def _of_our_own(failure: BaseException, provider: str | None, hide: Hide) -> Cla
     return Classified(kind=kind, message=str(failure), retryable=False, provider=provider)
 
 
-def _of_stranger(failure: BaseException, provider: str | None, *, now: datetime | None, hide: Hide) -> Classified:
+def _of_unknown(failure: BaseException, provider: str | None, *, now: datetime | None, hide: Hide) -> Classified:
     verdict = unknown_errors.judge(failure, now=now)
     name = provider or verdict.guessed_provider
-    sentence = _MESSAGES[verdict.kind] if verdict.story is None else _STORIES[verdict.story]
-    detail = HISTORY_MISMATCH if verdict.story is Story.MISMATCH else error_bodies.clean_detail(verdict.detail, hide)
+    sentence = _MESSAGES[verdict.kind] if verdict.description is None else _DESCRIPTIONS[verdict.description]
+    detail = (
+        HISTORY_MISMATCH
+        if verdict.description is Description.MISMATCH
+        else error_bodies.clean_detail(verdict.detail, hide)
+    )
     found = Classified(
         kind=verdict.kind,
-        message=_say(sentence, name),
+        message=_format_message(sentence, name),
         retryable=verdict.retryable,
         detail=detail,
         provider=name,
@@ -262,5 +264,5 @@ def _of_stranger(failure: BaseException, provider: str | None, *, now: datetime 
         context_overflow=verdict.kind is ErrorKind.CONTEXT_OVERFLOW,
     )
     if verdict.retry_after is not None and verdict.retry_after > MAX_RETRY_AFTER:
-        return not_waited_for(found, now=now or datetime.now(UTC))
+        return without_retry(found, now=now or datetime.now(UTC))
     return found

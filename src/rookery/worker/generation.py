@@ -1,7 +1,7 @@
-"""The generation task: load, prepare, decide and act on one step, and handle its failure.
+"""The generation task: loads and prepares one step, decides on an action, runs it, and handles its failure.
 
-One step is at most one commit. The commit moves the history, which ends this task and starts the next one: there is no
-turn loop in memory, so any replica can go on after any crash.
+A step is at most one commit. The commit increments the history version, which ends this task and starts the next one.
+There is no turn loop in memory, so any replica can continue after a crash.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rookery.domain.chat.decision import (
     FailTurn,
     FinishTurn,
     Generate,
+    TellEnds,
 )
 from rookery.domain.chat.errors import ChatError, InvariantViolation, Refused
 from rookery.domain.chat.history import History
@@ -43,21 +44,21 @@ from rookery.worker import approval_gate, commit_shield, error_classification
 from rookery.worker.approval_gate import Judged
 from rookery.worker.config import WorkerConfig
 from rookery.worker.error_classification import Classified, StepFailed
-from rookery.worker.fair_share import GiveWay
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
+from rookery.worker.release import GiveWay
 from rookery.worker.stats import FAILED
-from rookery.worker.step_actions import ActParts, StepActions
-from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalized
+from rookery.worker.step_actions import StepActions, StepServices
+from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, as_task_error
 
 log = get_logger("worker.generation")
 
-# Errors with which a step is expected to end. Everything else is a bug, and is logged as one.
+# Expected errors of a step. All others are bugs and are logged with their traceback.
 _STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
-# The transition does not fit the chat: it has changed, and the next try decides on its new state.
+# The chat has changed, so the transition is not allowed. The next try decides on the new state.
 _REFUSALS = (Refused, InvariantViolation)
-# Decisions that call a model or run tools, and so take time.
+# Decisions that call a model or run tools.
 _WORK = (Generate, ExecuteTools, Compact)
-# Tries of a summary that fails with a retryable error, before the turn goes on without it, if it can.
+# Tries of a summary that fails with a retryable error, before the turn continues without it if possible.
 SUMMARY_ATTEMPTS = 3
 
 
@@ -65,7 +66,7 @@ class GenerationWork:
     def __init__(
         self,
         machine: Machine,
-        parts: ActParts,
+        services: StepServices,
         *,
         cache: HistoryCache,
         config: WorkerConfig,
@@ -74,14 +75,14 @@ class GenerationWork:
     ) -> None:
         self._give_way = give_way
         self._machine = machine
-        self._parts = parts
+        self._services = services
         self._cache = cache
         self._config = config
         self._rng = rng
-        self._clock = parts.clock
+        self._clock = services.clock
 
     async def __call__(self, handle: TaskHandle) -> None:
-        run = _Run()
+        run = _RunState()
         while True:
             async with AsyncExitStack() as stack:
                 step = await self._load(handle)
@@ -89,38 +90,41 @@ class GenerationWork:
                     return
                 if await self._waited(handle, step, run):
                     continue
-                acts: StepActions | None = None
+                actions: StepActions | None = None
                 decision: Decision | None = None
                 try:
                     _require_active_owner(step)
                     prepared = await self._prepared(handle, step, stack)
                     past = await _read(step)
-                    acts = StepActions(self._parts, handle, prepared, past)
+                    actions = StepActions(self._services, handle, prepared, past)
                     judged = await self._judged(handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past, judged)
-                    # A turn that only has to end, or to ask, frees its slot that way.
+                    # Other decisions end the turn or park the chat, which also frees the slot.
                     if isinstance(decision, _WORK) and await self._gave_way(handle, run):
                         return
-                    await self._act(acts, decision, judged, told=run.told or _tight(prepared))
+                    await self._act(actions, decision, judged, user_notice=run.user_notice or _tight_notice(prepared))
                     return
                 except (TaskError, *_REFUSALS):
                     raise
                 except Exception as error:
                     if handle.cancellation.reason is not None:
-                        # The error is a reaction to the cancellation: the step has not failed, and there is nothing to
-                        # show to the user.
+                        # The error is a reaction to the cancellation. The step has not failed, and nothing is shown.
                         raise TaskExit("This task was cancelled.") from error
                     failure = self._classified(error)
-                    if acts is not None and isinstance(decision, Generate) and failure.context_overflow:
-                        # From here on the history counts as refused, and the next decision shortens it.
+                    if actions is not None and isinstance(decision, Generate) and failure.context_overflow:
+                        # The history is recorded as refused, and the next decision shortens it.
                         run.forced = None
-                        if await acts.take_refusal(failure):
+                        if await actions.take_refusal(failure):
                             continue
-                    if acts is not None and isinstance(decision, Compact) and _goes_on(decision, failure, acts):
+                    if (
+                        actions is not None
+                        and isinstance(decision, Compact)
+                        and _may_skip_summary(decision, failure, actions)
+                    ):
                         run.forced = Generate()
-                        run.told = compaction.NOT_SUMMARISED.format(reason=failure.message)
+                        run.user_notice = compaction.NOT_SUMMARISED.format(reason=failure.message)
                         continue
-            if not await self._failed(handle, failure, run, step=step, acts=acts):
+            if not await self._failed(handle, failure, run, step=step, actions=actions):
                 return
 
     def _classified(self, error: Exception) -> Classified:
@@ -128,7 +132,7 @@ class GenerationWork:
 
         Database outages are re-raised: they are retried by the task, not shown to the user.
         """
-        meant = normalized(error)
+        meant = as_task_error(error)
         if isinstance(meant, TaskError):
             raise meant from error
         failure = error_classification.classify(error, now=self._clock.now())
@@ -142,7 +146,7 @@ class GenerationWork:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
         return await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
 
-    async def _waited(self, handle: TaskHandle, step: Step, run: _Run) -> bool:
+    async def _waited(self, handle: TaskHandle, step: Step, run: _RunState) -> bool:
         """Wait out the rest of a retry delay that a previous runner started. Return whether there was one."""
         retry = stored_retry(step.chat)
         if retry is None or retry.retrying_at == run.waited_for:
@@ -158,33 +162,33 @@ class GenerationWork:
         retry = stored_retry(step.chat)
         return timedelta() if retry is None else retry_policy.remaining_wait(retry, step.now)
 
-    async def _gave_way(self, handle: TaskHandle, run: _Run) -> bool:
-        """Return whether the chat was released for the benefit of another owner.
+    async def _gave_way(self, handle: TaskHandle, run: _RunState) -> bool:
+        """Release the chat if another owner needs its slot. Return whether it was released.
 
-        Checked once: after a no, it keeps its slot.
+        This is tried once per run of the task. After that, the chat keeps its slot.
         """
-        slot = handle.input.asked_for
+        slot = handle.input.requested_slot
         if slot is None or run.is_kept:
             return False
         run.is_kept = not await self._give_way(handle, slot)
         return not run.is_kept
 
     async def _prepared(self, handle: TaskHandle, step: Step, stack: AsyncExitStack) -> Prepared:
-        """Prepare the step, with a few quick retries. A database outage is re-raised: it must not fail the turn."""
+        """Prepare the step, with a few quick retries. A database outage is re-raised and does not end the turn."""
         tries = 0
         while True:
             handle.progress()
             try:
-                # Close what a failed try has opened before the next try.
+                # Connections that a failed try has opened are closed before the next try.
                 async with AsyncExitStack() as opened:
-                    prepared = await self._parts.preparer.prepare(step, opened)
+                    prepared = await self._services.preparer.prepare(step, opened)
                     await stack.enter_async_context(opened.pop_all())
                 return prepared
             except Exception as error:
                 if handle.cancellation.reason is not None:
-                    # Another try could wait without being cancelled again.
+                    # A cancellation is delivered once, so the next try would not be cancelled.
                     raise TaskExit("This task was cancelled.") from error
-                meant = normalized(error)
+                meant = as_task_error(error)
                 if isinstance(meant, TaskError):
                     raise meant from error
                 tries += 1
@@ -195,7 +199,7 @@ class GenerationWork:
 
     async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History) -> Judged:
         tools = prepared.step_tools.tools
-        return await handle.read(lambda: approval_gate.judge(self._parts.pool, prepared.step, past, tools))
+        return await handle.read(lambda: approval_gate.judge(self._services.pool, prepared.step, past, tools))
 
     def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
         chat = prepared.step.chat
@@ -206,31 +210,34 @@ class GenerationWork:
             assessment=prepared.assessment,
             gate=judged.gate,
             is_refused=prepared.step.meta.refused_tokens is not None,
+            has_untold_ends=prepared.step.meta.has_untold_ends,
         )
 
-    async def _act(self, acts: StepActions, decision: Decision, judged: Judged, *, told: str | None) -> None:
+    async def _act(self, actions: StepActions, decision: Decision, judged: Judged, *, user_notice: str | None) -> None:
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
-                await acts.generate(notice, told=told)
+                await actions.generate(notice, user_notice=user_notice)
             case ExecuteTools():
-                await acts.execute(decision)
+                await actions.execute(decision)
             case Compact():
-                await acts.compact(decision)
+                await actions.compact(decision)
             case AskApproval(calls=calls):
                 questions = [Question(call, judged.offers[call]) for call in calls]
-                await acts.ask(questions, timeout_seconds=judged.timeout_seconds)
+                await actions.ask(questions, timeout_seconds=judged.timeout_seconds)
             case EnterRequiresAction():
-                await acts.hand_over(decision)
+                await actions.hand_over(decision)
             case FinishTurn():
-                await acts.finish(decision)
+                await actions.finish(decision)
             case FailTurn(error=error):
-                await acts.fail_compaction(error)
+                await actions.fail_compaction(error)
+            case TellEnds():
+                await actions.tell_ends()
 
     async def _failed(
-        self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: StepActions | None
+        self, handle: TaskHandle, failure: Classified, run: _RunState, *, step: Step, actions: StepActions | None
     ) -> bool:
-        """Store when the next attempt is due and wait for it, or end the turn. Return whether to go on."""
+        """Store the retry delay and wait, or end the turn. Return whether to try again."""
         now = self._clock.now()
 
         async def store(tx: Tx) -> tuple[Chat, LastError | RetryState, timedelta]:
@@ -240,60 +247,61 @@ class GenerationWork:
                 self._rng.random,
                 retryable=failure.retryable,
                 retry_after=failure.retry_after,
-                policy=self._parts.retry,
+                policy=self._services.retry,
             )
             if isinstance(delay, timedelta):
                 retry = error_classification.retry_state(failure, attempt=count, delay=delay, now=now)
                 await transitions.record_retry_state(tx, retry)
                 return tx.chat, retry, delay
-            final = error_classification.not_waited_for(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
+            final = error_classification.without_retry(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
             error = error_classification.last_error(final)
             await transitions.finish_error(tx, error)
             return tx.chat, error, timedelta()
 
         async def store_and_tell() -> tuple[LastError | RetryState, timedelta]:
-            attempt = acts.attempt if acts is not None else 0
+            attempt = actions.attempt if actions is not None else 0
             chat, stored, delay = await handle.update(
                 store, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None
             )
             if isinstance(stored, LastError):
-                self._parts.effects.turn_failed(chat, stored)
-                self._parts.stats.turn_ended(FAILED, step, now=self._clock.now())
+                self._services.effects.turn_failed(chat, stored)
+                self._services.stats.turn_ended(FAILED, step, now=self._clock.now())
             return stored, delay
 
-        stored, delay = await commit_shield.to_the_end(store_and_tell())
+        stored, delay = await commit_shield.run_to_end(store_and_tell())
         if isinstance(stored, LastError):
             return False
-        if acts is not None:
-            acts.retried(failure.kind)
+        if actions is not None:
+            actions.retried(failure.kind)
         run.waited_for = stored.retrying_at
         await handle.wait(delay.total_seconds(), "generation-retry")
         return True
 
 
-class _Run:
+class _RunState:
     """State that one run of the task keeps between tries.
 
-    `waited_for` is the retry delay that was waited out. `forced` goes on without a summary, and `told` is the notice
-    about it for the user. `is_kept` is set once the chat may keep its slot.
+    `waited_for` is the end of the retry delay that was waited out. `forced` replaces the next decision when a summary
+    failed and the turn continues without it; `user_notice` tells the user so. `is_kept` is set once the chat may keep
+    its slot.
     """
 
-    __slots__ = ("forced", "is_kept", "told", "waited_for")
+    __slots__ = ("forced", "is_kept", "user_notice", "waited_for")
 
     def __init__(self) -> None:
         self.waited_for: datetime | None = None
         self.forced: Generate | None = None
-        self.told: str | None = None
+        self.user_notice: str | None = None
         self.is_kept = False
 
 
-def _goes_on(decision: Compact, failure: Classified, acts: StepActions) -> bool:
-    """Return whether the turn goes on without the summary: only the threshold asked for it, and there is room."""
-    is_final = not failure.retryable or acts.attempt >= SUMMARY_ATTEMPTS
-    return is_final and decision.source is Source.AUTOMATIC and acts.has_room
+def _may_skip_summary(decision: Compact, failure: Classified, actions: StepActions) -> bool:
+    """Return whether the turn continues without the summary: only the threshold required it, and there is room."""
+    is_final = not failure.retryable or actions.attempt >= SUMMARY_ATTEMPTS
+    return is_final and decision.source is Source.AUTOMATIC and actions.has_room
 
 
-def _tight(prepared: Prepared) -> str | None:
+def _tight_notice(prepared: Prepared) -> str | None:
     return compaction.TIGHT if prepared.assessment.status is compaction.Status.TIGHT else None
 
 
@@ -304,13 +312,13 @@ async def _read(step: Step) -> History:
 
 
 def _require_active_owner(step: Step) -> None:
-    """End the turn of a disabled owner. Disabling interrupts chats; this covers a turn started at the same moment."""
+    """Raise `StepFailed` if the owner is disabled, which stops a turn that began while the owner was disabled."""
     if not step.meta.owner_is_active:
         raise StepFailed(Classified(kind=ErrorKind.GENERIC, message=OWNER_DISABLED.message, retryable=False))
 
 
 def _unprepared(error: Exception) -> Classified:
-    """Classify why a step could not be prepared. It is final: preparing was retried already."""
+    """Classify why a step could not be prepared. The failure is final, because preparation was already retried."""
     if isinstance(error, ToolsUnavailable):
         return Classified(kind=ErrorKind.GENERIC, message=str(error), retryable=False)
     return msgspec.structs.replace(error_classification.classify(error), retryable=False)

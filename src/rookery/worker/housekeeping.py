@@ -1,7 +1,7 @@
-"""Housekeeping: periodic jobs for archiving, search indexing, usage sums, purging and gauges.
+"""Housekeeping: periodic jobs that archive chats, index messages, sum up usage, purge rows and set gauges.
 
-Every replica runs all jobs. Jobs that must not run twice at the same time take a lock in the database; the others skip
-each other's rows. A job may fail or be cut off at any point: the next run makes up for it.
+Every replica runs all jobs. Jobs that must not run concurrently take a lock in the database; the others tolerate each
+other. A job may fail at any point, and its next run does the rest.
 """
 
 from __future__ import annotations
@@ -29,30 +29,38 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import LockTimeout
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
-from rookery.store.models import usage_daily
+from rookery.store.models import usage
 from rookery.store.people import audit
 from rookery.store.people.audit import Event
-from rookery.store.settings import chats
+from rookery.store.settings.limits import read_chat_settings
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets
 from rookery.worker.config import WorkerConfig
-from rookery.worker.purge_jobs import AuditPurge, AuthPurge, ChatPurge, Connect, FilePurge, Removed, ToolRunPurge, alone
+from rookery.worker.purge_jobs import (
+    AuditPurge,
+    AuthPurge,
+    ChatPurge,
+    Connect,
+    FilePurge,
+    Removed,
+    ToolRunPurge,
+    exclusive_connection,
+)
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.housekeeping")
 
-# Chosen.
 FIRST_RUN_SECONDS = 30.0
 ROLL_UP_SECONDS = 300.0
 PURGE_SECONDS = 600.0
-# Chosen: replicas that were started together do not run jobs at the same moments.
+# Jitter keeps replicas that started together from running a job at the same moment.
 JITTER = 0.2
 MAX_TITLES = 25
 MAX_ERROR_CHARS = 500
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """The chats archived for one owner: the first titles, oldest chats first, and the number of others."""
+    """The archived chats of one owner: the titles of the oldest, and the number of the others."""
 
     owner_id: UUID
     titles: tuple[str, ...]
@@ -60,13 +68,13 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DigestSender(Protocol):
-    """Takes a digest for delivery, or raises."""
+    """Accepts a digest for delivery, or raises."""
 
     async def __call__(self, digest: Digest) -> None: ...
 
 
 async def no_digest(digest: Digest) -> None:
-    """Do nothing; for replicas that cannot send mail."""
+    """Drop the digest. Used by replicas that cannot send mail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class Job:
 
 
 class Housekeeping:
-    """The jobs of a replica and their loops. The result of each run is stored, for administrators to see."""
+    """Runs the jobs of a replica. The result of each run is stored, and administrators can read it."""
 
     def __init__(
         self,
@@ -107,7 +115,7 @@ class Housekeeping:
         raise AssertionError("unreachable")
 
     async def run_once(self, job: Job) -> bool:
-        """Run a job and return whether it succeeded. A failure is counted and logged; it affects nothing else."""
+        """Run a job and return whether it succeeded. A failure is counted and logged."""
         started_at, started = self._clock.now(), self._clock.monotonic()
         removed, failure = await self._attempt(job)
         is_done = failure is None
@@ -128,16 +136,16 @@ class Housekeeping:
         return is_done
 
     async def _attempt(self, job: Job) -> tuple[Removed, str | None]:
-        """Return the number of removed rows, and the error as a text that may be shown."""
+        """Run the job. Return the deleted items, and the error as a text without secrets."""
         try:
             return await job.work() or Removed(), None
         except (*DATABASE_ERRORS, msgspec.ValidationError) as error:
-            # A setting that cannot be read fails only the job that needs it.
+            # An invalid setting fails only the job that needs it.
             text = _shown(error)
             log.warning("job_failed", job=job.name, error=text)
         except Exception as error:
             log.exception("job_failed", error, job=job.name)
-            # The text of an unexpected error may quote anything.
+            # The text of an unexpected error may contain secrets.
             text = f"{type(error).__name__}. See the log of the replica."
         return Removed(), text
 
@@ -146,7 +154,7 @@ class Housekeeping:
             async with self._pool.acquire() as conn:
                 await job_runs.record_run(conn, run)
         except DATABASE_ERRORS as error:
-            # The job is done, or has failed for the same reason.
+            # The job itself is done, or has failed for the same reason.
             log.warning("job_run_not_recorded", job=run.job, error=_shown(error))
 
     async def _repeat(self, job: Job) -> NoReturn:
@@ -160,7 +168,7 @@ class Housekeeping:
 
 
 def _shown(error: Exception) -> str:
-    """Return the error on one line, without the row that the database may quote, and without secrets."""
+    """Return the error as a text without secrets and without the row that the database may quote."""
     said = str(error.args[0]) if isinstance(error, asyncpg.PostgresError) and error.args else str(error)
     return hide_secrets(said)[:MAX_ERROR_CHARS] or type(error).__name__
 
@@ -176,7 +184,7 @@ def make_jobs(
     stats: WorkerStats,
     send_digest: DigestSender = no_digest,
 ) -> tuple[Job, ...]:
-    """Return all jobs. `connect` opens a separate connection, for a lock that belongs to a session."""
+    """Return all jobs. `connect` opens a separate connection, because a job's lock belongs to its session."""
     archive = AutoArchive(
         machine, pool, connect, clock=clock, stats=stats, send_digest=send_digest, batch=config.archive_batch
     )
@@ -196,10 +204,7 @@ def make_jobs(
 
 
 class AutoArchive:
-    """Archives families of chats unused for a number of days, if administrators want that.
-
-    Runs on one replica at a time.
-    """
+    """Archives families of chats that were not used for the configured number of days. One replica at a time."""
 
     def __init__(
         self,
@@ -222,10 +227,10 @@ class AutoArchive:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            days = (await chats.read_chat_settings(conn)).auto_archive_days
+            days = (await read_chat_settings(conn)).auto_archive_days
         if days <= 0:
             return
-        async with alone(self._connect, auto_archive.try_lock) as conn:
+        async with exclusive_connection(self._connect, auto_archive.try_lock) as conn:
             if conn is not None:
                 await self._archive_due(conn, days)
 
@@ -238,7 +243,7 @@ class AutoArchive:
                 if await self._try_archive(family, started_at):
                     archived.setdefault(family.owner_id, []).append(family.title)
         except DATABASE_ERRORS:
-            # Only this run knows what it has archived until now.
+            # Only this run knows what it has archived.
             await self._send_digests(archived)
             raise
         await self._send_digests(archived)
@@ -246,7 +251,7 @@ class AutoArchive:
     async def _try_archive(self, family: DueFamily, started_at: datetime) -> bool:
         async def archive(bundle: Bundle) -> list[Chat]:
             root = await bundle.open(family.root_id)
-            # Between the list and this lock the chat may have been used again, and be at rest already.
+            # The chat may have been used after it was listed, and be at rest again.
             if root.chat.updated_at >= started_at:
                 raise bundle.refuse(_InUse())
             members = await set_family_archived(bundle, family.root_id, archived=True)
@@ -262,7 +267,7 @@ class AutoArchive:
         try:
             members = await self._machine.bundle(archive)
         except InvariantViolation as error:
-            # A bug, which affects only this family.
+            # This is a bug. It affects only this family.
             log.exception("family_not_archived", error, chat_id=family.root_id)
             return False
         except (ChatError, LockTimeout, _InUse) as error:
@@ -286,7 +291,7 @@ class _InUse(Exception):
 
 
 class SearchBackfill:
-    """Makes new messages searchable, the newest first. Replicas share the work: each takes rows that are not locked."""
+    """Adds new messages to the search index, the newest first. Replicas share the work by skipping locked rows."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
@@ -297,7 +302,7 @@ class SearchBackfill:
 
 
 class UsageRollUp:
-    """Sums the ledger by day, again for each day that may still change."""
+    """Sums the usage ledger by day, and repeats this for days that may still change."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock) -> None:
         self._pool = pool
@@ -305,11 +310,11 @@ class UsageRollUp:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            await usage_daily.roll_up(conn, now=self._clock.now())
+            await usage.roll_up(conn, now=self._clock.now())
 
 
 class CapacityGauges:
-    """Counts the running and waiting chats of the whole deployment: for a slot, by pool, or for an approval."""
+    """Counts, for the whole deployment, the chats that run or wait for a slot, and the open approval questions."""
 
     def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats) -> None:
         self._pool = pool
@@ -317,7 +322,7 @@ class CapacityGauges:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            limits = (await chats.read_chat_settings(conn)).limits
+            limits = (await read_chat_settings(conn)).limits
             counts = await count_pools(conn, limits=limits)
             questions = await approval_rules.count_open(conn)
         for pool, found in counts.items():

@@ -1,6 +1,6 @@
-"""The interrupt task: saves what the stopped step had produced, and lets the chat rest or go on.
+"""The interrupt task: saves the output of the interrupted step, and ends the turn or starts the next queued message.
 
-Saving is optional, stopping is not: rows that cannot be stored are dropped, so that the chat is not stuck.
+The interruption must succeed even if saving does not: rows that cannot be stored are dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from rookery.domain.chat import compaction, history, interrupted_step
+from rookery.domain.chat import agent_reports, compaction, history, interrupted_step
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, StepFigures
@@ -20,6 +20,7 @@ from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.transitions import Transition
 from rookery.live.part_buffer import EpisodeKey, PartBuffer
 from rookery.runtime.clock import Clock
+from rookery.store.chats import subagents
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
@@ -33,7 +34,7 @@ log = get_logger("worker.interrupt")
 
 
 class InterruptWork:
-    """The interrupt task. It runs on any replica; only the replica that ran the step can save uncommitted output."""
+    """The interrupt task. Any replica can run it, but only the replica that ran the step can save its output."""
 
     def __init__(
         self,
@@ -67,8 +68,11 @@ class InterruptWork:
             await self._finish(handle, step, partial=())
 
     async def _finish(self, handle: TaskHandle, step: Step, *, partial: Sequence[NewMessage]) -> None:
+        ends = agent_reports.told_ends(partial)
+
         async def finish(tx: Tx) -> tuple[Chat, bool]:
             done = await finish_interruption(tx, partial)
+            await subagents.tell_by_wait(tx.conn, tx.chat.id, ends)
             return tx.chat, done.promoted is not None
 
         async def finish_and_tell() -> None:
@@ -76,10 +80,10 @@ class InterruptWork:
             self._effects.interrupted(chat, is_promoted=is_promoted)
             self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
 
-        await commit_shield.to_the_end(finish_and_tell())
+        await commit_shield.run_to_end(finish_and_tell())
 
     async def _partial(self, step: Step) -> tuple[NewMessage, ...]:
-        """Return the rows of the stopped step. This closes its episode, so that nothing can be added to it."""
+        """Close the episode of the interrupted step and return its rows."""
         chat = step.chat
         key = EpisodeKey(chat.id, chat.history_version, chat.generation_attempt)
         metered = self._meters.find(key)
@@ -101,7 +105,7 @@ class InterruptWork:
             )
 
         try:
-            # In a thread: a draft may hold megabytes, and a turn a thousand steps.
+            # This runs in a thread, because a draft may hold megabytes and a turn a thousand steps.
             return await asyncio.to_thread(fold)
         except Exception as error:
             log.exception("draft_unreadable", error, chat_id=chat.id)
@@ -111,7 +115,7 @@ class InterruptWork:
 def _is_about_content(error: Exception) -> bool:
     """Return whether another try with the same rows would fail again.
 
-    An unavailable database or a chat that moved on is no reason to drop the rows; a statement that timed out is.
+    A lost fence or an unavailable database says nothing about the rows. A statement that timed out does.
     """
     if not isinstance(error, TaskError):
         return True
@@ -124,7 +128,7 @@ def _is_about_content(error: Exception) -> bool:
 
 
 def _is_of_compaction(live: LivePart) -> bool:
-    """Return whether the call is the server's own compaction call. An unfinished summary leaves no rows."""
+    """Return whether the part belongs to a compaction. Such parts are dropped: an unfinished summary is not stored."""
     return isinstance(live.part, ToolCall | ToolResult) and live.part.tool_name == compaction.TOOL_NAME
 
 

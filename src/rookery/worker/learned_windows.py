@@ -1,4 +1,4 @@
-"""Learned context windows: what requests refused as too long reveal about models, stored for all chats and replicas."""
+"""Learned context windows: estimates from requests that models refused as too long, stored for all chats."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rookery.domain.models import context_window
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
-from rookery.store.chats.refused_requests import record_refused
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.machine import Tx
 from rookery.store.models import context_windows
+from rookery.store.models.context_windows import record_refused
 from rookery.telemetry.log import get_logger
 from rookery.worker import commit_shield, error_classification
 from rookery.worker.effects import Effects
 from rookery.worker.error_classification import Classified
-from rookery.worker.prepare import Asked, Preparer
+from rookery.worker.prepare import ConnectedModel, Preparer
 from rookery.worker.tasks import TaskHandle
 
 log = get_logger("worker.learned_windows")
 
 
 class LearnedWindows:
-    """The learned windows of one step. `believed` holds what was learned since the step was prepared."""
+    """The learned windows of one step. `believed` holds those learned since the step was prepared, by config id."""
 
     def __init__(
         self, handle: TaskHandle, *, preparer: Preparer, effects: Effects, pool: asyncpg.Pool, clock: Clock
@@ -41,7 +41,7 @@ class LearnedWindows:
 
     async def remember(
         self,
-        asked: Asked,
+        connected: ConnectedModel,
         failure: Classified,
         tokens: int,
         *,
@@ -50,13 +50,13 @@ class LearnedWindows:
         has_media: bool,
         read_tokens: int = 0,
     ) -> int | None:
-        """Record the refusal of a request of about this size. Return the window the model is now believed to have.
+        """Record the refusal of a request of about this size. Return the new estimate of the model's window.
 
-        One commit stores both that the chat's history is too long and what this reveals about the model.
-        `is_of_history` is false for a model that only summarizes: the chat's own model may read more. `read_tokens` is
-        the longest request of this chat that the model has read.
+        One commit stores the refusal of the chat's history and the learned window. `is_of_history` is False for a model
+        that only summarizes, because the chat's own model may have a larger window. `read_tokens` is the size of the
+        longest request of this chat that the model has accepted.
         """
-        window = self.believed.get(asked.ready.config.id, asked.windows.effective)
+        window = self.believed.get(connected.ready.config.id, connected.windows.effective)
         learned = context_window.learn(
             window,
             estimated=tokens,
@@ -73,9 +73,9 @@ class LearnedWindows:
                 failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now
             )
             await transitions.record_retry_state(tx, retry)
-            return learned is not None and await context_windows.learn(tx.conn, asked.ready.config.id, learned)
+            return learned is not None and await context_windows.learn(tx.conn, connected.ready.config.id, learned)
 
-        is_news = await commit_shield.to_the_end(
+        is_news = await commit_shield.run_to_end(
             self._handle.update(record, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None)
         )
         log.info(
@@ -87,24 +87,24 @@ class LearnedWindows:
         )
         if learned is None:
             return window
-        self.believed[asked.ready.config.id] = learned.tokens
+        self.believed[connected.ready.config.id] = learned.tokens
         if is_news:
-            self._tell(asked)
+            self._tell(connected)
         return learned.tokens
 
-    async def check_guess(self, asked: Asked, *, read_tokens: int) -> None:
-        """Correct a guessed window that an answer has shown to be too small."""
-        known = asked.windows
+    async def check_guess(self, connected: ConnectedModel, *, read_tokens: int) -> None:
+        """Correct a guessed window if the model has answered a longer request."""
+        known = connected.windows
         if known.learned is None or known.learned_from is not LearnedFrom.HALVING or read_tokens <= known.learned:
             return
         try:
             async with self._pool.acquire() as conn:
-                await context_windows.outgrow(conn, asked.ready.config.id, read_tokens=read_tokens)
+                await context_windows.raise_guess(conn, connected.ready.config.id, read_tokens=read_tokens)
         except DATABASE_ERRORS as error:
             log.warning("guess_not_corrected", error=str(error) or type(error).__name__)
             return
-        self._tell(asked)
+        self._tell(connected)
 
-    def _tell(self, asked: Asked) -> None:
-        self._effects.model_changed(asked.ready.config.id)
+    def _tell(self, connected: ConnectedModel) -> None:
+        self._effects.model_changed(connected.ready.config.id)
         self._preparer.forget_models()

@@ -1,9 +1,9 @@
-"""The lease keeper: renews the leases of all runners in one statement, and stops all work in time when that fails.
+"""The lease keeper: renews the leases of all runners in one statement, and stops all work if renewals fail.
 
-A lease keeps two replicas from working on one chat. When renewals fail for `self_fence_seconds`, which is less than a
-lease lasts, this process stops all its work: side effects end before another replica may start them. With peers it
-stops sooner, because they may take over sooner. If a later renewal finds that the leases are still held, the work goes
-on.
+A lease prevents two replicas from working on one chat. If renewals fail for `self_fence_seconds`, which is shorter than
+a lease, this process stops all its work, so that its side effects end before another replica may take the chats. With
+peers it stops earlier, because they may take over earlier. If a later renewal finds that the leases are still held, the
+work continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger("worker.leases")
 
 
 class LeaseKeeper:
-    """Keeps the leases. `connect` opens a connection that is not shared: an exhausted pool must not cost leases."""
+    """Renews leases. `connect` opens a connection that is not shared, so that an exhausted pool costs no leases."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class LeaseKeeper:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this process has stopped its work because its leases may be lost."""
+        """Whether this process has stopped all work because its leases may be lost."""
         return self._manager.is_fenced
 
     async def run(self) -> NoReturn:
-        """Renew leases until cancelled. The interval is so much shorter than a lease that two renewals may fail."""
+        """Renew leases until cancelled. A lease outlasts two failed renewals."""
         try:
             async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
                 while not await self.beat():
-                    # The next regular renewal may come after work was stopped, or long after it could have gone on.
+                    # The next regular renewal would be late: work might be stopped needlessly, or stay stopped.
                     await self._clock.sleep(self._config.beat_again_seconds, "beat-again")
                 if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
                     await self.sweep()
@@ -69,7 +69,7 @@ class LeaseKeeper:
         raise AssertionError("unreachable")
 
     async def run_watch(self) -> NoReturn:
-        """Fence the process off in time, even while a renewal hangs."""
+        """Stop all work when the leases may be lost, even while a renewal hangs."""
         while True:
             remaining = self._renewed_at + self._limit_seconds - self._clock.monotonic()
             if remaining <= 0:
@@ -90,15 +90,14 @@ class LeaseKeeper:
         return min(config.self_fence_seconds, config.self_fence_with_peers_seconds)
 
     async def beat(self) -> bool:
-        """Renew all leases in one statement. Leases that are not returned are lost. Return False when it failed."""
+        """Renew all leases in one statement. Return False if it failed. Leases that are not returned are lost."""
         keys = self._manager.keys()
         started = self._clock.monotonic()
         try:
             async with self._clock.deadline(self._config.database_seconds, "renew-leases"):
                 connection = await self._connected()
-                held = await renew_leases(connection, keys) if keys else set()
-                # Set before anything else is read: renewed leases must not be fenced off, whatever happens to the other
-                # queries.
+                held = await renew_leases(connection, keys, self._manager.activities()) if keys else set()
+                # Set before the next query, whose failure must not make the renewed leases look lost.
                 self._renewed_at = started
                 peers = await has_peers(connection, self._manager.worker_id)
         except DATABASE_ERRORS as error:
@@ -110,7 +109,7 @@ class LeaseKeeper:
             self._limit_changed.set()
         self._stats.lease_renew_seconds.observe(self._clock.monotonic() - started)
         for key in keys:
-            # A runner that let go of its chat during the renewal has lost nothing.
+            # A runner that released its chat during the renewal has lost nothing.
             if key not in held and self._manager.runner(key) is not None:
                 self._stats.leases_lost["taken"] += 1
                 log.info("lease_lost", chat_id=key[0], runner_id=key[1])
@@ -121,7 +120,7 @@ class LeaseKeeper:
         return True
 
     async def sweep(self) -> None:
-        """Remove the leases of dead runners. Every replica does this: it is cheap and idempotent."""
+        """Delete the leases of dead runners. Every replica does this; it is cheap and idempotent."""
         self._swept_at = self._clock.monotonic()
         try:
             async with self._clock.deadline(self._config.database_seconds, "sweep-leases"):

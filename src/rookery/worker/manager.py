@@ -1,7 +1,7 @@
-"""The runners of a process: bookkeeping, release of chats, and the sync loop that makes up for lost hints.
+"""The runner manager: starts and ends the runners of a process, and delivers chat states that hints did not.
 
-Everything but the loops is synchronous and runs on the event loop's thread. Two runners of one chat may exist for a
-moment, when this process acquires a chat again that it had just lost; their ids tell them apart.
+All methods but the loops are synchronous and run on the event loop's thread. One chat may briefly have two runners,
+when this process acquires a chat again that it has just lost; their ids tell them apart.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from rookery.store.db.errors import StoreError
 from rookery.store.machine import ChatState, states_of
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
-from rookery.store.machine.ownership import LeaseKey
+from rookery.store.machine.ownership import Activity, LeaseKey
 from rookery.telemetry.log import get_logger
 from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
-from rookery.worker.runner import Runner, RunnerParts
+from rookery.worker.runner import Runner, RunnerServices
 
 log = get_logger("worker.manager")
 
 
 class RunnerManager:
-    """All runners of this process. `on_free` is called whenever a runner has ended and its slot is free."""
+    """All runners of a process. `on_free` is called when a runner has ended and its slot is free."""
 
     def __init__(
         self,
-        parts: RunnerParts,
+        services: RunnerServices,
         *,
         pool: asyncpg.Pool,
         inflight: BackgroundTasks,
         on_free: Callable[[], None],
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._pool = pool
         self._inflight = inflight
         self._on_free = on_free
-        self._clock: Clock = parts.clock
-        self._config: WorkerConfig = parts.config
+        self._clock: Clock = services.clock
+        self._config: WorkerConfig = services.config
         self._runners: dict[LeaseKey, Runner] = {}
         self._by_chat: dict[ChatId, set[LeaseKey]] = {}
         self._tasks: dict[LeaseKey, asyncio.Task[None]] = {}
@@ -61,7 +61,7 @@ class RunnerManager:
 
     @property
     def worker_id(self) -> UUID:
-        return self._parts.worker_id
+        return self._services.worker_id
 
     @property
     def is_closed(self) -> bool:
@@ -69,15 +69,15 @@ class RunnerManager:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether all work here is stopped because the leases may be lost."""
+        """Whether all work is stopped because the leases may be lost."""
         return self._is_fenced
 
     def __len__(self) -> int:
-        """Return the number of runners, including those that are ending: they still use this process."""
+        """Return the number of runners, including those that are ending."""
         return len(self._tasks)
 
     def keys(self) -> list[LeaseKey]:
-        """Return the keys of the runners that want to keep their lease."""
+        """Return the keys of the runners that keep their lease, so without those that are ending."""
         return list(self._runners)
 
     def all_keys(self) -> list[LeaseKey]:
@@ -88,7 +88,7 @@ class RunnerManager:
         return list(self._by_chat)
 
     def drives(self, chat_id: ChatId) -> bool:
-        """Return whether a runner of this process owns the chat, as far as the runner knows."""
+        """Return whether a runner of this process owns the chat. The answer may be stale."""
         return any(key in self._runners for key in self._by_chat.get(chat_id, ()))
 
     def runner(self, key: LeaseKey) -> Runner | None:
@@ -96,7 +96,7 @@ class RunnerManager:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a step runs now. Chats that wait for their next attempt or for their client do not count."""
+        """Whether a step runs now. Chats that wait for an attempt or for their client do not count."""
         return any(runner.is_at_work for runner in self._runners.values())
 
     def states(self) -> Counter[str]:
@@ -106,7 +106,7 @@ class RunnerManager:
     def spawn(
         self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None, slot: Slot | None = None
     ) -> bool:
-        """Start a runner for a chat that was just acquired. Return False when this process starts nothing more."""
+        """Start a runner for a chat that was just acquired. Return False if this process is closing."""
         key = (chat_id, runner_id)
         if self._is_closed:
             return False
@@ -116,7 +116,7 @@ class RunnerManager:
         runner = Runner(
             chat_id,
             runner_id,
-            parts=self._parts,
+            services=self._services,
             on_lost=lambda: self.request_cleanup(key),
             acquired=acquired,
             slot=slot,
@@ -138,7 +138,7 @@ class RunnerManager:
                 runner.deliver(state)
 
     def request_cleanup(self, key: LeaseKey, reason: CancelReason = CancelReason.LEASE_LOST) -> None:
-        """Ask a runner to end, and return immediately; the runner waits for its tasks."""
+        """Request the end of a runner and return immediately. The runner waits for its tasks."""
         if key in self._cleaning or key not in self._tasks:
             return
         self._cleaning.add(key)
@@ -147,25 +147,29 @@ class RunnerManager:
             runner.cancel_tasks(reason)
         self._tasks[key].cancel()
 
+    def activities(self) -> dict[LeaseKey, Activity]:
+        """Return what each runner does, to be stored with its lease."""
+        return {key: runner.activity for key, runner in self._runners.items()}
+
     def fence_off(self) -> None:
-        """Stop all work: no lease could be renewed for too long, and another replica may soon take the chats."""
+        """Stop all work, because leases were not renewed for too long and another replica may soon take the chats."""
         self._is_fenced = True
         for runner in self._runners.values():
             runner.fence_off()
 
     def resume(self, keys: Iterable[LeaseKey]) -> None:
-        """Let the runners of these renewed leases go on. Runners spawned meanwhile follow with the next renewal."""
+        """Resume the runners of these renewed leases. Runners spawned meanwhile follow with the next renewal."""
         self._is_fenced = False
         for key in keys:
             if (runner := self._runners.get(key)) is not None:
                 runner.resume()
 
-    def ask_for_slots(self, slots: Collection[Slot]) -> None:
-        """Ask chats of these owners to give up their slots: the owners hold more than their share, and others wait."""
-        self._parts.askings.ask(slots)
+    def request_slots(self, slots: Collection[Slot]) -> None:
+        """Request these slots: their owners hold more than their fair share while other owners wait."""
+        self._services.slot_requests.replace(slots)
         if slots:
             for runner in tuple(self._runners.values()):
-                runner.asked()
+                runner.slots_requested()
 
     def drain(self) -> None:
         self._is_draining = True
@@ -173,7 +177,7 @@ class RunnerManager:
             runner.drain()
 
     def close(self) -> None:
-        """End all runners and start none. The caller releases their leases (`all_keys`)."""
+        """End all runners and start no others. The caller releases their leases (`all_keys`)."""
         self._is_closed = True
         for key in tuple(self._runners):
             self.request_cleanup(key, CancelReason.SHUTDOWN)
@@ -182,7 +186,7 @@ class RunnerManager:
         await self._idle.wait()
 
     async def run_sync(self) -> NoReturn:
-        """Read the state of all chats in one query at an interval, and deliver it: this makes up for lost hints."""
+        """Read the states of all chats once per interval and deliver them, in case hints were lost."""
         async for _ in self._clock.ticker(self._config.sync_interval_seconds, "sync"):
             await self.sync()
         raise AssertionError("unreachable")
@@ -207,7 +211,7 @@ class RunnerManager:
         try:
             await runner.run()
         except (StoreError, ChatNotFound) as error:
-            # The chat could not even be read. Its lease is released, so that it is tried again.
+            # The chat could not be read. Its lease is deleted, so that a replica tries again.
             log.warning("runner_failed", chat_id=runner.chat_id, error=str(error))
         except Exception as error:
             log.exception("runner_failed", error, chat_id=runner.chat_id)
@@ -224,7 +228,7 @@ class RunnerManager:
         if not self._tasks:
             self._idle.set()
         if not self._is_closed:
-            # `close` releases all leases together and announces the free chats, so nothing is released here during it.
+            # While the process closes, the worker releases all leases together.
             self._inflight.start(
                 lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds
             )

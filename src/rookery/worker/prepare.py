@@ -1,8 +1,8 @@
-"""Preparation of a step: the model, the prompt, the tools, and the figures that compaction depends on.
+"""Preparation of a step: connects the model, opens the tools, writes the prompt, and assesses the history's length.
 
-Everything is read for every step, through caches: an administrator's change counts from the next step on. Optional
-texts are left out when they cannot be read; other failures fail the try. The prompt is only written for steps that call
-a model: steps that run tools or end a turn do not need it.
+Everything is read for every step, through caches, so an administrator's change takes effect with the next step.
+Optional texts of the prompt are left out if they cannot be read; other failures fail the try. The prompt is written
+only for steps that call a model.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from rookery.domain.chat.decision import Rules
 from rookery.domain.chat.messages import Effort, Role, StepFigures, Visibility
 from rookery.domain.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
 from rookery.domain.chat.prompt_parts import Prompt
-from rookery.domain.chat.system_blocks import Mode, TurnContext
+from rookery.domain.chat.system_blocks import Mode, StepBlockInputs
 from rookery.domain.content.attachments import FileRules, StoredFile
 from rookery.domain.models.context_window import Windows
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm import efforts
-from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
+from rookery.llm.types import Call, Capabilities, ErrorKind, LanguageModel, ProviderError, Purpose
 from rookery.models import resolve
 from rookery.models.connect import Connector, Origin, identity_of, make_call
 from rookery.models.cost import Prices
 from rookery.models.directory import Directory, ReadyModel, windows_of
 from rookery.models.resolve import Choice
-from rookery.runtime.cache import Cache
+from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.chats import files
+from rookery.store.chats import files, subagents
 from rookery.store.chats.files import FileCache
 from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.store.db.database_errors import DATABASE_ERRORS
@@ -47,31 +47,30 @@ from rookery.store.models import context_windows, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
 from rookery.store.models.usage import KeySource
-from rookery.store.settings import chats as chat_settings
-from rookery.store.settings.chats import ChatSettings
+from rookery.store.settings import limits
+from rookery.store.settings.limits import ChatSettings
 from rookery.telemetry.log import get_logger
-from rookery.tools.step_tools import StepTools, Toolbox, ToolsUnavailable, mode_of
+from rookery.tools.step_tools import StepPrompt, StepTools, Toolbox, ToolsUnavailable, mode_of
 from rookery.worker import error_classification
-from rookery.worker.error_classification import StepFailed
-from rookery.worker.prompt_cache import PromptCache
+from rookery.worker.error_classification import Classified, StepFailed
 
 log = get_logger("worker.prepare")
 
 T = TypeVar("T")
 
-# Anthropic's own models refuse larger images, wherever they are hosted.
+# Anthropic's models refuse larger images on every host.
 _ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
 _ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
-# Longer histories are processed in a thread, not on the event loop.
+# Longer histories are processed in a thread.
 _ROWS_ON_LOOP = 200
-# The same number that `cost.list_prices` remembers.
+# The cache size of `cost.list_prices`.
 _MAX_LOOKED_UP = 1000
 _MAX_REPORTS = 1000
 _BYTES_ON_LOOP = 1024 * 1024
 _NO_FIGURES = StepFigures()
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A connected model with its prices and windows."""
 
     ready: ReadyModel
@@ -85,34 +84,31 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready.provider_name
 
 
-class StandIn(msgspec.Struct, frozen=True):
-    """The fallback model that answers in this turn; the chat keeps its own model.
-
-    `notice` tells the user, once a turn.
-    """
+class ActiveFallback(msgspec.Struct, frozen=True):
+    """Marks a step that a fallback model answers. `notice` informs the user, once per turn."""
 
     notice: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared step, ready for a decision. `summary` is the model that would summarize the chat.
+    """A prepared step. `summary` is the model that would summarize the chat.
 
-    `write_prompt` raises `ChatError` when the history cannot be converted for the model.
+    `write_prompt` raises `ChatError` if the history cannot be converted for the model.
     """
 
     step: Step
     mode: Mode
-    asked: Asked
+    connected: ConnectedModel
     write_prompt: Callable[[], Awaitable[Prompt]]
     step_tools: StepTools
     assessment: Assessment
     summary: Choice
     max_steps: int
-    # Limit of an answer, if the config sets none.
+    # Limit of an answer if the model config sets none.
     max_output_tokens: int
     files: Mapping[UUID, StoredFile]
-    stand_in: StandIn | None = None
+    fallback: ActiveFallback | None = None
 
     @property
     def rules(self) -> Rules:
@@ -127,24 +123,24 @@ class Prepared:
 
     @property
     def context_limit(self) -> int | None:
-        return self.asked.windows.effective
+        return self.connected.windows.effective
 
     async def call(
-        self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None
+        self, connected: ConnectedModel | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None
     ) -> Call:
-        """Return the model call of this step. `notice` goes to the model, in this request only."""
-        asked = asked or self.asked
+        """Return the model call of this step. `notice` is sent to the model in this request only."""
+        connected = connected or self.connected
         chat = self.step.chat
         told = await self.write_prompt()
         if notice is not None:
             told = prompt.with_notice(told, notice)
         return make_call(
-            asked.ready,
-            asked.model,
+            connected.ready,
+            connected.model,
             prompt=told,
             tools=self.step_tools.tools.definitions(),
             purpose=purpose,
-            effort=asked.effort,
+            effort=connected.effort,
             may_search=self.mode is not Mode.PLAN,
             origin=Origin(
                 owner_id=chat.owner_id,
@@ -152,13 +148,20 @@ class Prepared:
                 root_chat_id=chat.root_chat_id or chat.id,
                 workspace_id=self.step.meta.workspace_id,
             ),
-            window_tokens=asked.windows.effective,
+            window_tokens=connected.windows.effective,
             default_output_tokens=self.max_output_tokens,
         )
 
 
+class _OfferedTools(msgspec.Struct, frozen=True):
+    """The parts of a step's tools that its prompt depends on."""
+
+    plan_path: str | None
+    names: frozenset[str]
+
+
 class Preparer:
-    """Prepares steps; one per process. `pool` is the worker's."""
+    """Prepares steps. One per process."""
 
     def __init__(
         self,
@@ -188,24 +191,24 @@ class Preparer:
         return self._prompts.entries, self._files.entries
 
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
-        """Prepare a step. Raises `StepFailed` if a retry is of no use, else the original error."""
+        """Prepare a step. Raise `StepFailed` if a retry would not help, else the original error."""
         chat, mode = step.chat, mode_of(step)
         config_id = await self._choose(step)
-        asked = await self.ask(config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
-        # Concurrently, so that the waits do not add up. The first failure cancels the others.
+        connected = await self.connect(config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
+        # These run concurrently. The first failure cancels the others.
         try:
             async with asyncio.TaskGroup() as group:
                 loaded = group.create_task(self._load_files(step))
                 said = group.create_task(self._user_prompt(step))
                 planned = group.create_task(self._plan_instructions(mode))
-                chosen = group.create_task(self._summary_choice(step, asked.ready))
-                threshold = group.create_task(self._threshold(step, asked.ready))
-                # Not in its own task: a connection must be closed by the task that opened it.
+                chosen = group.create_task(self._summary_choice(step, connected.ready))
+                threshold = group.create_task(self._threshold(step, connected.ready))
+                # This runs in the current task, because a connection must be closed by the task that opened it.
                 step_tools = await self._open_tools(step, mode, stack)
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from group_error
         stored, (summary, summary_limit) = loaded.result(), chosen.result()
-        context = TurnContext(
+        context = StepBlockInputs(
             is_subagent=not chat.is_root,
             subagent_instruction=step_tools.subagent_instruction,
             workspace_context=step_tools.workspace_context,
@@ -217,20 +220,25 @@ class Preparer:
             tools=step_tools.tools.active,
         )
         rows = assessed_rows(step.history)
-        limit = compaction.effective_limit(asked.windows.effective, summary_limit)
-        turn_blocks = system_blocks.turn_blocks(context)
+        limit = compaction.effective_limit(connected.windows.effective, summary_limit)
+        step_blocks = system_blocks.step_blocks(context)
+        # Not the tools themselves: they have the service, and a cycle would outlive the step.
+        offered = _OfferedTools(step_tools.plan_path, step_tools.tools.active)
+        step_tools.services.add(
+            StepPrompt(lambda: self._prompt(step, connected, stored, step_blocks, offered, is_apart=True))
+        )
         return Prepared(
             step=step,
             mode=mode,
-            asked=asked,
-            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, step_tools),
+            connected=connected,
+            write_prompt=lambda: self._prompt(step, connected, stored, step_blocks, offered),
             step_tools=step_tools,
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
             max_output_tokens=self._max_output_tokens,
             files=stored,
-            stand_in=await self._stand_in(step, asked),
+            fallback=await self._stand_in(step, connected),
         )
 
     async def _choose(self, step: Step) -> UUID:
@@ -248,30 +256,27 @@ class Preparer:
             attempts=0 if retry is None else retry.attempt,
         )
 
-    async def _stand_in(self, step: Step, asked: Asked) -> StandIn | None:
-        snapshot, config = await self._directory.snapshot(), asked.ready.config
+    async def _stand_in(self, step: Step, connected: ConnectedModel) -> ActiveFallback | None:
+        snapshot, config = await self._directory.snapshot(), connected.ready.config
         own = snapshot.configs.get(step.chat.last_model_config_id)
         if own is None or config.id not in own.options.fallbacks:
             return None
         if _last_writer(step) == config.id:
-            return StandIn(None)
-        return StandIn(f"{_name(own)} did not answer. This turn goes on with {_name(config)}.")
+            return ActiveFallback(None)
+        return ActiveFallback(f"{_name(own)} did not answer. This turn continues with {_name(config)}.")
 
-    async def ask(self, model_config_id: UUID, *, owner_id: UUID, effort: str | None) -> Asked:
-        """Connect the model of a config. Raises `StepFailed` if it cannot be used: a retry would not help."""
+    async def connect(self, model_config_id: UUID, *, owner_id: UUID, effort: str | None) -> ConnectedModel:
+        """Connect the model of a config. Raise `StepFailed` if the model cannot be used."""
         ready = await self._directory.for_generation(model_config_id, owner_id=owner_id)
-        return await self._connected(ready, effort)
+        return await self._connect(ready, effort)
 
-    async def ask_choice(self, choice: Choice, *, owner_id: UUID, effort: str | None) -> Asked:
+    async def connect_choice(self, choice: Choice, *, owner_id: UUID, effort: str | None) -> ConnectedModel:
         ready = await self._directory.ready(choice, owner_id=owner_id)
-        return await self._connected(ready, choice.reasoning_effort or effort)
+        return await self._connect(ready, choice.reasoning_effort or effort)
 
-    async def check_spend(self, asked: Asked, owner_id: UUID) -> None:
-        """Raise `SpendLimitReached` if the owner's limit is used up.
-
-        A limit that cannot be read does not block the call.
-        """
-        if asked.ready.key_source is KeySource.USER:
+    async def check_spend(self, connected: ConnectedModel, owner_id: UUID) -> None:
+        """Raise `SpendLimitReached` if the owner's spend limit is used up. A limit that cannot be read is ignored."""
+        if connected.ready.key_source is KeySource.USER:
             return
         try:
             if await self._directory.setting(spending.SETTING) is None:
@@ -281,18 +286,34 @@ class Preparer:
         except DATABASE_ERRORS as error:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
+    async def check_budget(self, step: Step) -> None:
+        """End the turn of a subagent that has used up the budget its parent gave it."""
+        budget = None if step.meta.agent is None else step.meta.agent.budget_micros
+        if budget is None:
+            return
+        async with self._pool.acquire() as conn:
+            spent = await subagents.spent_micros(conn, step.chat.id)
+        if spent >= budget:
+            raise StepFailed(
+                Classified(
+                    kind=ErrorKind.BUDGET,
+                    message=f"The subagent has used up its budget of ${budget / 1_000_000:.2f}.",
+                    retryable=False,
+                )
+            )
+
     async def action_seconds(self) -> float:
         """Return the time limit for tool calls that the client executes, in seconds."""
         return float((await self.chat_settings()).dynamic_tool_timeout_seconds)
 
     async def chat_settings(self) -> ChatSettings:
         try:
-            return chat_settings.parse(await self._directory.setting(chat_settings.SETTING))
+            return limits.parse_chat_settings(await self._directory.setting(limits.CHATS))
         except msgspec.ValidationError as error:
-            log.warning("setting_unreadable", setting=chat_settings.SETTING, error=str(error))
+            log.warning("setting_unreadable", setting=limits.CHATS, error=str(error))
             return ChatSettings()
 
-    async def _connected(self, ready: ReadyModel | ProviderError, effort: str | None) -> Asked:
+    async def _connect(self, ready: ReadyModel | ProviderError, effort: str | None) -> ConnectedModel:
         if isinstance(ready, ProviderError):
             raise StepFailed(error_classification.classify(ready))
         model = await self._connector.model(ready)
@@ -303,10 +324,10 @@ class Preparer:
             ready.provider, ready.config, lambda: (ready.prices(now), ready.windows(reported=reported))
         )
         await self._keep_report(ready, windows)
-        return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
+        return ConnectedModel(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
 
     async def _keep_report(self, ready: ReadyModel, windows: Windows) -> None:
-        """Store the window that a provider reports for its model, for other replicas and for administrators."""
+        """Store the context window that a provider reports, for other replicas and for administrators."""
         stored = None if ready.window is None else ready.window.reported_tokens
         config_id, reported = ready.config.id, windows.reported
         if reported is None or reported == stored or self._reports_kept.get(config_id) == reported:
@@ -321,14 +342,14 @@ class Preparer:
             log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 
     def forget_models(self) -> None:
-        """Drop cached models: something was learned about one, and the next step must read it."""
+        """Drop cached models, so that the next step reads what was learned about one."""
         self._directory.forget_models()
 
     async def _look_up(self, provider: Provider, config: ModelConfig, read: Callable[[], T]) -> T:
-        """Read prices and windows of a model.
+        """Read prices or windows of a model.
 
-        The first lookup of a model runs in a thread, because it loads a table. Later ones run on the event loop: in a
-        busy process a thread waits long to be scheduled, and every step would wait for it.
+        The first lookup of a model loads a table, so it runs in a thread. Later lookups run on the event loop, because
+        in a busy process a thread is scheduled late.
         """
         looked_up = (provider.type, config.model, self._clock.now().date())
         if looked_up in self._looked_up:
@@ -340,10 +361,7 @@ class Preparer:
         return found
 
     async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> StepTools:
-        """Open the tools.
-
-        An unreachable tool server must not look like a database outage, so its errors are translated.
-        """
+        """Open the tools. Network errors are translated, so that they are not mistaken for a database outage."""
         try:
             return await self._toolbox.open(step, mode=mode, stack=stack)
         except (OSError, DeadlineExceeded) as error:
@@ -353,26 +371,30 @@ class Preparer:
     async def _prompt(
         self,
         step: Step,
-        asked: Asked,
+        connected: ConnectedModel,
         stored: Mapping[UUID, StoredFile],
-        turn_blocks: tuple[str, ...],
-        step_tools: StepTools,
+        step_blocks: tuple[str, ...],
+        offered: _OfferedTools,
+        *,
+        is_apart: bool = False,
     ) -> Prompt:
-        ready, rows, chat_id = asked.ready, step.history.prompt, step.chat.id
+        """Return the prompt of the step. With `is_apart`, neither read nor change the cached one."""
+        ready, rows, chat_id = connected.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
         target = identity_of(ready.provider, ready.config)
-        rules = _file_rules(asked.model.caps, max_image)
+        rules = _file_rules(connected.model.caps, max_image)
         writers = await self._writers(step)
-        builder = self._prompts.take(chat_id)
+        builder = None if is_apart else self._prompts.take(chat_id)
         if builder is None or not builder.can_continue(rows, target=target, writers=writers, files=stored, rules=rules):
             builder = PromptBuilder(target, rules)
 
         def build() -> Prompt:
             builder.add(rows, writers=writers, files=stored)
-            return builder.prompt(turn_blocks, plan_path=step_tools.plan_path, tools=step_tools.tools.active)
+            return builder.prompt(step_blocks, plan_path=offered.plan_path, tools=offered.names)
 
         told = await asyncio.to_thread(build) if _is_long(rows[len(builder) :]) else build()
-        self._prompts.keep(chat_id, builder, history_bytes=step.history.size_bytes)
+        if not is_apart:
+            self._prompts.keep(chat_id, builder, history_bytes=step.history.size_bytes)
         return told
 
     async def _writers(self, step: Step) -> dict[UUID, ModelIdentity]:
@@ -400,7 +422,7 @@ class Preparer:
         return str(stored.get("plan_mode_instructions") or "") if isinstance(stored, dict) else ""
 
     async def _degraded(self, what: str, reading: Any) -> str:
-        """Return an optional text of the prompt; an empty one if it cannot be read."""
+        """Return an optional text of the prompt; an empty text if it cannot be read."""
         try:
             found = await reading
         except DATABASE_ERRORS as error:
@@ -409,7 +431,7 @@ class Preparer:
         return found if isinstance(found, str) else ""
 
     async def _summary_choice(self, step: Step, ready: ReadyModel) -> tuple[Choice, int | None]:
-        """Return the model that would summarize, and its window. Cheap: its client is only made when it is needed."""
+        """Return the model that would summarize the chat, and its window. The model is not connected yet."""
         stored = await self._directory.setting("models")
         named = stored.get("compaction") if isinstance(stored, dict) else None
         override, _ = resolve.read_override(named)
@@ -432,9 +454,36 @@ class Preparer:
         )
 
 
+# Most of the counted bytes are shared with the histories in `store.chats.step_reads.HistoryCache`.
+MAX_CACHE_BYTES = 64 * 1024 * 1024
+# The estimated size of a builder without its rows.
+_BASE_BYTES = 4096
+
+
+class PromptCache:
+    """Prompt builders of chats, kept between steps, so that a step converts only new messages.
+
+    A builder is removed while a step uses it, so that two steps of one chat never share it. `history_bytes` is the size
+    of the history that it was built from.
+    """
+
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
+        self.entries: Cache[UUID, PromptBuilder] = Cache(
+            "prompts", max_bytes=max_bytes, max_age_seconds=CHAT_SECONDS, clock=clock
+        )
+
+    def take(self, chat_id: UUID) -> PromptBuilder | None:
+        """Remove and return the builder of this chat."""
+        return self.entries.take(chat_id)
+
+    def keep(self, chat_id: UUID, builder: PromptBuilder, *, history_bytes: int) -> None:
+        """Keep the builder for the next step."""
+        self.entries.keep(chat_id, builder, size_bytes=history_bytes + _BASE_BYTES)
+
+
 @lru_cache(maxsize=256)
 def _file_rules(caps: Capabilities, max_image_bytes: int | None) -> FileRules:
-    """Return the rules for files, the same object for the same arguments: cached prompts are compared by it."""
+    """Return the rules for files. Equal arguments return the same object, because cached prompts are compared by it."""
     return FileRules(accepts=caps.accepts, max_image_bytes=max_image_bytes)
 
 
@@ -443,7 +492,7 @@ def _is_long(rows: Sequence[PromptRow]) -> bool:
 
 
 def is_turn_long(step: Step) -> bool:
-    """Return whether reading the turn takes too long for the event loop."""
+    """Return whether decoding the turn takes too long for the event loop."""
     rows = step.history.rows[-_ROWS_ON_LOOP:]
     size = 0
     for row in reversed(rows):
@@ -457,7 +506,7 @@ def is_turn_long(step: Step) -> bool:
 
 
 def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
-    """Return the rows of the prompt that `compaction.assess` uses; a long chat has many rows between them."""
+    """Return the rows of the prompt that `compaction.assess` needs. A long chat has many other rows."""
     rows = history.prompt
     newest = len(rows) - 1
     while newest > 0 and not _is_counted(rows[newest]):
@@ -466,7 +515,7 @@ def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
         return rows[newest:]
     boundary = next(place for place, row in enumerate(rows) if row.message.id == history.boundary_id)
     after = range(boundary, len(rows))
-    # The first answer counts; without one, the first row that is not a system row.
+    # The first answer after the boundary; without one, the first row that is not a system row.
     said = next((place for place in after[1:] if rows[place].message.role is not Role.SYSTEM), boundary)
     first = next((place for place in after if rows[place].message.role is Role.ASSISTANT), said)
     return rows[boundary:] if newest <= first else (*rows[boundary : first + 1], *rows[newest:])
@@ -477,7 +526,7 @@ def _is_counted(row: PromptRow) -> bool:
 
 
 def stored_retry(chat: Chat) -> RetryState | None:
-    """Decode the retry state in the chat's row: its next attempt. None if there is none or it cannot be read."""
+    """Decode the retry state of the chat. Return None if there is none or it cannot be decoded."""
     if chat.retry_state is None:
         return None
     try:
@@ -487,7 +536,7 @@ def stored_retry(chat: Chat) -> RetryState | None:
 
 
 def _last_writer(step: Step) -> UUID | None:
-    """Return the model config that wrote the newest answer of this turn."""
+    """Return the id of the model config that wrote the newest answer of this turn."""
     for row in reversed(step.history.rows):
         message = row.message
         if message.role is Role.ASSISTANT and not message.compressed:

@@ -1,7 +1,7 @@
-"""Purge jobs: remove archived chats, unused files, ended sessions and logins, old audit entries and tool runs.
+"""Purge jobs: delete archived chats, unused files, ended sessions and logins, old audit entries and tool runs.
 
-Every replica runs them. Chats are removed by one replica at a time. Other rows that another replica removes at the same
-moment are skipped, or waited for and then found gone.
+Every replica runs them. Chats are deleted by one replica at a time. The other jobs tolerate that another replica
+deletes the same rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.db.pool import Connection
 from rookery.store.people import audit, logins, one_time_links, sessions, tokens
 from rookery.store.people.errors import ArchiveFirst
-from rookery.store.settings import audit as settings_audit
-from rookery.store.settings import chats as settings_chats
+from rookery.store.settings import limits
 from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 
@@ -35,11 +34,11 @@ log = get_logger("worker.purge_jobs")
 
 CLOSE_SECONDS = 5.0
 BATCH = 1000
-# Limit of one run; the rest can wait for the next run.
+# Limit of one run. The rest waits for the next run.
 MAX_REMOVED = 50_000
 MAX_FAMILIES = 1000
 LISTED_FAMILIES = 100
-# Chosen: files have up to 10 MiB, and a request that links a file of a batch waits for the whole batch.
+# Files have up to 10 MiB, and a request that links a file waits until the batch that contains the file is done.
 FILE_BATCH = 100
 MAX_FILES = 10_000
 
@@ -47,21 +46,21 @@ Connect: TypeAlias = Callable[[], Awaitable[asyncpg.Connection]]
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """The number of items that a run removed, and of those that were due but had to stay."""
+    """The number of items that a run deleted, and of items that were due but could not be deleted."""
 
     number: int = 0
     skipped: int = 0
 
 
 @asynccontextmanager
-async def alone(
+async def exclusive_connection(
     connect: Connect, try_lock: Callable[[asyncpg.Connection], Awaitable[bool]]
 ) -> AsyncIterator[asyncpg.Connection | None]:
-    """Yield a connection that holds the lock, or None if another replica holds it. The lock ends with the session."""
+    """Yield a connection that holds the lock; None if another replica holds it. The lock ends with the connection."""
     conn = await connect()
     try:
         yield conn if await try_lock(conn) else None
-        # Close gracefully: when this returns the lock is free for the next caller.
+        # A graceful close ensures that the lock is free for the next caller.
         with suppress(TimeoutError):
             await conn.close(timeout=CLOSE_SECONDS)
     finally:
@@ -69,9 +68,9 @@ async def alone(
 
 
 class ChatPurge:
-    """Removes whole families archived longer ago than administrators want to keep them. Runs on one replica at a time.
+    """Deletes families of chats that were archived longer ago than the retention setting. One replica at a time.
 
-    Each family is removed in its own transaction: one that cannot be removed does not block the others. Usage and
+    Each family is deleted in its own transaction, so one that cannot be deleted does not block the others. Usage and
     spending stay counted.
     """
 
@@ -93,15 +92,15 @@ class ChatPurge:
         self._stats = stats
         self._max_families = max_families
         self._listed = listed
-        # Families that could not be removed in the last run: each is logged once, not with every run.
+        # Families that could not be deleted in the last run. Each is logged once and not in every run.
         self._stuck: set[ChatId] = set()
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await settings_chats.read_chat_settings(conn)).retention_days
+            days = (await limits.read_chat_settings(conn)).retention_days
         if days <= 0:
             return Removed()
-        async with alone(self._connect, retention.try_lock) as locked:
+        async with exclusive_connection(self._connect, retention.try_lock) as locked:
             if locked is None:
                 return Removed()
             return await self._remove_due(locked, self._clock.now() - timedelta(days=days))
@@ -125,19 +124,21 @@ class ChatPurge:
         return Removed(chats, len(stuck))
 
     async def _try_remove(self, root_id: ChatId, before: datetime) -> int | None:
-        """Return the number of removed chats: 0 for a family that is no longer due, None for one that cannot be
-        removed."""
+        """Delete a family and return the number of its chats.
+
+        Return 0 if the family is no longer due, and None if it cannot be deleted.
+        """
         try:
             removed = await self._chats.delete(root_id, archived_before=before)
         except (ChatNotFound, ArchiveFirst):
-            return 0  # removed by another replica, or no longer archived
+            return 0  # deleted by another replica, or no longer archived
         except (ChatBusy, InvalidState, LockTimeout, InvariantViolation) as error:
             self._tell(root_id, error)
             return None
         except DatabaseUnavailable as error:
             if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
                 raise
-            # Too large for the statement timeout. The other families must not wait behind it forever.
+            # The family is too large for the statement timeout, and must not block the others forever.
             self._tell(root_id, error)
             return None
         self._stats.purged["chats"] += removed
@@ -153,7 +154,7 @@ class ChatPurge:
 
 
 class FilePurge:
-    """Removes files that were uploaded a day ago and are in no chat, and files of removed chats."""
+    """Deletes files of deleted chats, and files that no chat has linked within a day of their upload."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats, batch: int = FILE_BATCH) -> None:
         self._pool = pool
@@ -175,7 +176,7 @@ class FilePurge:
 
 
 class AuthPurge:
-    """Removes ended sessions and links, long expired tokens, failed logins that no longer count, and old answers."""
+    """Deletes ended sessions and one-time links, expired tokens, old login failures, and old idempotency keys."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats) -> None:
         self._pool = pool
@@ -201,7 +202,7 @@ class AuthPurge:
 
 
 class AuditPurge:
-    """Removes audit entries older than the days that administrators want to keep them."""
+    """Deletes audit entries that are older than the retention setting."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats, batch: int = BATCH) -> None:
         self._pool = pool
@@ -211,7 +212,7 @@ class AuditPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await settings_audit.read_audit_settings(conn)).retention_days
+            days = (await limits.read_audit_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         before = self._clock.now() - timedelta(days=days)
@@ -225,7 +226,7 @@ class AuditPurge:
 
 
 class ToolRunPurge:
-    """Removes tool runs that are no longer needed."""
+    """Deletes tool runs that are no longer needed."""
 
     def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats, batch: int = BATCH) -> None:
         self._pool = pool
@@ -250,7 +251,7 @@ async def _in_batches(
     batch: int,
     stats: WorkerStats,
 ) -> Removed:
-    """Remove batch by batch until one is not full, or the limit of this run is reached."""
+    """Delete batches until one is not full or the limit of this run is reached."""
     total = 0
     for _ in range(MAX_REMOVED // batch):
         async with pool.acquire() as conn:

@@ -1,8 +1,8 @@
-"""Short texts about chats, written by a small model: titles, turn labels, summaries.
+"""Short texts about chats, written by a small model: titles, turn labels and summaries.
 
-The model is chosen for each text. A call is retried by the worker's retry rule while its time lasts, is entered in the
-ledger however it ends, and is not made once the owner's spend limit is used up. A failed text is not an error: the
-caller gets None and keeps the old text. Only a user who asks for a title is shown why there is none.
+A call is retried by the worker's retry rule within its time limit, and every call is recorded in the usage ledger. No
+call is made if the owner's spend limit is used up. A failure is not an error: the caller gets None and keeps the old
+text. Only `propose_title`, which a user waits for, raises.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from rookery.store.models.errors import NoDefaultModel, SpendLimitReached
 from rookery.store.models.usage import CallStatus, KeySource
 from rookery.telemetry.log import get_logger
 from rookery.titles import generate
-from rookery.titles.generate import Build, Quick
+from rookery.titles.generate import Build, ShortText
 from rookery.worker import billing
 from rookery.worker.background_tasks import BackgroundTasks
-from rookery.worker.prepare import Asked
+from rookery.worker.prepare import ConnectedModel
 
 log = get_logger("worker.short_texts")
 
 SETTING = "models"
-# The first message is among this many oldest rows.
+# The first user message is among this many oldest rows.
 OLDEST = 20
-# Chosen: one call of a summary may take 60 s, all tries together this long.
+# Limit of all tries of a summary together; one call may take 60 s.
 SUMMARY_TOTAL_SECONDS = 120.0
-# Time allowed for writing a ledger row after its call.
+# Limit for writing the ledger row of a call.
 WRITE_SECONDS = 10.0
 MAX_PASTED_BYTES = 65_536
 MAX_PASTED_CHARS = 16_384
@@ -63,7 +63,7 @@ MAX_PASTED_CHARS = 16_384
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/yaml"})
 
 
-Make: TypeAlias = Callable[[LanguageModel, Build], Awaitable[Quick]]
+Make: TypeAlias = Callable[[LanguageModel, Build], Awaitable[ShortText]]
 
 
 class NoTitle(Exception):
@@ -74,7 +74,7 @@ class NoTitle(Exception):
 
 
 class ShortTexts:
-    """Writes short texts; one per process. `rng` randomizes the waits between tries."""
+    """Writes short texts. One per process. `rng` randomizes the delays between tries."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ShortTexts:
         self._stats = stats or CallStats()
 
     async def title(self, chat: Chat, request: str) -> str | None:
-        """Return a title for a chat that starts with this request."""
+        """Return a title for a chat whose first message is `request`."""
         return await self._make(
             chat,
             lambda model, build: generate.make_title(model, request, build=build),
@@ -107,7 +107,7 @@ class ShortTexts:
     async def propose_title(self, chat: Chat, request: str) -> str:
         """Return a title for a user who waits for it.
 
-        Raises `NoDefaultModel`, `SpendLimitReached`, `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded` or
+        Raise `NoDefaultModel`, `SpendLimitReached`, `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded` or
         `TimeoutError`.
         """
         proposed = await self._ask(
@@ -141,7 +141,7 @@ class ShortTexts:
         )
 
     async def wants_titles(self) -> bool:
-        """Return whether a model names chats at all; administrators can switch that off."""
+        """Return whether a model writes titles. Administrators can switch that off."""
         stored = await self._directory.setting(SETTING)
         return not isinstance(stored, dict) or stored.get("generate_titles") is not False
 
@@ -154,22 +154,22 @@ class ShortTexts:
             log.debug("text_not_paid_for", chat_id=chat.id, purpose=purpose)
         except (CallFailed, NoObject) as error:
             log.info("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error))
-        except DATABASE_ERRORS as error:  # includes our own limit, and that of a single call
+        except DATABASE_ERRORS as error:  # includes an exceeded time limit
             log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
         return None
 
     async def _ask(self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float) -> str | None:
         async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
-            asked = await self._find_model(chat, purpose)
-            if asked is None:
+            connected = await self._find_model(chat, purpose)
+            if connected is None:
                 raise NoDefaultModel
-            return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
+            return await self._tried(chat, connected, make, purpose=purpose, limit=limit, seconds=seconds)
 
-    async def _find_model(self, chat: Chat, purpose: Purpose) -> Asked | None:
-        """Return the model that administrators chose, else a small one; None if no model is to be called.
+    async def _find_model(self, chat: Chat, purpose: Purpose) -> ConnectedModel | None:
+        """Return the model that administrators have configured, else a small one; None if there is none.
 
-        A title, which is made once, may also be made by the chat's own model. Texts made after every turn may not,
-        unless administrators chose it, or it costs nothing.
+        The chat's own model writes only titles, which are made once. It writes other texts only if administrators have
+        configured it, or if it is scripted and costs nothing.
         """
         stored = await self._directory.setting(SETTING)
         override, _ = resolve.read_override(stored.get("title_generation") if isinstance(stored, dict) else None)
@@ -192,27 +192,27 @@ class ShortTexts:
         if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
             log.info("text_model_unusable", chat_id=chat.id, model_config_id=choice.model_config_id)
             return None
-        # In a thread: the first lookup of list prices loads a table.
+        # This runs in a thread, because the first lookup of list prices loads a table.
         prices = await asyncio.to_thread(ready.prices, self._clock.now())
-        return Asked(ready=ready, model=model, prices=prices, effort=choice.reasoning_effort)
+        return ConnectedModel(ready=ready, model=model, prices=prices, effort=choice.reasoning_effort)
 
     async def _tried(
         self,
         chat: Chat,
-        asked: Asked,
+        connected: ConnectedModel,
         make: Make,
         *,
         purpose: Purpose,
         limit: Deadline,
         seconds: float,
     ) -> str | None:
-        """Return the text. Transient failures are retried while the next wait fits in the time."""
+        """Return the text. Retry transient failures as long as the next delay ends within the time limit."""
         due = self._clock.monotonic() + seconds
         attempt = 1
         while True:
-            await self._check_spend(asked, chat.owner_id)
+            await self._check_spend(connected, chat.owner_id)
             try:
-                return (await self._call(chat, asked, make, purpose=purpose, limit=limit)).text
+                return (await self._call(chat, connected, make, purpose=purpose, limit=limit)).text
             except CallFailed as failure:
                 error = failure.error
                 delay = retry_policy.next_delay(
@@ -230,19 +230,19 @@ class ShortTexts:
     async def _call(
         self,
         chat: Chat,
-        asked: Asked,
+        connected: ConnectedModel,
         make: Make,
         *,
         purpose: Purpose,
         limit: Deadline,
-    ) -> Quick:
-        """Make one call and write its ledger row, even when the call is cut off."""
+    ) -> ShortText:
+        """Make one call and write its ledger row, even if the call is cancelled."""
         started = self._clock.monotonic()
         spent, status = Usage(), CallStatus.FAILED
         try:
-            quick = await make(asked.model, _builder(asked, chat))
-            spent, status = quick.usage, CallStatus.OK
-            return quick
+            short_text = await make(connected.model, _builder(connected, chat))
+            spent, status = short_text.usage, CallStatus.OK
+            return short_text
         except (CallFailed, NoObject) as failure:
             spent = failure.usage
             raise
@@ -252,33 +252,33 @@ class ShortTexts:
             raise
         finally:
             runtime_ms = round((self._clock.monotonic() - started) * 1000)
-            row = billing.entry(chat, asked, spent, purpose=purpose, status=status, runtime_ms=runtime_ms)
-            self._stats.call_ended(asked.model, row)
+            row = billing.entry(chat, connected, spent, purpose=purpose, status=status, runtime_ms=runtime_ms)
+            self._stats.call_ended(connected.model, row)
             await self._record(row)
 
     async def _record(self, entry: usage.Entry) -> None:
-        """Write a ledger row. A failure is only logged: the text is still usable."""
+        """Write a ledger row. A failure is only logged, because the text is still usable."""
         try:
             async with self._clock.deadline(WRITE_SECONDS, "usage"), self._pool.acquire() as conn:
                 await usage.record_call(conn, entry)
         except DATABASE_ERRORS as error:
             log.warning("usage_not_recorded", chat_id=entry.chat_id, error=str(error) or type(error).__name__)
 
-    async def _check_spend(self, asked: Asked, owner_id: UUID) -> None:
-        if asked.ready.key_source is KeySource.USER or await self._directory.setting(spending.SETTING) is None:
+    async def _check_spend(self, connected: ConnectedModel, owner_id: UUID) -> None:
+        if connected.ready.key_source is KeySource.USER or await self._directory.setting(spending.SETTING) is None:
             return
         async with self._pool.acquire() as conn:
             await spending.check_spend(conn, owner_id, now=self._clock.now())
 
 
-def _builder(asked: Asked, chat: Chat) -> Build:
-    """Return a builder that makes calls as turns do, without web search and without provider-side chat history."""
+def _builder(connected: ConnectedModel, chat: Chat) -> Build:
+    """Return a function that makes the calls, without web search and without state at the provider."""
 
     def build(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
         root = chat.root_chat_id or chat.id
         call = make_call(
-            asked.ready,
-            asked.model,
+            connected.ready,
+            connected.model,
             prompt=prompt,
             purpose=purpose,
             max_output_tokens=max_output_tokens,
@@ -291,7 +291,7 @@ def _builder(asked: Asked, chat: Chat) -> Build:
 
 
 class Titling:
-    """Names new chats. One per process."""
+    """Generates titles of chats. One per process."""
 
     def __init__(
         self,
@@ -306,14 +306,11 @@ class Titling:
         self._pool = pool
         self._publisher = publisher
         self._inflight = inflight
-        # The time for the title and its ledger row.
+        # Limit for the title, its ledger row and its storage.
         self._seconds = generate.TITLE_SECONDS + WRITE_SECONDS + write_seconds
 
     def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
-        """Name a chat that was just created, in the background.
-
-        `title` and `messages` are those it was created with.
-        """
+        """Generate the title of a new chat in the background. `title` and `messages` are those of its creation."""
         self._inflight.start(
             lambda: self.generate_title(chat, title=title, messages=messages),
             name="title",
@@ -321,7 +318,7 @@ class Titling:
         )
 
     def start_again(self, chat: Chat, *, title: str) -> None:
-        """After a turn, name a chat whose earlier tries failed, if it may be tried once more."""
+        """Generate the title in the background after a turn, if earlier tries failed and another one is allowed."""
         self._inflight.start(
             lambda: self.generate_again(chat, title=title),
             name="title",
@@ -329,10 +326,9 @@ class Titling:
         )
 
     async def generate_title(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> str | None:
-        """Generate and store a title. Return it, or None if the chat keeps its own.
+        """Generate a title from the first message and store it. Return None if the chat keeps its title.
 
-        The title comes from the first message, and is only stored while the chat has the title seen before: a title
-        that a user writes meanwhile stays.
+        The new title is stored only if the chat still has `title`, so a title that a user writes meanwhile is kept.
         """
         first = find_only_message(messages)
         return None if first is None else await self._generate(chat, title, first)
@@ -370,7 +366,7 @@ class Titling:
         return found
 
     async def _give_back(self, chat: Chat) -> None:
-        """End the try, so that the next turn need not wait until it expires."""
+        """End the try, so that the next turn need not wait until the try expires."""
         try:
             async with self._pool.acquire() as conn:
                 await chat_rows.end_title_try(conn, chat.id)
@@ -379,7 +375,7 @@ class Titling:
 
 
 def find_first_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
-    """Return the content of the first user message; None if it cannot be read."""
+    """Return the content of the first user message; None if there is none or it is invalid."""
     for message in messages:
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
             try:
@@ -390,7 +386,7 @@ def find_first_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
 
 
 def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
-    """Return the content of the only user message; None if there are more, or an answer, or it cannot be read."""
+    """Return the content of the only user message; None if there is another message or the content is invalid."""
     if any(message.role in (Role.ASSISTANT, Role.TOOL) for message in messages):
         return None
     said = [each for each in messages if each.role is Role.USER and each.visibility is not Visibility.MODEL]
@@ -403,7 +399,7 @@ def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
 
 
 async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part]) -> str:
-    """Return the text that can name a chat: what was written, else what was pasted. Reads files that the chat links."""
+    """Return the text from which a title is made: the text of the message, else that of its text files."""
     said = titles.title_text(content)
     named = parts.file_ids(content)
     if said or not named:
@@ -412,7 +408,7 @@ async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part])
 
 
 def pasted_text(content: Sequence[Part], stored: Mapping[UUID, StoredFile]) -> str:
-    """Return the beginnings of the text files among these, in the order of the message."""
+    """Return the beginnings of the text files of a message, in their order."""
     texts = []
     for file_id in (part.file_id for part in content if isinstance(part, File)):
         file = None if file_id is None else stored.get(file_id)

@@ -1,4 +1,4 @@
-"""Counters of the worker, from which the metrics are made."""
+"""The worker's counters, exported as metrics."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rookery.models.call_stats import CallStats
 from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.telemetry.histogram import Histogram, Histograms, exponential
 
-# For the waits for chats, leases and cancelled tasks.
+# Used for acquisitions, lease renewals and cancelled tasks.
 WAIT_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0)
 TURN_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 JOB_BOUNDS = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 TOOL_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
 
-# Outcomes of turns that `TurnEnd` does not name.
+# Outcomes of turns that are not in `TurnEnd`.
 FAILED = "error"
 INTERRUPTED = "interrupted"
 
-# Name of the job, and whether it succeeded.
+# The name of the job, and whether it succeeded.
 JobKey: TypeAlias = tuple[str, bool]
 
 
 class ToolStats:
-    """Counts tool calls for the loop (see `loop.tool_batch.ToolStats`). The loop keeps the number of labels small."""
+    """Implements `loop.tool_batch.ToolStats`. Labels are tool names; the loop limits their number."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()  # by outcome
@@ -44,13 +44,13 @@ class ToolStats:
         self.truncated[tool] += 1
 
     def tool_abandoned(self, tool: str) -> None:
-        """Count a tool that did not end when it was cancelled; its call may be counted as an error as well."""
+        """Count a tool that did not end after its cancellation. Its call may also be counted as an error."""
         self.calls[tool, "abandoned"] += 1
 
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counters since the start of the process. The counters' keys are label values; they are few and fixed."""
+    """Counters since the start of the process. Their keys are label values from fixed sets."""
 
     calls: CallStats = field(default_factory=CallStats)
     tools: ToolStats = field(default_factory=ToolStats)
@@ -72,10 +72,10 @@ class WorkerStats:
     jobs_failed: Counter[str] = field(default_factory=Counter)  # by job
     job_seconds: Histograms[JobKey] = field(default_factory=lambda: Histograms(JOB_BOUNDS))
     purged: Counter[str] = field(default_factory=Counter)  # by kind of removed object
-    # Values of the whole deployment, so the same on every replica; by pool.
+    # Values of the whole deployment, which are the same on every replica; by pool.
     agents_active: dict[str, int] = field(default_factory=dict)
     agents_queued: dict[str, int] = field(default_factory=dict)
-    # A value of the whole deployment as well.
+    # Also values of the whole deployment.
     approvals_open: int = 0
     approval_oldest_seconds: float = 0.0
 
@@ -84,16 +84,16 @@ class WorkerStats:
             self.acquire_lag_seconds.observe(_seconds(runnable_since, now))
 
     def turn_ended(self, outcome: str, step: Step, *, now: datetime) -> None:
-        """Count the end of a turn. `step` is its last; the turn began with the user's message in its history."""
+        """Count the end of a turn. `step` is its last step."""
         if step.chat.compaction_requested_at is not None and not step.chat.compaction_resume:
-            return  # a summary of a chat at rest: not a turn
+            return  # the summary of a chat at rest is not a turn
         self.turns[outcome] += 1
         if (since := _begun_at(step.history)) is not None:
             self.turn_seconds.observe(outcome, _seconds(since, now))
 
 
 def _begun_at(history: LoadedHistory) -> datetime | None:
-    """Return when the turn began; None if a summary removed its message from the history."""
+    """Return the time of the message that began the turn; None if a compaction removed it from the history."""
     for row in reversed(history.rows):
         message = row.message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
@@ -102,5 +102,5 @@ def _begun_at(history: LoadedHistory) -> datetime | None:
 
 
 def _seconds(start: datetime, end: datetime) -> float:
-    """Return the seconds between two times of different clocks, this process's and the database's: at least 0."""
+    """Return the seconds between two times; at least 0, because they may be from the clocks of two machines."""
     return max(0.0, (end - start).total_seconds())

@@ -1,7 +1,7 @@
-"""The actions of a generation task: call the model, run tools, summarize, hand over to the client, end the turn.
+"""The actions of a generation task: call the model, run tools, summarize, wait for client or user, end the turn.
 
-Each action is at most one commit, behind the task's fence. An attempt is counted before a model or tool is called, so
-that a chat that kills its process comes to an end. Live parts belong to that attempt.
+Each action is at most one commit behind the task's fence. An attempt is counted before a model or tool is called, so
+that a chat that crashes its process each time ends with an error. Live parts belong to the attempt.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
+from rookery.domain.chat import agent_reports, overflow, summary_prompt
 from rookery.domain.chat import decision as chat_decision
-from rookery.domain.chat import overflow, summary_prompt
-from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.chat import Chat, Fence, LastError
 from rookery.domain.chat.compaction import Source
 from rookery.domain.chat.decision import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.history import History
-from rookery.domain.chat.messages import NewMessage, Role, Visibility
+from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
 from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.domain.chat.transitions import Transition
@@ -34,26 +34,25 @@ from rookery.loop import compaction
 from rookery.loop.config import LoopConfig
 from rookery.loop.model_step import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
 from rookery.loop.step_rows import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
-from rookery.loop.tool import Publish
-from rookery.loop.tool_batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
-from rookery.loop.unfinished_tools import Stragglers
+from rookery.loop.tool import LedgerRun, LedgerState, Publish
+from rookery.loop.tool_batch import BatchSetup, NoToolStats, PendingCall, ToolStats, UnfinishedTools, execute_batch
 from rookery.models import cost
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
-from rookery.store.chats import files
+from rookery.store.chats import files, subagents, tool_runs
+from rookery.store.chats.tool_runs import RunStatus
 from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.models.usage import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.billing import Metered, Meters
-from rookery.worker.compaction import CompactionAct
+from rookery.worker.compaction import CompactionAction
 from rookery.worker.effects import Effects
 from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.learned_windows import LearnedWindows
-from rookery.worker.prepare import Asked, Prepared, Preparer
+from rookery.worker.prepare import ConnectedModel, Prepared, Preparer
 from rookery.worker.stats import FAILED, WorkerStats
 from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
-from rookery.worker.tool_ledger import ToolLedger
 
 log = get_logger("worker.step_actions")
 
@@ -68,7 +67,7 @@ _EMPTY = Classified(kind=ErrorKind.GENERIC, message="The model returned an empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActParts:
+class StepServices:
     """Shared dependencies of all step actions of a process."""
 
     preparer: Preparer
@@ -78,7 +77,7 @@ class ActParts:
     effects: Effects
     ledger: billing.Ledger
     meters: Meters
-    stragglers: Stragglers
+    unfinished_tools: UnfinishedTools
     stats: WorkerStats
     loop: LoopConfig = field(default_factory=LoopConfig)
     retry: RetryPolicy = DEFAULT_POLICY
@@ -88,10 +87,10 @@ class ActParts:
 
 
 class StepActions:
-    """The actions on one loaded step. `attempt` is the number of the latest attempt, 0 before the first."""
+    """The actions on one prepared step. `attempt` is the number of the latest attempt, 0 before the first."""
 
-    def __init__(self, parts: ActParts, handle: TaskHandle, prepared: Prepared, history: History) -> None:
-        self.parts = parts
+    def __init__(self, services: StepServices, handle: TaskHandle, prepared: Prepared, history: History) -> None:
+        self.services = services
         self.handle = handle
         self.prepared = prepared
         self._step = prepared.step
@@ -99,77 +98,83 @@ class StepActions:
         self.attempt = 0
         self._sent: Call | None = None
         self.learned = LearnedWindows(
-            handle, preparer=parts.preparer, effects=parts.effects, pool=parts.pool, clock=parts.clock
+            handle, preparer=services.preparer, effects=services.effects, pool=services.pool, clock=services.clock
         )
 
     @property
     def has_room(self) -> bool:
-        """Whether the turn can go on without a summary."""
+        """Whether the turn can continue without a summary."""
         return self.prepared.assessment.has_room and self._step.meta.refused_tokens is None
 
     # Model calls
 
-    async def generate(self, notice: str | None, *, told: str | None = None) -> None:
+    async def generate(self, notice: str | None, *, user_notice: str | None = None) -> None:
         """Call the model and commit its answer.
 
-        `notice` goes to the model, in this request only; `told` goes to the user and is committed with the answer.
+        `notice` is sent to the model in this request only. `user_notice` is shown to the user and committed with the
+        answer.
         """
-        asked = self.prepared.asked
-        await self.parts.preparer.check_spend(asked, self._step.chat.owner_id)
+        connected = self.prepared.connected
+        await self.services.preparer.check_spend(connected, self._step.chat.owner_id)
+        await self.services.preparer.check_budget(self._step)
         call = await self.prepared.call(notice=notice)
         self._sent = call
         async with self.attempting() as episode:
             meter = StepMeter()
-            with _Metered(self, asked, meter, Purpose.TURN, episode.key):
-                outcome = await generate_assistant(asked.model, call, self.setup(asked, episode, meter))
+            with _Metered(self, connected, meter, Purpose.TURN, episode.key):
+                outcome = await generate_assistant(connected.model, call, self.setup(connected, episode, meter))
             if outcome.is_empty:
-                await self._take_empty(asked, outcome)
+                await self._take_empty(connected, outcome)
                 return
             rows = assistant_rows(
                 outcome,
                 tools=self.prepared.step_tools.tools,
-                model_config_id=asked.ready.config.id,
-                at=self.parts.clock.now(),
-                cost_micros=cost.cost_micros(outcome.usage, asked.prices),
+                model_config_id=connected.ready.config.id,
+                at=self.services.clock.now(),
+                cost_micros=cost.cost_micros(outcome.usage, connected.prices),
             )
-            if (stand_in := self.prepared.stand_in) is not None and stand_in.notice is not None:
-                rows = (notice_row(Text(stand_in.notice)), *rows)
-            if told is not None and not self._was_told(told):
-                rows = (notice_row(Text(told)), *rows)
+            if (fallback := self.prepared.fallback) is not None and fallback.notice is not None:
+                rows = (notice_row(Text(fallback.notice)), *rows)
+            if user_notice is not None and not self._was_shown(user_notice):
+                rows = (notice_row(Text(user_notice)), *rows)
             rows = (*self.prepared.step_tools.opening(), *rows)
-            await commit_shield.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
+            await commit_shield.run_to_end(
+                self._commit_answer(connected, rows, self._entry(connected, outcome), outcome.usage)
+            )
 
     async def take_refusal(self, failure: Classified) -> bool:
-        """Remember that the request was too long. Return False when none was sent, so that nothing was learned."""
+        """Record that the request was refused as too long. Return False if no request was sent."""
         if (sent := self._sent) is None:
             return False
         tokens = await asyncio.to_thread(
             overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
         )
-        await self.remember_refusal(self.prepared.asked, failure, sent, tokens)
+        await self.remember_refusal(self.prepared.connected, failure, sent, tokens)
         return True
 
-    async def remember_refusal(self, asked: Asked, failure: Classified, call: Call, tokens: int) -> int | None:
-        """Record a refused request of about `tokens` tokens. Return the window that the model is believed to have."""
+    async def remember_refusal(
+        self, connected: ConnectedModel, failure: Classified, call: Call, tokens: int
+    ) -> int | None:
+        """Record a refused request of about `tokens` tokens. Return the estimated context window of the model."""
         return await self.learned.remember(
-            asked,
+            connected,
             failure,
             tokens,
             attempt=self.attempt,
-            is_of_history=asked.ready.config.id == self.prepared.asked.ready.config.id,
+            is_of_history=connected.ready.config.id == self.prepared.connected.ready.config.id,
             has_media=summary_prompt.has_media(call.prompt.messages),
             read_tokens=max(
                 (
                     row.figures.context_tokens or 0
                     for row in self._step.history.prompt
-                    if row.message.model_config_id == asked.ready.config.id
+                    if row.message.model_config_id == connected.ready.config.id
                 ),
                 default=0,
             ),
         )
 
-    def _was_told(self, text: str) -> bool:
-        """Return whether the user has already been shown this notice in the running turn."""
+    def _was_shown(self, text: str) -> bool:
+        """Return whether this notice was already shown to the user in the running turn."""
         start = self.turn_id() or 0
         return any(
             row.message.role is Role.SYSTEM and row.message.id > start and Text(text) in row.message.parts()
@@ -177,7 +182,9 @@ class StepActions:
             if row.message.visibility is Visibility.USER and row.message.content_version == CONTENT_VERSION
         )
 
-    async def _commit_answer(self, asked: Asked, rows: Sequence[NewMessage], bill: Entry, usage: Usage) -> None:
+    async def _commit_answer(
+        self, connected: ConnectedModel, rows: Sequence[NewMessage], bill: Entry, usage: Usage
+    ) -> None:
         async def record(tx: Tx, committed: StepCommitted) -> None:
             answer = next(message for message in committed.inserted if message.role is Role.ASSISTANT)
             await record_call(tx.conn, msgspec.structs.replace(bill, message_id=answer.id))
@@ -185,40 +192,40 @@ class StepActions:
         try:
             await self._commit(rows, record)
         except Exception:
-            # The chat moved on, or the database is unavailable: the answer is lost, but must be paid for.
-            self.parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            # Another writer changed the chat, or the database is unavailable. The lost answer is billed.
+            self.services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
-        await self.learned.check_guess(asked, read_tokens=usage.context_tokens or 0)
+        await self.learned.check_guess(connected, read_tokens=usage.context_tokens or 0)
 
-    async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
-        """Handle an empty answer: it ends the turn, unless the user still waits for the first text."""
-        self.parts.ledger.record(self._entry(asked, outcome))
+    async def _take_empty(self, connected: ConnectedModel, outcome: AssistantOutcome) -> None:
+        """Handle an empty answer: end the turn, or raise `StepFailed` if the turn has no text yet."""
+        self.services.ledger.record(self._entry(connected, outcome))
         if not chat_decision.is_empty_answer_final(self.history, self.attempt):
-            raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
+            raise StepFailed(msgspec.structs.replace(_EMPTY, provider=connected.provider_name))
         await self.finish(FinishTurn(TurnEnd.COMPLETE))
 
-    def setup(self, asked: Asked, episode: Episode, meter: StepMeter) -> StepSetup:
-        parts = self.parts
+    def setup(self, connected: ConnectedModel, episode: Episode, meter: StepMeter) -> StepSetup:
+        services = self.services
         return StepSetup(
-            provider_name=asked.provider_name,
+            provider_name=connected.provider_name,
             publish=_publisher(episode),
-            clock=parts.clock,
-            new_id=parts.new_id,
-            config=parts.loop,
+            clock=services.clock,
+            new_id=services.new_id,
+            config=services.loop,
             tools=self.prepared.step_tools.tools,
-            context_limit=asked.windows.effective,
-            allow_pause=self.history.pauses < parts.loop.max_pauses,
+            context_limit=connected.windows.effective,
+            allow_pause=self.history.pauses < services.loop.max_pauses,
             meter=meter,
             on_stream_start=lambda at: self._invoked(episode),
             on_progress=self.handle.tool_progress,
             store_file=self._store_file,
-            stats=parts.step_stats,
+            stats=services.step_stats,
         )
 
     async def _store_file(self, file: GeneratedFile) -> UUID:
-        """Store a file. The commit links it to the chat; the purge removes files of steps that were never committed."""
+        """Store a file that the model made. The commit links it to the chat; a purge job removes files without link."""
         name = f"generated{mimetypes.guess_extension(file.media_type) or ''}"
-        async with self.parts.pool.acquire() as conn:
+        async with self.services.pool.acquire() as conn:
             stored = await files.create_file(
                 conn,
                 self._step.chat.owner_id,
@@ -231,41 +238,41 @@ class StepActions:
 
     def _invoked(self, episode: Episode) -> None:
         try:
-            self.parts.buffer.start_model_invocation(episode.key)
+            self.services.buffer.start_model_invocation(episode.key)
         except PartBufferError:
-            return  # closed meanwhile by the task that interrupts this one
+            return  # the interrupt task has closed the episode
 
     # Tools
 
     async def execute(self, decision: ExecuteTools) -> None:
-        prepared, handle, parts = self.prepared, self.handle, self.parts
+        prepared, handle, services = self.prepared, self.handle, self.services
         made = self.history.call_parts(decision.calls)
         pending = [PendingCall(call.message_id, part) for call, part in zip(decision.calls, made, strict=True)]
         async with self.attempting() as episode:
             setup = BatchSetup(
                 chat_id=self._step.chat.id,
                 tools=prepared.step_tools.tools,
-                publish=_publisher(episode),
-                clock=parts.clock,
-                ledger=ToolLedger(parts.pool, handle.input.fence(attempt=self.attempt)),
-                stragglers=parts.stragglers,
-                config=parts.loop,
+                publish=_tool_publisher(episode, handle),
+                clock=services.clock,
+                ledger=ToolLedger(services.pool, handle.input.fence(attempt=self.attempt)),
+                unfinished_tools=services.unfinished_tools,
+                config=services.loop,
                 context_limit=prepared.context_limit,
                 cancellation=handle.cancellation,
                 services=prepared.step_tools.services,
                 owner_id=self._step.chat.owner_id,
                 turn_id=self.turn_id(),
-                new_id=parts.new_id,
+                new_id=services.new_id,
                 on_progress=handle.tool_progress,
                 refused=decision.refused,
-                stats=parts.tool_stats,
+                stats=services.tool_stats,
                 keep_result=prepared.step_tools.keep_result,
             )
             results = await handle.run_tools(lambda: execute_batch(pending, setup))
-            await self._commit(tool_rows(results, model_config_id=prepared.asked.ready.config.id))
+            await self._commit(tool_rows(results, model_config_id=prepared.connected.ready.config.id))
 
     async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> None:
-        """Commit a step; `then` runs in the same transaction. Files that the chat cannot take are left out."""
+        """Commit a step; `then` runs in the same transaction. Files that the chat cannot link are left out."""
         try:
             await self._try_commit(rows, then)
         except (FileCapExceeded, FileUnavailable) as error:
@@ -273,43 +280,57 @@ class StepActions:
             await self._try_commit([without_files(row, str(error)) for row in rows], then)
 
     async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
+        ends = agent_reports.told_ends(rows)
+
         async def commit(tx: Tx) -> None:
-            committed = await transitions.commit_step(tx, rows, keep_model=self.prepared.stand_in is not None)
+            committed = await transitions.commit_step(tx, rows, keep_model=self.prepared.fallback is not None)
+            await subagents.tell_by_wait(tx.conn, tx.chat.id, ends)
             if then is not None:
                 await then(tx, committed)
 
         await self.handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
 
+    async def tell_ends(self) -> None:
+        """Add notices about subagents that have ended. The next step calls the model with them."""
+
+        async def tell(tx: Tx) -> None:
+            if await transitions.tell_ends(tx) is None:
+                raise RetryTask("The ends of subagents were told already.")
+
+        await self.handle.update(tell, transition=Transition.COMMIT_STEP)
+
     async def compact(self, decision: Compact) -> None:
-        await CompactionAct(self).compact(decision)
+        await CompactionAction(self).compact(decision)
 
     # End of a step
 
     async def hand_over(self, _: EnterRequiresAction) -> None:
-        """Wait for the client, which executes the calls."""
-        seconds = await self.handle.read(self.parts.preparer.action_seconds)
+        """Park the chat until the client has executed the calls."""
+        seconds = await self.handle.read(self.services.preparer.action_seconds)
         await self._park(
             lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds), Transition.ENTER_REQUIRES_ACTION
         )
 
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
-        """Wait for the user to approve or deny the calls."""
+        """Park the chat until the user has approved or denied the calls."""
         await self._park(
             lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds),
             Transition.ASK_APPROVALS,
-            asked=len(questions),
+            questions=len(questions),
         )
 
-    async def _park(self, park: Callable[[Tx], Awaitable[object]], transition: Transition, *, asked: int = 0) -> None:
+    async def _park(
+        self, park: Callable[[Tx], Awaitable[object]], transition: Transition, *, questions: int = 0
+    ) -> None:
         async def enter(tx: Tx) -> Chat:
             await park(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:
-            self.parts.effects.action_required(await self.handle.update(enter, transition=transition))
-            self.parts.stats.approvals_asked += asked  # counted only once committed
+            self.services.effects.action_required(await self.handle.update(enter, transition=transition))
+            self.services.stats.approvals_asked += questions
 
-        await commit_shield.to_the_end(enter_and_tell())
+        await commit_shield.run_to_end(enter_and_tell())
 
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
@@ -318,7 +339,7 @@ class StepActions:
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
-                # The user has sent a message meanwhile, which begins a new turn: the chat is not at rest.
+                # A queued message has begun a new turn, so the chat is not at rest.
                 return None
             finished = await transitions.finish_turn(tx)
             return tx.chat, finished.promoted is not None
@@ -328,7 +349,7 @@ class StepActions:
             if ended is not None:
                 self.tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
-        await commit_shield.to_the_end(end_and_tell())
+        await commit_shield.run_to_end(end_and_tell())
 
     async def fail(self, error: LastError) -> None:
         async def fail(tx: Tx) -> Chat:
@@ -337,102 +358,104 @@ class StepActions:
 
         async def fail_and_tell() -> None:
             failed = await self.handle.update(fail, transition=Transition.FINISH_ERROR)
-            self.parts.effects.turn_failed(failed, error)
+            self.services.effects.turn_failed(failed, error)
             self._turn_ended(FAILED)
 
-        await commit_shield.to_the_end(fail_and_tell())
+        await commit_shield.run_to_end(fail_and_tell())
 
     async def fail_compaction(self, error: LastError) -> None:
-        """End the turn with an error: a summary was made, and the chat is still too long."""
-        own, summary = self.prepared.asked, self.prepared.summary
+        """End the turn with an error, because the chat is still too long after a summary."""
+        own, summary = self.prepared.connected, self.prepared.summary
         is_own = summary.model_config_id == own.ready.config.id
-        self.parts.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
+        self.services.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
         await self.fail(error)
 
     def tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
         step = self._step
         self._turn_ended(reason)
-        self.parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
+        self.services.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
         if (ended := self.prepared.step_tools.on_turn_end) is not None:
-            self.parts.effects.tools_ended(ended)
+            self.services.effects.tools_ended(ended)
 
     def _turn_ended(self, outcome: str) -> None:
-        self.parts.stats.turn_ended(outcome, self._step, now=self.parts.clock.now())
+        self.services.stats.turn_ended(outcome, self._step, now=self.services.clock.now())
 
     def retried(self, kind: ErrorKind) -> None:
-        """Count a retry, for the metrics."""
-        self.parts.stats.calls.retried(self.prepared.asked.model, kind)
+        """Count a retry for the metrics."""
+        self.services.stats.calls.retried(self.prepared.connected.model, kind)
 
     # Attempts
 
     @asynccontextmanager
     async def attempting(self) -> AsyncIterator[Episode]:
-        """Count an attempt and open its episode; the episode is closed however the action ends."""
+        """Count an attempt and open its episode. The episode is closed when the block ends."""
 
         async def begin(tx: Tx) -> tuple[Chat, int]:
-            if are_attempts_used(tx.chat.generation_attempt, self.parts.retry):
+            if are_attempts_used(tx.chat.generation_attempt, self.services.retry):
                 await transitions.finish_error(tx, ATTEMPTS_USED)
                 return tx.chat, 0
             return tx.chat, await transitions.record_generation_attempt(tx)
 
         async def begin_and_tell() -> int:
-            # An attempt need not be durable: the commit of its step makes it so.
-            if (counted := await self.handle.count_attempt(self.parts.retry.max_attempts)) is not None:
+            # The count need not be durable until the step is committed.
+            if (counted := await self.handle.count_attempt(self.services.retry.max_attempts)) is not None:
                 return counted
             chat, attempt = await self.handle.update(
                 begin, transition=Transition.RECORD_GENERATION_ATTEMPT, lazily=True
             )
             if not attempt:
-                self.parts.effects.turn_failed(chat, ATTEMPTS_USED)
+                self.services.effects.turn_failed(chat, ATTEMPTS_USED)
                 self._turn_ended(FAILED)
             return attempt
 
-        attempt = await commit_shield.to_the_end(begin_and_tell())
+        attempt = await commit_shield.run_to_end(begin_and_tell())
         if not attempt:
             raise TaskExit("All attempts are used.")
         self.attempt = attempt
         key = EpisodeKey(self._step.chat.id, self.handle.input.history_version, attempt)
         try:
-            episode = self.parts.buffer.create_episode(key)
+            episode = self.services.buffer.create_episode(key)
         except EpisodeExists as error:
-            # An interrupt closed the episode first; the fence of the next try finds that out.
+            # The interrupt task has closed the episode. The fence of the next try detects the interrupt.
             raise RetryTask(str(error)) from error
         try:
             yield episode
         finally:
-            self.parts.buffer.close_episode(key)
+            self.services.buffer.close_episode(key)
 
-    def _entry(self, asked: Asked, outcome: AssistantOutcome) -> Entry:
+    def _entry(self, connected: ConnectedModel, outcome: AssistantOutcome) -> Entry:
         row = billing.entry(
             self._step.chat,
-            asked,
+            connected,
             outcome.usage,
             purpose=Purpose.TURN,
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
             request_id=outcome.request_id,
-            at=self.parts.clock.now(),
+            at=self.services.clock.now(),
         )
-        self.parts.stats.calls.call_ended(asked.model, row)
+        self.services.stats.calls.call_ended(connected.model, row)
         return row
 
-    def _bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
-        """Bill a call that failed or was stopped: it still cost something."""
+    def _bill(
+        self, connected: ConnectedModel, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus
+    ) -> None:
+        """Bill a call that failed or was cancelled."""
         row = billing.entry(
             self._step.chat,
-            asked,
+            connected,
             usage,
             purpose=purpose,
             status=status,
-            runtime_ms=meter.runtime_ms(self.parts.clock.monotonic()),
+            runtime_ms=meter.runtime_ms(self.services.clock.monotonic()),
             request_id=meter.request_id,
         )
-        self.parts.stats.calls.call_ended(asked.model, row)
-        self.parts.ledger.record(row)
+        self.services.stats.calls.call_ended(connected.model, row)
+        self.services.ledger.record(row)
 
-    def metered(self, asked: Asked, meter: StepMeter, purpose: Purpose) -> _Metered:
-        """Return a meter for a call of this step that is not shown as an answer."""
-        return _Metered(self, asked, meter, purpose)
+    def metered(self, connected: ConnectedModel, meter: StepMeter, purpose: Purpose) -> _Metered:
+        """Return a meter for a call of this step whose output is not shown live."""
+        return _Metered(self, connected, meter, purpose)
 
     def turn_id(self) -> int | None:
         begun_by = self.history.begun_by
@@ -440,50 +463,92 @@ class StepActions:
 
 
 class _Metered:
-    """Meter of a call: registers its usage under its episode while it runs, and bills it when it fails or is stopped.
+    """Meters one call: publishes its usage to `Meters` while it runs, and bills it if it fails or is cancelled.
 
-    Unexpected exceptions of a model client are classified and end the step.
+    Unexpected exceptions of a model client become `StepFailed`.
     """
 
     def __init__(
-        self, acts: StepActions, asked: Asked, meter: StepMeter, purpose: Purpose, key: EpisodeKey | None = None
+        self,
+        actions: StepActions,
+        connected: ConnectedModel,
+        meter: StepMeter,
+        purpose: Purpose,
+        key: EpisodeKey | None = None,
     ) -> None:
-        self._acts = acts
-        self._asked = asked
+        self._actions = actions
+        self._connected = connected
         self._meter = meter
         self._purpose = purpose
         self._key = key
 
     def __enter__(self) -> None:
         if self._key is not None:
-            self._acts.parts.meters.begin(self._key, self._read)
+            self._actions.services.meters.begin(self._key, self._read)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         is_stopped = isinstance(error, asyncio.CancelledError)
         if self._key is not None:
-            self._acts.parts.meters.end(self._key, is_stopped=is_stopped)
+            self._actions.services.meters.end(self._key, is_stopped=is_stopped)
         if error is None:
             return
         if self._meter.invoked_at is not None:
             usage = error.usage if isinstance(error, CallFailed) else self._meter.usage
             status = CallStatus.INTERRUPTED if is_stopped else CallStatus.FAILED
-            self._acts._bill(self._asked, usage, self._meter, purpose=self._purpose, status=status)
+            self._actions._bill(self._connected, usage, self._meter, purpose=self._purpose, status=status)
         if isinstance(error, Exception) and not isinstance(error, LlmError):
             log.exception("model_raised", error)
-            raise StepFailed(error_classification.classify(error, self._asked.provider_name)) from error
+            raise StepFailed(error_classification.classify(error, self._connected.provider_name)) from error
 
     def _read(self) -> Metered:
         figures = interrupted_figures(
             self._meter,
-            monotonic=self._acts.parts.clock.monotonic(),
-            context_limit=self._asked.windows.effective,
-            cost_micros=cost.cost_micros(self._meter.usage, self._asked.prices),
+            monotonic=self._actions.services.clock.monotonic(),
+            context_limit=self._connected.windows.effective,
+            cost_micros=cost.cost_micros(self._meter.usage, self._connected.prices),
         )
-        return Metered(self._asked.ready.config.id, figures)
+        return Metered(self._connected.ready.config.id, figures)
+
+
+_STATES = {
+    RunStatus.STARTED: LedgerState.NEW,
+    RunStatus.FINISHED: LedgerState.FINISHED,
+    RunStatus.UNFINISHED: LedgerState.UNFINISHED,
+}
+
+
+class ToolLedger:
+    """The tool ledger in the database, behind the fence of the task that runs the batch."""
+
+    def __init__(self, pool: asyncpg.Pool, fence: Fence) -> None:
+        self._pool = pool
+        self._fence = fence
+
+    async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
+        """Record the start of a run. Raise `StaleFence` if this runner no longer owns the chat."""
+        call = tool_runs.Call(chat_id, MessageId(message_id), call_id, tool_name)
+        async with self._pool.acquire() as conn:
+            run = await tool_runs.begin(conn, call, fence=self._fence)
+        return LedgerRun(_STATES[run.status], run.result.decode() if run.result else None)
+
+    async def finish(self, token: UUID, content: str) -> None:
+        async with self._pool.acquire() as conn:
+            await tool_runs.finish(conn, token, result=content.encode())
+
+
+def _tool_publisher(episode: Episode, handle: TaskHandle) -> Publish:
+    """Return a publisher for tools, whose output is a sign of life."""
+    show = _publisher(episode)
+
+    def publish(role: Role, part: Part) -> None:
+        handle.note_life()
+        show(role, part)
+
+    return publish
 
 
 def _publisher(episode: Episode) -> Publish:
-    """Return a function that shows parts live while the episode is open. A preview never fails a step."""
+    """Return a function that adds live parts to the episode. It ignores a closed or full episode."""
 
     def publish(role: Role, part: Part) -> None:
         try:

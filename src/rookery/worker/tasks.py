@@ -1,11 +1,11 @@
-"""The contract of a runner's tasks: one kind of work on one chat, fenced, watched and retried until it is done.
+"""Tasks of a runner: one kind of work on one chat, behind a fence, under a watchdog, and retried until it is done.
 
-A task is done when it returns, when its chat has moved on, or when its runner cancels it. Every other outcome, bugs
-included, is retried: a failed task never leaves a chat unattended.
+A task is done when it returns, when the chat was changed by another writer, or when its runner cancels it. Every other
+outcome is retried, including bugs, so a failed task never leaves a chat without work.
 
     TaskError
     ├── TaskExit    the fence is lost, the chat is deleted, or another runner owns it: end quietly
-    └── RetryTask   the infrastructure failed; run the whole task again
+    └── RetryTask   the infrastructure failed: run the whole task again
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ log = get_logger("worker.tasks")
 
 T = TypeVar("T")
 
-# Counted in place of a transition when the fence refused a read.
+# Counted instead of a transition if the fence refused a read.
 READ = "read"
 
 
 class TaskError(Exception):
-    """Base of the errors that end a run of a task on purpose."""
+    """Base class of the errors that end a run of a task on purpose."""
 
 
 class TaskExit(TaskError):
-    """Raised when nothing is left to do: the chat moved on, was deleted, or belongs to another runner.
+    """Raised when the task has no more work: the chat was changed, was deleted, or belongs to another runner.
 
-    `refused` is what the fence refused, for the metrics: a transition or a read. None if no fence was involved.
+    `refused` names the transition or read that the fence refused, for the metrics; None if no fence was involved.
     """
 
     refused: str | None = None
 
 
 class RetryTask(TaskError):
-    """Raised when the database or other infrastructure failed. Nothing is wrong with the chat; run the task again."""
+    """Raised when the database or other infrastructure failed. The task is run again."""
 
 
 class TaskKind(StrEnum):
@@ -68,7 +68,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """The state a task starts from, as its runner saw it. `asked_for` is its slot, if another owner may need it."""
+    """The state that a task starts from. `requested_slot` is the chat's slot if its owner is asked to give it up."""
 
     task_id: UUID
     kind: TaskKind
@@ -77,11 +77,11 @@ class TaskInput:
     runner_id: UUID
     history_version: int
     status: Status
-    asked_for: Slot | None = None
+    requested_slot: Slot | None = None
 
     @property
     def key(self) -> tuple[int, Status]:
-        """Tasks with the same key would do the same work; only one of them may run at a time."""
+        """Identifies the work. Tasks with the same key would do the same, so only one of them may run at a time."""
         return self.history_version, self.status
 
     def fence(self, *, attempt: int | None = None) -> Fence:
@@ -96,7 +96,7 @@ class TaskInput:
 
 
 class TaskCancellation(Cancellation):
-    """The reason why a task's tools are stopped. Includes the watchdog, which cancels without setting a reason."""
+    """The reason why a task's tools are cancelled. An expired watchdog, which sets no reason, counts as a timeout."""
 
     __slots__ = ("_given", "watchdog")
 
@@ -125,11 +125,12 @@ def _always() -> bool:
 
 
 class TaskHandle:
-    """A task as its work sees it: access to the chat behind the fence, and signs of progress for the watchdog.
+    """The interface that a task's code uses while it runs: fenced access to the chat, and progress reports to the
+    watchdog.
 
-    One handle serves all tries of a task. `claimed` is the version that this task's own commit gives the chat: by it
-    the runner tells the task's commit from one of another writer. `on_wait` is called when the task begins to wait.
-    While `may_commit` returns False, commits wait: peers may believe that this process is dead.
+    One handle serves all tries of a task. `own_commit_version` is the chat's version after this task's commit; it tells
+    the runner whether a change came from this task or from another writer. `on_wait` is called when the task begins to
+    wait. While `may_commit` returns False, commits wait, because peers may believe that this process is dead.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class TaskHandle:
     ) -> None:
         self.input = task
         self.cancellation = TaskCancellation()
-        self.claimed: int | None = None
+        self.own_commit_version: int | None = None
         self.is_waiting = False
         self._machine = machine
         self._clock = clock
@@ -155,6 +156,8 @@ class TaskHandle:
         self._may_commit = may_commit
         self._watchdog: Deadline | None = None
         self._tools_until: float | None = None
+        # When the task last showed a sign of life, in monotonic time.
+        self.progressed_at = clock.monotonic()
 
     async def update(
         self,
@@ -164,24 +167,24 @@ class TaskHandle:
         attempt: int | None = None,
         lazily: bool = False,
     ) -> T:
-        """Apply transitions behind the task's fence. The committed row reaches the runner before this returns.
+        """Apply transitions behind the task's fence. The runner receives the committed row before this returns.
 
-        `transition` is the main one among them; a lost fence is counted under its name. `lazily` commits without
-        waiting for the disk, for changes that a task can repeat.
+        A lost fence is counted under the name of `transition`, the main one. With `lazily`, the commit does not wait
+        for the disk; use it for changes that the task can repeat.
         """
         written: list[Chat] = []
         result: list[T] = []
 
         async def run(tx: Tx) -> T:
-            self.claimed = None
+            self.own_commit_version = None
             outcome = await fn(tx)
             if (tx.chat.history_version, tx.chat.status) != self.input.key:
-                # Not for attempts and retries: after them, the next change of the chat comes from another writer.
-                self.claimed = tx.chat.snapshot_version
+                # Attempts and retries do not set it: after them, the next change comes from another writer.
+                self.own_commit_version = tx.chat.snapshot_version
             written[:], result[:] = [tx.chat], [outcome]
             return outcome
 
-        await self._until_allowed()
+        await self._wait_until_commit_allowed()
         try:
             return await self._machine.chat(self.input.chat_id).update(
                 run, fence=self.input.fence(attempt=attempt), lazily=lazily
@@ -190,46 +193,46 @@ class TaskHandle:
             if written and await self._is_committed(written[0]):
                 self._route(ChatState.of(written[0]))
                 return result[0]
-            self.claimed = None
+            self.own_commit_version = None
             raise RetryTask(str(error)) from error
         except Exception as error:
-            self.claimed = None
-            _raise_normalized(error, transition)
+            self.own_commit_version = None
+            _raise_task_error(error, transition)
 
     async def count_attempt(self, max_attempts: int) -> int | None:
-        """Count an attempt in one statement and return its number. None when it must be counted by `update`.
+        """Count an attempt in one statement and return its number; None if `update` must count it.
 
-        If the answer to the commit is lost, the attempt may be counted in vain; the next try counts another.
+        If the response to the commit is lost, the attempt may be counted although it does not run.
         """
-        await self._until_allowed()
+        await self._wait_until_commit_allowed()
         try:
             chat = await single_statement.count_attempt(
                 self._machine, self.input.chat_id, fence=self.input.fence(), max_attempts=max_attempts
             )
         except Exception as error:
-            _raise_normalized(error, Transition.RECORD_GENERATION_ATTEMPT)
+            _raise_task_error(error, Transition.RECORD_GENERATION_ATTEMPT)
         return None if chat is None else chat.generation_attempt
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """Read from the store. Errors mean the same as in `update`."""
-        return await self._normalized(fn)
+        """Read from the store. Errors are translated as in `update`."""
+        return await self._with_task_errors(fn)
 
     async def run_tools(self, batch: Callable[[], Awaitable[T]]) -> T:
-        """Run a batch of tools. Errors of its ledger mean the same as in `update`.
+        """Run a batch of tools. Errors of its ledger are translated as in `update`.
 
         The batch reports the deadlines of its tools to `tool_progress`, so that the watchdog waits for them.
         """
-        return await self._normalized(batch)
+        return await self._with_task_errors(batch)
 
-    async def _normalized(self, fn: Callable[[], Awaitable[T]]) -> T:
+    async def _with_task_errors(self, fn: Callable[[], Awaitable[T]]) -> T:
         self.progress()
         try:
             return await fn()
         except Exception as error:
-            _raise_normalized(error, READ)
+            _raise_task_error(error, READ)
 
     async def wait(self, seconds: float, tag: str) -> None:
-        """Wait as planned: the watchdog is extended, and a drain need not wait for it."""
+        """Wait this long. The watchdog is extended, and a drain may cancel the wait."""
         self.progress(seconds + self._config.task_grace_seconds)
         try:
             with self.waiting():
@@ -239,7 +242,7 @@ class TaskHandle:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark a wait, so that the runner knows that it can cancel the task without losing work."""
+        """Mark a wait, during which the runner can cancel the task without losing work."""
         self.is_waiting = True
         try:
             self._on_wait()
@@ -248,14 +251,23 @@ class TaskHandle:
             self.is_waiting = False
 
     def progress(self, seconds: float | None = None) -> None:
-        """Restart the watchdog: after this many seconds (default: the usual limit) without progress, the task counts as
-        hung."""
+        """Restart the watchdog. Without further progress, the task counts as hung after this many seconds.
+
+        The default is the idle limit, extended to the latest deadline of a running tool.
+        """
+        self.progressed_at = self._clock.monotonic()
         if self._watchdog is not None:
             self._watchdog.reset(self._patience_seconds() if seconds is None else seconds)
 
+    def note_life(self) -> None:
+        """Note a sign of life that does not concern the watchdog, such as output of a tool."""
+        self.progressed_at = self._clock.monotonic()
+
     def tool_progress(self, latest_deadline: float | None) -> None:
-        """Restart the watchdog for the tools of a batch: they may be silent until this monotonic time; None: no tool
-        runs."""
+        """Restart the watchdog for a batch of tools, which may be silent until this monotonic time.
+
+        None means that no tool runs.
+        """
         self._tools_until = latest_deadline
         self.progress()
 
@@ -274,7 +286,7 @@ class TaskHandle:
         return "streaming" if self._tools_until is None else "tools"
 
     async def watched(self, work: Callable[[TaskHandle], Awaitable[None]]) -> None:
-        """Run the work under the watchdog. Raises `DeadlineExceeded` when it has made no progress for too long."""
+        """Run the work under the watchdog. Raise `DeadlineExceeded` if it makes no progress for too long."""
         watchdog = self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}")
         self._tools_until = None
         try:
@@ -286,36 +298,33 @@ class TaskHandle:
                     self._watchdog = self.cancellation.watchdog = None
         except TaskExit as exit_:
             if watchdog.is_expired:
-                # The work treats any cancellation as a request to leave. Here only the watchdog cancelled it: it hung.
+                # The work treats every cancellation as a request to exit. Here the watchdog cancelled it: it hung.
                 raise DeadlineExceeded(f"task-idle-{self.input.kind}", self._config.task_idle_seconds) from exit_
             raise
 
     def _patience_seconds(self) -> float:
-        """Return the watchdog's limit.
-
-        A running tool may be silent until its deadline, whatever other progress is made.
-        """
+        """Return the watchdog's limit, which is never before the deadline of a running tool."""
         idle = self._config.task_idle_seconds
         if self._tools_until is None:
             return idle
         return max(idle, self._tools_until - self._clock.monotonic() + self._config.task_grace_seconds)
 
     async def _is_committed(self, written: Chat) -> bool:
-        """Return whether a COMMIT whose answer was lost has happened: then the stored row is the written one."""
+        """Return whether a COMMIT whose response was lost has happened, by comparing the stored and the written row."""
         try:
             found = await self._machine.chat(self.input.chat_id).read(_row)
         except ChatNotFound:
             return False
         except Exception as error:
-            self.claimed = None
-            _raise_normalized(error, READ)
+            self.own_commit_version = None
+            _raise_task_error(error, READ)
         return ChatState.of(found) == ChatState.of(written)
 
-    async def _until_allowed(self) -> None:
-        """Wait before a commit until peers can see that this process is alive.
+    async def _wait_until_commit_allowed(self) -> None:
+        """Wait before a commit until this process holds its presence lock.
 
-        The task keeps its results meanwhile, and its fence decides whether they still count. A commit under
-        `commit_shield` does not receive its cancellation, so the reason is checked here.
+        The task keeps its result meanwhile; the fence decides later whether the result is stored. A commit under
+        `commit_shield` does not receive a cancellation, so the reason for one is checked here.
         """
         self.progress()
         while not self._may_commit():
@@ -328,8 +337,8 @@ async def _row(view: View) -> Chat:
     return view.chat
 
 
-# Transient database failures that were not classified where they were raised.
-_PASSING = (
+# Transient database failures that the store did not translate.
+_TRANSIENT_ERRORS = (
     DatabaseUnavailable,
     CommitOutcomeUnknown,
     LockTimeout,
@@ -343,28 +352,28 @@ _PASSING = (
 )
 
 
-def normalized(error: Exception) -> Exception:
-    """Translate a store error into its meaning for a task. Refusals are returned unchanged: they are bugs or races."""
+def as_task_error(error: Exception) -> Exception:
+    """Translate a store error into a `TaskError`. A refused transition is returned as it is: it is a bug or a race."""
     if isinstance(error, TaskError):
         return error
     if isinstance(error, StaleFence | ChatNotFound):
         return TaskExit(str(error))
-    # Subclasses of InterfaceError report programming mistakes; the class itself means a lost connection.
-    if isinstance(error, _PASSING) or type(error) is asyncpg.InterfaceError:
+    # InterfaceError itself means a lost connection; its subclasses report programming errors.
+    if isinstance(error, _TRANSIENT_ERRORS) or type(error) is asyncpg.InterfaceError:
         return RetryTask(str(error) or type(error).__name__)
     return error
 
 
-def _raise_normalized(error: Exception, tried: str) -> NoReturn:
-    meant = normalized(error)
+def _raise_task_error(error: Exception, tried: str) -> NoReturn:
+    meant = as_task_error(error)
     if isinstance(meant, TaskExit) and isinstance(error, StaleFence):
         meant.refused = tried
     try:
         if meant is error:
-            raise error  # not "from" itself: a walk along the causes would never end
+            raise error  # an error that is its own cause would make a walk along the causes endless
         raise meant from error
     finally:
-        del error, meant  # both refer to this frame now; it must not refer back to them
+        del error, meant  # both refer to this frame, and a reference back would be a cycle
 
 
 Work = Callable[[TaskHandle], Awaitable[None]]
@@ -392,8 +401,8 @@ class TaskRecord:
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.exception("task_broken", error, chat_id=self.input.chat_id, task=self.input.kind)
-            # A cancelled task keeps the error, and with it frames that refer to this record: such a cycle would wait
-            # for the garbage collector.
+            # A cancelled task keeps its error, whose frames refer to this record. The cycle would wait for the garbage
+            # collector.
             self._task = None
             on_done(self)
 
@@ -401,7 +410,7 @@ class TaskRecord:
         self._task.add_done_callback(done)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Ask the task to end, without waiting for it. The first reason counts."""
+        """Cancel the task without waiting for its end. The first reason counts."""
         if self.is_cancelled or self.is_done:
             return
         self.is_cancelled = True
@@ -411,8 +420,8 @@ class TaskRecord:
         assert self._task is not None
         self._task.cancel()
 
-    async def left(self) -> None:
-        """Return when the task has ended, with or without an error."""
+    async def wait_ended(self) -> None:
+        """Wait until the task has ended, with or without an error."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -429,7 +438,10 @@ class TaskLoop:
         self._stats = stats
 
     async def run(self, record: TaskRecord, *, after: Iterable[TaskRecord], delay_seconds: float) -> None:
-        """Run the task. Raises only its cancellation. `after`: cancelled tasks of the same key that must end first."""
+        """Run the task until it is done. Raise only its cancellation.
+
+        `after` are cancelled tasks with the same key, which must end first.
+        """
         task = record.input
         with bind(
             chat_id=task.chat_id,
@@ -438,7 +450,7 @@ class TaskLoop:
             history_version=task.history_version,
         ):
             for predecessor in after:
-                await predecessor.left()
+                await predecessor.wait_ended()
             if delay_seconds:
                 await self._pause(record, delay_seconds, f"task-stall-{task.kind}")
             delay = self._config.task_backoff_seconds
@@ -462,14 +474,14 @@ class TaskLoop:
         except asyncio.CancelledError:
             if waits.cancelling():
                 raise
-            # A library raised a cancellation inside our task; the task itself was not cancelled.
+            # A library raised the cancellation. The task itself was not cancelled.
             log.warning("task_retry", error="A library call was cancelled, but not this task.")
             return False
         except Exception as error:
             if not record.is_cancelled:
                 _log_failure(error)
                 return False
-            # The task reacted to its cancellation with an error. Only the cancellation counts.
+            # The error is a reaction to the cancellation, which alone counts.
             log.debug("task_left", error=str(error) or type(error).__name__)
         return True
 

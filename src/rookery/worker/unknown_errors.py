@@ -1,8 +1,7 @@
 """Classification of library exceptions by type, status, codes and text.
 
-Model clients turn every expected error into `ProviderError`; this module handles unexpected ones, and servers that only
-resemble the known ones. It is pure and total: every exception gets a verdict. The meaning of statuses, codes and words
-is in the clients' table (`llm/errors.py`); this module reads them from an exception, and knows what types mean.
+Model clients convert expected errors to `ProviderError`; this module handles all others. It is pure, and classifies
+every exception. It reads status, codes and text from the exception; the table in `llm/errors.py` says what they mean.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from rookery.llm.types import ErrorKind
 MAX_TEXT = 64 * 1024
 
 
-class Story(StrEnum):
-    """A description of the failure, if its kind does not describe it."""
+class Description(StrEnum):
+    """A description of the failure, for failures that their kind does not describe."""
 
     CANCELLED = "cancelled"
     MISMATCH = "mismatch"
@@ -44,7 +43,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: ErrorKind
     retryable: bool
-    story: Story | None = None
+    description: Description | None = None
     detail: str = ""
     status: int | None = None
     retry_after: timedelta | None = None
@@ -53,7 +52,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(failure: BaseException, *, now: datetime | None = None) -> Verdict:
-    """Classify one exception. `now` matters only for a Retry-After that is a date."""
+    """Classify one exception. `now` is used only for a Retry-After that is a date."""
     seen = _read(failure, now)
     verdict = _first_match(seen)
     return msgspec.structs.replace(
@@ -71,7 +70,7 @@ def judge(failure: BaseException, *, now: datetime | None = None) -> Verdict:
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The facts read from an exception.
 
-    `own` is the exception's text, `said` the provider's text in it; `text` is both, in lower case.
+    `own` is the exception's text, `said` is the provider's text in it, and `text` is both in lower case.
     """
 
     own: str
@@ -117,7 +116,7 @@ def _text(failure: BaseException) -> str:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """Return an attribute of a library's exception. Some attributes are computed, and may raise."""
+    """Return an attribute of a library's exception; None if computing it raises."""
     try:
         return getattr(holder, name, None)
     except Exception:
@@ -125,7 +124,7 @@ def _attribute(holder: object, name: str) -> Any:
 
 
 def _read_body(failure: BaseException) -> tuple[tuple[object, ...], str]:
-    """Return codes and texts of a provider's response, which libraries keep parsed or raw."""
+    """Return the codes and the text of a provider's response, which libraries store parsed or raw."""
     body = _attribute(failure, "body")
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
@@ -158,8 +157,8 @@ def _status_in_text(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-# Libraries that may not be installed are recognized by name. All of these mean that an exchange broke, not that it was
-# refused.
+# These mean that an exchange broke, not that it was refused. They are matched by name, because the libraries may not be
+# installed.
 _TRANSPORT_NAMES = frozenset(
     {
         ("aiohttp", "ClientConnectionError"),
@@ -201,9 +200,9 @@ _CONTINUITY = re.compile(
 
 def _first_match(seen: _Seen) -> Verdict:
     if any(words in seen.text for words in _INTERRUPTED):
-        return Verdict(kind=ErrorKind.GENERIC, retryable=False, story=Story.CANCELLED)
+        return Verdict(kind=ErrorKind.GENERIC, retryable=False, description=Description.CANCELLED)
     if _CONTINUITY.search(seen.text):
-        return Verdict(kind=ErrorKind.GENERIC, retryable=False, story=Story.MISMATCH)
+        return Verdict(kind=ErrorKind.GENERIC, retryable=False, description=Description.MISMATCH)
     rule = errors.find_rule(
         seen.status, seen.codes, text=seen.text, own=seen.own.lower(), is_transport=seen.is_transport
     )
@@ -211,29 +210,32 @@ def _first_match(seen: _Seen) -> Verdict:
         return Verdict(
             kind=rule.kind,
             retryable=rule.retry,
-            story=_story(rule, seen),
+            description=_describe(rule, seen),
             chain_broken=rule is errors.CHAIN_BROKEN,
         )
     if seen.is_cancelled and seen.status is None:
         return Verdict(kind=ErrorKind.TIMEOUT, retryable=True)
-    return Verdict(kind=ErrorKind.GENERIC, retryable=False, story=_story(None, seen))
+    return Verdict(kind=ErrorKind.GENERIC, retryable=False, description=_describe(None, seen))
 
 
-def _story(rule: errors.Rule | None, seen: _Seen) -> Story | None:
+def _describe(rule: errors.Rule | None, seen: _Seen) -> Description | None:
     if rule is errors.CLOSED_EARLY:
-        return Story.CLOSED_EARLY
+        return Description.CLOSED_EARLY
     is_known = rule is not None and (rule.retry or rule.kind is not ErrorKind.GENERIC)
-    return None if is_known or seen.status is not None else Story.UNKNOWN
+    return None if is_known or seen.status is not None else Description.UNKNOWN
 
 
 def _detail(seen: _Seen, verdict: Verdict) -> str:
-    """Return the provider's text, else the exception's text, unless it is about credentials: it may contain them."""
+    """Return the provider's text, else the exception's text.
+
+    A text about credentials is left out: it may quote them.
+    """
     if seen.said:
         return error_bodies.bare_urls(seen.said)
     return "" if verdict.kind is ErrorKind.AUTH else error_bodies.bare_urls(seen.own)
 
 
-# The order matters: many servers name the provider whose interface they imitate.
+# The order matters, because many servers name the provider whose interface they imitate.
 _PROVIDERS: tuple[tuple[str, str], ...] = (
     ("openai-compat", "OpenAI-compatible"),
     ("azure", "Azure"),

@@ -1,7 +1,6 @@
-"""Workspaces, where tools run: templates, operations, drivers, and the connection to the agent inside.
+"""Workspaces, the environments of tools: templates, operations, drivers, and connections to workspace agents.
 
-The server never runs a tool's command itself. It talks to the workspace agent (`agent/`), which runs inside the
-workspace and imports only the standard library. Responses of an agent are untrusted input. Start reading at
-`drivers/protocol.py`, the contract between a workspace's row and the process behind it.
-A workspace's start count is its boot; rows, headers and JSON call it `generation`.
+The server runs no commands itself. The workspace agent (`agent/`), a program inside of the workspace, runs them. Its
+responses are untrusted. Each start of a workspace has a number, its boot; rows, headers and JSON call it `generation`.
+Start reading at `drivers/protocol.py`, the interface to the processes of workspaces.
 """

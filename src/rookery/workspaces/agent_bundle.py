@@ -1,7 +1,7 @@
-"""The zipapp that carries the workspace agent into a workspace.
+"""The zipapp of the workspace agent: one file with the package `agent/`.
 
-The bytes depend only on the package's source, and the file name holds their hash. Two servers of one release build the
-same file, a changed agent never overwrites a running one, and a copy on another machine can be verified.
+Its bytes depend only on the source of the package, and their hash is in the file name. Therefore all servers of a
+release build the same file, a new agent does not overwrite the file of a running one, and a copy can be verified.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 PACKAGE = "rookery.workspaces.agent"
-# The earliest time a zip file can store; any constant would do.
+# The earliest time that a zip file can store.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-# `connect` runs for every ssh connection, so it loads none of the agent's other modules.
+# `connect` runs for every ssh connection, so it does not load the other modules of the agent.
 _MAIN = b"""import sys
 
 if sys.argv[1:2] == ["connect"]:
@@ -32,7 +32,7 @@ _EMPTY_PACKAGES = ("rookery/__init__.py", "rookery/workspaces/__init__.py")
 
 
 def build(target_dir: Path) -> Path:
-    """Write the zipapp into the directory unless it exists. Several processes may call this concurrently."""
+    """Write the zipapp into the directory if it is missing, and return its path. Safe for concurrent processes."""
     data, digest = _archive()
     target = target_dir / f"rookery-agent-{digest[:16]}.pyz"
     if _holds(target, data):
@@ -63,7 +63,7 @@ def _archive() -> tuple[bytes, str]:
     files.update(_sources(resources.files(PACKAGE), root))
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
-    # Stored, not compressed: zlib versions compress the same bytes differently.
+    # Not compressed, because versions of zlib compress the same bytes differently.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EPOCH)
@@ -86,7 +86,7 @@ def _sources(folder: Traversable, prefix: str) -> dict[str, bytes]:
 
 
 def _holds(target: Path, data: bytes) -> bool:
-    """Return whether the file exists and is intact. A damaged file is replaced."""
+    """Return whether the file exists with this content."""
     try:
         return target.read_bytes() == data
     except OSError:

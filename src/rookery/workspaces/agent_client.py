@@ -1,8 +1,7 @@
-"""The typed client of a workspace agent, used on behalf of one chat.
+"""The client of a workspace agent, with one method for each request.
 
-Errors are `AgentError` (the agent refused; its message is for the model) and `AgentUnreachable` (no response).
-`agent_messages` checks and bounds what the agent sends. The server never uses a path from an agent as a path of its
-own.
+It raises `AgentError` for a refusal of the agent, whose message is for the model, and `AgentUnreachable` without a
+response. Responses are checked by `agent_messages`. Paths in them are paths of the workspace, never of the server.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from rookery.workspaces.errors import AgentError
 
 MAX_WAIT_SECONDS = 300.0
 MAX_CONTEXT_WAIT_SECONDS = 60.0
-# The agent gives an MCP server 30 s to restart and 60 s to respond.
+# Longer than the agent waits for an MCP server: 30 s for its start and 60 s for its response.
 MCP_SECONDS = 105.0
 MAX_SETTLE_SECONDS = 30.0
-# Limit of a file that is read whole: what a chat may store, plus a margin to detect files that are too large.
+# The limit of `read_bytes`. It is higher than the limits of its callers, who detect larger files.
 MAX_READ_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 
@@ -76,7 +75,7 @@ class _Resolved(msgspec.Struct, frozen=True):
 
 
 class AgentConn:
-    """A client for one chat. It is cheap to make: connections belong to the pool behind it."""
+    """The client for requests of one chat. It uses the connections of an `AgentHttp`."""
 
     def __init__(self, http: AgentHttp, chat: ChatHeaders = ChatHeaders()) -> None:  # noqa: B008 - frozen
         self._http = http
@@ -92,14 +91,14 @@ class AgentConn:
     # Files
 
     async def read_file(self, path: str, offset: int = 0, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Stream the bytes of a file as they arrive."""
+        """Stream the bytes of a file."""
         query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
         async with self._http.stream(Request(method="GET", path="/v1/files", query=query), self._chat) as body:
             while chunk := await body.readany():
                 yield chunk
 
     async def read_bytes(self, path: str, *, max_bytes: int, links: bool = True) -> bytes:
-        """Return the first `max_bytes` of a file. Without `links`, a path with a symbolic link is refused."""
+        """Return the first `max_bytes` of a file. Without `links`, paths with symbolic links are refused."""
         query = {"path": path, "offset": "0", "limit": str(max_bytes)}
         max_bytes = min(max_bytes, MAX_READ_BYTES)
         request = Request(
@@ -131,7 +130,7 @@ class AgentConn:
     async def keep_result(
         self, name: str, data: bytes, *, key: UUID | None = None, seconds: float = UPLOAD_SECONDS
     ) -> str:
-        """Write a result that is too large for the model into a file of the workspace, and return its path."""
+        """Store a tool result that is too large for the prompt in a file of the workspace. Return its path."""
         request = _put("/v1/results", {"name": name}, data, key=key, seconds=seconds)
         return (await self._json(request, _Resolved)).path
 
@@ -148,9 +147,9 @@ class AgentConn:
     async def start_process(
         self, wanted: StartProcess, *, key: UUID | None = None, result_name: str | None = None
     ) -> StartedProcess:
-        """Start a process. If the agent knows the key, return the process that the first request started.
+        """Start a process. If the key was used before, return the process of the first request.
 
-        Output beyond what a view shows is kept in a file of the workspace with the name `result_name`.
+        Output that does not fit a view is stored in a file of the workspace with the name `result_name`.
         """
         request = self._post("/v1/processes", wanted, key=key)
         request.result_name = result_name
@@ -160,9 +159,9 @@ class AgentConn:
     async def process_output(
         self, process_id: str, *, wait: float = 0.0, since: int | None = None, until: str | None = None
     ) -> Output:
-        """Return one consistent snapshot after at most `wait` seconds (300 at most). Longer waits chain these calls.
+        """Return the state and the output of a process after at most `wait` seconds, and never more than 300.
 
-        `until` is a regular expression: the wait ends when a line of the output matches it.
+        The wait ends early when the process ends, or when a line matches the regular expression `until`.
         """
         wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
         query = {"wait_s": f"{wait:g}"} | ({} if since is None else {"since": str(since)})
@@ -179,22 +178,22 @@ class AgentConn:
         await self._http.call(self._post(path, {"signal": signal}, seconds=seconds), self._chat)
 
     async def give_secrets(self, secrets: Mapping[str, str]) -> None:
-        """Send the secret parameters that the startup script waits for. The agent accepts them once."""
+        """Send the secret parameters, which the startup script waits for. The agent accepts them once."""
         await self._http.call(self._post("/v1/secrets", {"secrets": secrets}), self._chat)
 
     async def script_log(self, *, since: int = 0) -> ScriptLog:
-        """Return what the startup script has printed after the first `since` bytes."""
+        """Return the output of the startup script after the first `since` bytes."""
         return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)
 
     async def call_mcp_tool(
         self, entry: Entry, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
     ) -> McpResult:
-        """Call a tool of an MCP server of the workspace. The server must be running with exactly this entry."""
+        """Call a tool of an MCP server of the workspace. `entry` is the entry that the owner has agreed to."""
         body = {"server": entry.name, "tool": tool, "arguments": arguments, "entry": entry}
         return await self._json(self._post("/v1/mcp/call", body, key=key, seconds=MCP_SECONDS), McpResult)
 
     async def run_mcp_servers(self, entries: Sequence[Entry], *, wait: float = 0.0) -> None:
-        """Run exactly these MCP servers from the workspace's files, and wait up to `wait` seconds for them to start."""
+        """Make the agent run exactly these MCP servers. Wait up to `wait` seconds for their start."""
         wait = min(max(wait, 0.0), MAX_SETTLE_SECONDS)
         body = {"servers": list(entries), "wait_s": wait}
         await self._http.call(self._post("/v1/mcp/servers", body, seconds=_waiting_seconds(wait)), self._chat)
@@ -204,7 +203,7 @@ class AgentConn:
     async def context(
         self, *, after: int = 0, wait: float = 0.0, seconds: float | None = None
     ) -> ContextSnapshot | None:
-        """Return the workspace's context for the model, or None while its version is still `after`."""
+        """Return the context of the workspace; None if its version is still `after` at the end of the wait."""
         wait = min(max(wait, 0.0), MAX_CONTEXT_WAIT_SECONDS)
         request = Request(
             method="GET",
@@ -216,13 +215,13 @@ class AgentConn:
         return None if answer.status == 304 else self._decoded(answer.body, ContextSnapshot)
 
     async def watch_git(self, chat_id: UUID) -> AsyncGenerator[GitMessage, None]:
-        """Stream changes of the chat's repositories without end. The first message is their current state."""
+        """Stream the changes of the chat's repositories. The first message is their current state."""
         request = Request(method="GET", path="/v1/git/watch", query={"chat_id": str(chat_id)})
         async with self._http.stream(request, self._chat) as body:
             buffer, searched = bytearray(), 0
             while chunk := await body.readany():
                 buffer += chunk
-                # Continue where the last search ended, so that a line that arrives byte by byte is searched only once.
+                # Continue the search at its last position, in case a line arrives byte by byte.
                 while (end := buffer.find(b"\n", searched)) >= 0:
                     line = bytes(buffer[:end])
                     del buffer[: end + 1]
@@ -231,7 +230,7 @@ class AgentConn:
                         yield self._decoded(line, GitMessage)
                 searched = len(buffer)
                 if searched > _MAX_LINE_BYTES:
-                    raise AgentError(502, "bad_answer", "The workspace agent sent a line that does not end.")
+                    raise AgentError(502, "bad_answer", "The workspace agent sent a line that is too long.")
 
     async def scan_git(self, chat_id: UUID, *, seconds: float = REQUEST_SECONDS) -> GitMessage:
         return await self._json(self._post("/v1/git/scan", {"chat_id": str(chat_id)}, seconds=seconds), GitMessage)
@@ -262,7 +261,7 @@ def _waiting_seconds(wait: float) -> float:
 
 
 def _segment(process_id: str) -> str:
-    """Quote a process id that a model wrote as one path segment."""
+    """Quote a process id as one path segment. The id comes from the model."""
     return quote(process_id, safe="") or "-"
 
 

@@ -1,7 +1,7 @@
-"""HTTP requests to one boot of one workspace agent over kept connections, and the pools of these connections.
+"""HTTP requests to the agent of one boot over kept connections, and the pools of these connections.
 
-Responses are untrusted: bodies are read up to a limit. Errors carry the agent's message without method, URL or status,
-because a model reads them.
+Responses are untrusted, so bodies are read up to a limit. Errors contain the agent's message without method, URL or
+status, because they are for the model.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rookery.workspaces.relay import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0
-# Time a waiting request gets in addition to the wait it asked for.
+# A request that waits on the agent gets this much time in addition to its wait.
 WAIT_SLACK_SECONDS = 15.0
-# The agent accepts 128. A running command holds two, and a request to stop it must never wait for a connection.
+# The agent accepts 128 connections. A running command uses two, and a request to stop it must not wait for one.
 MAX_CONNECTIONS = 64
 POOL_IDLE_SECONDS = 300.0
-# Shorter than the time a replica keeps an idle connection open.
+# Shorter than the time after which the relaying replica closes an idle connection.
 RELAY_IDLE_SECONDS = 15.0
-# Larger than anything the protocol sends as JSON; the largest is a diff of 3 MiB.
+# Larger than every JSON response of the protocol. The largest has a diff of 3 MiB.
 MAX_JSON_BYTES = 8 * 1024 * 1024
 _MAX_PROBLEM_BYTES = 256 * 1024
 _HOST = "http://agent"
@@ -45,7 +45,7 @@ _HOST = "http://agent"
 
 @dataclass(frozen=True, slots=True)
 class ChatHeaders:
-    """The chat that requests are made for. To the agent these ids are opaque."""
+    """The chat that a request is made for, and its ancestors. The ids are opaque for the agent."""
 
     chat_id: UUID | None = None
     ancestor_ids: tuple[UUID, ...] = ()
@@ -61,10 +61,10 @@ class ChatHeaders:
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead.
+    """One request. A GET, or a request with a key, is repeated if a kept connection is dead.
 
-    `result_name` names the workspace file that receives output beyond what fits a response. Without `follows_links` the
-    agent refuses paths that contain symbolic links.
+    `result_name` is the name of the file for output that does not fit a view. Without `follows_links` the agent refuses
+    paths with symbolic links.
     """
 
     method: str
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. With `is_replay` the agent knew the key and repeated its first response."""
+    """A response. With `is_replay` it is the repeated response of an earlier request with the same key."""
 
     status: int
     body: bytes
@@ -93,9 +93,9 @@ class Answer:
 
 
 class AgentHttp:
-    """The connections of this replica to one boot of a workspace, opened on first use by the event loop that uses them.
+    """The connections of this replica to one boot of a workspace. They are opened on first use.
 
-    `on_cut_off` is called with the reason when the agent breaks the protocol. From then on every request fails.
+    If the agent breaks the protocol, `on_cut_off` is called with the reason, and all further requests fail.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AgentHttp:
         self.used_at = clock.monotonic()
 
     async def call(self, request: Request, chat: ChatHeaders) -> Answer:
-        """Return a successful response, or raise `AgentError` or `AgentUnreachable`."""
+        """Send a request and return its response. Raise `AgentError` or `AgentUnreachable` if it fails."""
         try:
             async with self._clock.deadline(request.seconds, "agent-request"), self._sent(request, chat) as response:
                 data = await _read(response, request.max_bytes)
@@ -130,7 +130,7 @@ class AgentHttp:
 
     @asynccontextmanager
     async def stream(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.StreamReader]:
-        """Stream the body as it arrives. `request.seconds` limits the wait for the head; the caller limits the rest."""
+        """Stream the body of a response. `request.seconds` limits the wait for the head; the caller limits the rest."""
         async with self._sent(request, chat, head_seconds=request.seconds) as response:
             if response.status >= 400:
                 _check(response.status, await _read(response, _MAX_PROBLEM_BYTES))
@@ -141,7 +141,7 @@ class AgentHttp:
 
     @contextmanager
     def charged(self) -> Iterator[None]:
-        """Count the work on received bytes as event loop time of this workspace."""
+        """Count the time of a `with` block as event loop time of this workspace."""
         began = time.perf_counter()
         try:
             yield
@@ -167,14 +167,14 @@ class AgentHttp:
                 await self._check_relay(response)
                 yield response
             finally:
-                # A response that was not read to its end must not be taken for the beginning of the next one.
+                # A connection with unread bytes of a response must not be used again.
                 response.release() if response.content.at_eof() else response.close()
         finally:
             self.open_requests -= 1
             self.used_at = self._clock.monotonic()
 
     async def _check_relay(self, response: aiohttp.ClientResponse) -> None:
-        """Raise `AgentUnreachable` if the response is a refusal of the relaying replica, not the agent's own."""
+        """Raise `AgentUnreachable` if the relaying replica, and not the agent, refused the request."""
         if isinstance(self._connector, RelayedConnector) and REFUSED_HEADER in response.headers:
             self._connector.failed()
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
@@ -201,7 +201,7 @@ class AgentHttp:
                     raise AgentCutOff(self._limits.reason) from error
                 raise AgentUnreachable(f"The workspace does not answer properly: {error}.") from error
             except aiohttp.ClientConnectorError as error:
-                # No byte of the request was sent, so any request may be sent again.
+                # No byte of the request was sent, so every request may be repeated.
                 if is_prepared or not await self._restore_path():
                     raise _unreachable(error) from error
                 is_prepared = True
@@ -213,9 +213,9 @@ class AgentHttp:
                 raise _broken(error) from error
 
     async def _restore_path(self) -> bool:
-        """Try to restore the path to the agent after a refused connection.
+        """Restore the path to the agent after a refused connection. Return whether the request can be repeated.
 
-        A lost tunnel is opened again. Through a relay, the next request picks another replica.
+        A lost tunnel is opened again. With a relay, the next request uses another replica.
         """
         if isinstance(self._connector, RelayedConnector):
             self._connector.failed()
@@ -252,7 +252,7 @@ class AgentHttp:
             request.method,
             f"{base}{request.path}",
             params=dict(request.query),
-            # In pieces: a large body written in one piece would block all other requests.
+            # Sent in pieces, because a large body in one piece would block other requests.
             data=None if request.body is None else io.BytesIO(request.body),
             headers=headers,
             allow_redirects=False,
@@ -293,12 +293,12 @@ class AgentHttp:
             return AgentTcpConnector(self._limits, ssl=tls, limit=MAX_CONNECTIONS, keepalive_timeout=RELAY_IDLE_SECONDS)
         path = self._connector.unix_path
         if path is None:
-            raise AgentUnreachable("The workspace cannot be reached: its driver offers no way to its agent.")
+            raise AgentUnreachable("The workspace cannot be reached: its driver has no connection to its agent.")
         return AgentUnixConnector(path, self._limits, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS)
 
 
 class AgentPools:
-    """One pool per workspace and boot. Pools that are unused for long are closed when others are requested.
+    """The pools of this replica, one per workspace and boot. Idle pools are closed when others are requested.
 
     `on_cut_off` is called with the workspace, its boot and the reason when an agent breaks the protocol.
     """
@@ -328,7 +328,7 @@ class AgentPools:
         return self._pools.get((workspace_id, generation))
 
     def drop(self, workspace_id: UUID, generation: int) -> None:
-        """Close the connections of a boot that is gone."""
+        """Close the connections of a boot that has ended."""
         if (pool := self._pools.pop((workspace_id, generation), None)) is not None:
             self._close_soon(pool)
 
@@ -375,7 +375,7 @@ def _late(seconds: float) -> AgentUnreachable:
 
 
 def _check(status: int, data: bytes) -> None:
-    """Raise `AgentError` for a refusal."""
+    """Raise `AgentError` if the status is an error or a redirect."""
     if status < 400 and status not in (301, 302, 303, 307, 308):
         return
     problem = _problem(data)
@@ -399,5 +399,5 @@ def _broken(error: aiohttp.ClientError) -> AgentUnreachable:
 
 
 def _reason(error: aiohttp.ClientError) -> str:
-    # The library's own messages contain the socket path, which must not be shown.
+    # Messages of the library contain the socket path, which must not be shown.
     return getattr(error, "strerror", None) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Requests to and responses from the workspace agent, as typed values.
+"""The types of requests to workspace agents and of their responses.
 
-The agent is untrusted: a command in the workspace could have replaced it. Every text has a limit here and every number
-a range. A response that does not fit raises `BadAnswer`.
+An agent is untrusted, because a command in the workspace could replace it. Therefore every text has a maximum length
+and every number a range. Other responses raise `BadAnswer`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-# The protocol version of this server. It also accepts the previous one, which does not support `until`.
+# The protocol version of this server. The previous version, without `until`, is accepted too.
 API_VERSION = 2
 ACCEPTED_APIS = frozenset({API_VERSION, API_VERSION - 1})
 
 T = TypeVar("T")
 
-# Names and paths contain no zero byte; PostgreSQL accepts none.
+# Names and paths have no zero bytes, which PostgreSQL does not accept.
 _NO_ZERO = r"\A[^\x00]*\Z"
 Word = Annotated[str, Meta(max_length=256, pattern=_NO_ZERO)]
 Line = Annotated[str, Meta(max_length=4096, pattern=_NO_ZERO)]
-# More than the 32 KiB of the agent's own view, because a replaced agent may send anything up to this limit.
+# More than the 32 KiB of a view.
 View = Annotated[str, Meta(max_length=512 * 1024)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-# Exit statuses and signals, within the range of the database columns.
+# Exit codes and signals, in the range of the database columns.
 Small = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BadAnswer(ValueError):
-    """Raised for a response that violates the protocol."""
+    """Raised for a response that does not follow the protocol."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's report about itself. Disk sizes are from its last measurement; a limit of 0 means none."""
+    """The health report of an agent. Disk sizes are from its last measurement. A limit of 0 means no limit."""
 
     generation: int
     api: int
@@ -62,7 +62,7 @@ class ScriptLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of a file. When `ok` is false only `error` is set; it is text for the model."""
+    """Lines of a file. If `ok` is false, only `error` is set, which is for the model."""
 
     ok: bool
     error: View | None = None
@@ -132,10 +132,10 @@ class Truncated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """Output and state of a process. With `gap`, bytes between the requested cursor and this output are lost.
+    """The state and the output of a process. `gap` is the number of lost bytes between the cursor and the output.
 
-    `file` is the path of the complete output when `output` cannot show all of it. `match` is the line that was waited
-    for. With `match_slow` the expression took too long to decide whether it matches.
+    `file` is the path of the complete output, if it does not fit a view. `match` is the line that matched. With
+    `match_slow` the match of the expression took too long.
     """
 
     running: bool
@@ -166,7 +166,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One context resource. `kind` and `status` are kept as received, because newer agents may send others."""
+    """One context resource. Newer agents may send other values of `kind` and `status`."""
 
     kind: Word
     source: Line
@@ -189,7 +189,7 @@ class ContextSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an MCP tool. Its parts are as the MCP server wrote them and must be validated by the reader."""
+    """The result of an MCP tool. The content comes from the MCP server and is not validated."""
 
     content: Annotated[tuple[dict[str, Any], ...], Meta(max_length=1000)] = ()
     is_error: bool = False
@@ -226,7 +226,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Decode a response as `kind`, or raise `BadAnswer`."""
+    """Decode a response as `kind`. Raise `BadAnswer` if that fails."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:

@@ -1,10 +1,8 @@
-"""The connection to a possibly hostile workspace agent: limits on the bytes it sends and on the time they take to
-parse.
+"""The aiohttp protocol for connections to workspace agents, with limits on the bytes and the time of their parsing.
 
-aiohttp parses everything a socket received in one go, and waits for a final head through any number of interim ones. An
-agent that sends `100 Continue` without end, or its body in chunks of one byte, would block the event loop. Here bytes
-are parsed in small pieces, each workspace has a share of the loop's time, and an agent that breaks the protocol is cut
-off.
+aiohttp parses all received bytes at once, and accepts any number of interim responses. An agent that sends `100
+Continue` without end, or its body in chunks of one byte, would block the event loop. This protocol parses bytes in
+small pieces, limits the event loop time of each workspace, and cuts off agents that break the protocol.
 """
 
 from __future__ import annotations
@@ -20,25 +18,25 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-# Chosen: an agent's head has a few hundred bytes; this is more than the library accepts as one head.
+# Chosen: the head of an agent's response has a few hundred bytes.
 MAX_HEAD_BYTES = 64 * 1024
-# From the first byte of a head to its last. The request limits the wait for the first byte.
+# The time limit from the first byte of a head to its last. The request limits the wait for the first byte.
 HEAD_SECONDS = 10.0
-# Chosen: the worst content of one piece, chunks of one byte, takes about 3 ms.
+# Chosen: in the worst case, chunks of one byte, a piece takes about 3 ms.
 PIECE_BYTES = 16 * 1024
-# A workspace may use a tenth of the loop's time, and at most this much in one burst.
+# A workspace may use a tenth of the event loop's time, and at most BURST_SECONDS at once.
 SHARE = 0.1
 BURST_SECONDS = 0.05
-# Cost of a piece besides parsing: the event and waking the reader.
+# The cost of a piece besides its parsing.
 PIECE_SECONDS = 0.00005
 
 
 class ProtocolBroken(Exception):
-    """Raised when the agent sends bytes that no genuine agent sends. The message names the violation."""
+    """Raised when an agent breaks the protocol. The message is the reason."""
 
 
 class LoopShare:
-    """The event loop time of one workspace. A workspace that has used up its share pauses."""
+    """The share of event loop time of one workspace. A workspace that has used it up has to pause."""
 
     __slots__ = ("_at", "_left", "_now")
 
@@ -52,7 +50,7 @@ class LoopShare:
         self._left -= seconds
 
     def pause(self) -> float:
-        """Return how long to wait before doing more for this workspace; 0 when it is within its share."""
+        """Return how long to wait before more bytes of this workspace are parsed; 0 if it is within its share."""
         self._refill()
         return max(0.0, -self._left / SHARE)
 
@@ -63,7 +61,7 @@ class LoopShare:
 
 
 class AgentLimits:
-    """The usage of one boot of one workspace, shared by its connections, and whether its agent was cut off."""
+    """The limits of one boot, shared by its connections. `reason` is set when its agent was cut off."""
 
     __slots__ = ("__weakref__", "_on_cut_off", "reason", "share")
 
@@ -73,12 +71,12 @@ class AgentLimits:
         self._on_cut_off = on_cut_off
 
     def check(self) -> None:
-        """Raise if the agent was cut off."""
+        """Raise `ProtocolBroken` if the agent was cut off."""
         if self.reason is not None:
             raise ProtocolBroken(self.reason)
 
     def cut_off(self, reason: str) -> None:
-        """Stop talking to this agent until its workspace is started again."""
+        """Cut off this agent: no further requests are sent until its workspace is started again."""
         if self.reason is None:
             self.reason = reason
             if self._on_cut_off is not None:
@@ -86,7 +84,7 @@ class AgentLimits:
 
 
 class AgentProtocol(ResponseHandler):
-    """One connection. The socket is not read while received bytes wait here to be parsed."""
+    """One connection. The socket is not read while received bytes wait for their parsing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: AgentLimits) -> None:
         super().__init__(loop)
@@ -98,7 +96,7 @@ class AgentProtocol(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         if not data:
-            # The library continues where it paused.
+            # The library resumes its parser with empty data.
             self._parse(b"")
             return
         self._unparsed = self._unparsed + data if self._unparsed else data
@@ -106,23 +104,23 @@ class AgentProtocol(ResponseHandler):
             self._parse_some()
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Called by the library when it has parsed a head."""
+        """Reset the limits of a head. The library calls this when it has parsed one."""
         if data[0].code >= 200:
             self._head_bytes = 0
             self._stop_head_timer()
         super().feed_data(data, size)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        # The library calls this after every read; there is nothing to resume unless reading was paused.
+        # The library calls this after every read, even if reading was not paused.
         if self._reading_paused:
             super().resume_reading(resume_parser)
-            # A pause of the share may have ended meanwhile and left resuming the socket to this call.
+            # The pause of the share may have ended meanwhile, so parsing must be scheduled here.
             if self._parse_later is None and (self._unparsed or self._buffer_paused):
                 self._parse_soon(0.0)
 
     @property
     def should_close(self) -> bool:
-        """Return whether the connection must not be reused, which includes bytes after a response."""
+        """Return whether the connection must not be reused. Bytes after a response are a reason too."""
         return super().should_close or bool(self._unparsed)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -132,7 +130,7 @@ class AgentProtocol(ResponseHandler):
             self._parse_later = None
         rest, self._unparsed = self._unparsed, b""
         if rest and exc is None and self._payload is not None:
-            # The end of a response arrived before the end of the connection. It is at most one read of the socket.
+            # The end of a response arrived together with the end of the connection.
             self._parse(rest)
         super().connection_lost(exc)
 
@@ -164,21 +162,23 @@ class AgentProtocol(ResponseHandler):
         self._limits.share.spend(time.perf_counter() - began + PIECE_SECONDS)
 
     def _count_head(self, piece: bytes) -> None:
-        """Count the bytes before a final head, and note when the first of them arrived."""
+        """Count the bytes that arrive outside a response body, and cut the agent off above the limit. The first bytes
+        start the timer for the head.
+        """
         if self._payload is not None and not self._payload.is_eof():
-            return  # a body, which its reader limits
+            return  # bytes of a body, which its reader limits
         self._head_bytes += len(piece)
         if self._head_bytes > MAX_HEAD_BYTES:
-            reason = f"its agent sent more than {MAX_HEAD_BYTES // 1024} KiB before an answer"
+            reason = f"its agent sent more than {MAX_HEAD_BYTES // 1024} KiB before a response"
             self._limits.cut_off(reason)
             self._break(reason)
         elif self._head_timer is None:
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        # Not cut off permanently: a tunnel to another machine may stall for that long.
+        # Not a reason to cut off the agent: a tunnel to another machine may stall for that long.
         self._head_timer = None
-        self._break(f"its agent did not end the head of an answer within {HEAD_SECONDS:g} s")
+        self._break(f"its agent did not complete the head of a response within {HEAD_SECONDS:g} s")
 
     def _break(self, reason: str) -> None:
         self._stop_head_timer()
@@ -195,16 +195,16 @@ class AgentProtocol(ResponseHandler):
 
 
 class AgentUnixConnector(aiohttp.UnixConnector):
-    """Connections to the Unix socket of an agent, within its limits."""
+    """Connections to the Unix socket of an agent, with the limits of `AgentProtocol`."""
 
     def __init__(self, path: str, limits: AgentLimits, **options: Any) -> None:
         super().__init__(path, **options)
-        # The library has no other hook for the protocol class.
+        # The library has no other way to set the protocol class.
         self._factory = partial(AgentProtocol, asyncio.get_running_loop(), limits)  # type: ignore[assignment]
 
 
 class AgentTcpConnector(aiohttp.TCPConnector):
-    """Connections to a replica that relays to an agent. The bytes are the agent's, so its limits apply."""
+    """Connections to a replica that relays to an agent, with the limits of `AgentProtocol`."""
 
     def __init__(self, limits: AgentLimits, **options: Any) -> None:
         super().__init__(**options)

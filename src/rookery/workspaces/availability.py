@@ -1,4 +1,4 @@
-"""The check whether this server can start workspaces. Where it cannot, chats are not offered workspace tools."""
+"""The check whether this server can start workspaces. If it cannot, chats get no workspace tools."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rookery.workspaces.drivers.protocol import Driver, DriverUnavailable
 from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.availability")
-# The logger name of the notices at the start of a server.
+# The logger for notices at the start of a server.
 _startup_log = get_logger("workspaces")
 
 FRESH_SECONDS = 30.0
-NO_KEYS = "Workspaces cannot be started: this server has no key ring to keep their tokens with. Set secret_keys."
+NO_KEYS = "Workspaces cannot be started: this server has no keys to encrypt their tokens. Set secret_keys."
 
 
 class Availability:
-    """One per process. Results are cached for a while."""
+    """The availability of workspaces in this process. Results are cached for 30 s."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
@@ -31,14 +31,14 @@ class Availability:
         now = self._parts.clock.monotonic()
         if self._known is not None and now - self._known[0] < FRESH_SECONDS:
             return self._known[1]
-        found = await self._look()
+        found = await self._check()
         self._known = (now, found)
         return found
 
     async def problems(self) -> dict[str, str]:
-        """Return, by driver name, why its workspaces cannot start here and what helps.
+        """Return why workspaces cannot start here, and the fix, by the name of the driver.
 
-        Drivers that are missing from the result work, as far as can be determined without a workspace.
+        A driver without an entry works, as far as this can be checked without a workspace.
         """
         try:
             self._parts.specs.check_ring()
@@ -57,7 +57,7 @@ class Availability:
             return {"local": f"A sandbox cannot be started here: {error.strerror or error}."}
         return {}
 
-    async def _look(self) -> bool:
+    async def _check(self) -> bool:
         problems = await self.problems()
         if "local" in self._parts.drivers and "local" not in problems:
             return True
@@ -74,7 +74,7 @@ class Availability:
 
 
 async def log_problems(drivers: Iterable[Driver]) -> None:
-    """Check the sandbox of each local driver at the start of a server, and log problems as warnings."""
+    """Run the sandbox check of each local driver, and log problems. Call this at the start of a server."""
     for driver in drivers:
         if not isinstance(driver, LocalDriver):
             continue

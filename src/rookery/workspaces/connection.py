@@ -1,7 +1,7 @@
-"""The connection of a chat to its workspace, dialed on first use: a chat that needs no workspace never touches one.
+"""The connection of a chat to its workspace. It is opened ("dialed") when a tool needs it.
 
-The workspace's row decides which agent to dial. An old endpoint is never trusted, a changed row is noticed while the
-dial still waits, and each reason for having no connection has a message that tells the model what to do.
+The row of the workspace determines the agent to dial. Changes of the row are noticed during the dial. Every reason why
+there is no connection has a message that tells the model what to do.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from rookery.workspaces.errors import NoConnection, Situation, WorkspaceError
 log = get_logger("workspaces.connection")
 
 DIAL_SECONDS = 30.0
-# After this long a dial reads the row again to check that it still calls the right agent.
+# A dial that takes longer reads the row again, to check that it dials the right agent.
 REREAD_SECONDS = 5.0
-# A connection used this recently is reused without reading its row.
+# A connection that was used within this time is reused without reading the row.
 FRESH_SECONDS = 10.0
-# An agent that was last seen this long ago is considered lost: it needs a restart.
+# An agent that has not been seen for this long is considered lost, and needs a restart.
 SILENT = timedelta(seconds=90)
 ROUNDS = 2
 
 
 class Reach(StrEnum):
-    """The path from this replica to a workspace: direct, through a replica of its machine, or none."""
+    """The path from this replica to a workspace: direct, through a replica on its machine, or none."""
 
     HERE = "here"
     RELAYED = "relayed"
     OFFLINE = "offline"  # no replica runs on its machine
-    OUT_OF_REACH = "out_of_reach"  # its replicas cannot be dialed from here
+    OUT_OF_REACH = "out_of_reach"  # the replicas of its machine have no address
 
 
 class WorkspaceLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a workspace's row that a dial needs. `operation` is the kind of the open operation."""
+    """The fields of a workspace's row that a dial needs. `operation` is the kind of its open operation."""
 
     id: UUID
     name: str
@@ -68,31 +68,28 @@ class WorkspaceLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """Raised when the row of a workspace cannot be read because the database does not respond."""
+    """Raised when the row of a workspace cannot be read, because the database does not respond."""
 
 
 class WorkspaceDirectory(Protocol):
-    """The lookup of workspaces and the factory of their connections.
-
-    Reads raise `Unreadable` when the database does not respond.
-    """
+    """Finds workspaces, and makes clients of their agents. Reads raise `Unreadable` without a database."""
 
     async def find_binding(self, chat_id: ChatId) -> UUID | None: ...
 
     async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
-        """Return the workspace's row, or None if it never existed or is gone."""
+        """Return the workspace, or None if it does not exist."""
         ...
 
     def connect(self, location: WorkspaceLocation, chat: ChatHeaders) -> AgentConn:
-        """Return a client for this boot. No connection is opened yet."""
+        """Return a client for this boot. It opens no connection."""
         ...
 
     def release(self, location: WorkspaceLocation) -> None:
-        """Close the connections of this boot, which has ended, or whose address belongs to another boot now."""
+        """Close the connections of this boot. It has ended, or its address belongs to another boot."""
         ...
 
-    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
-        """Record, best effort, that a chat uses this boot: update its last use and the chat's boot."""
+    async def record_use(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+        """Store that the chat uses this boot. Errors are only logged."""
         ...
 
 
@@ -104,7 +101,7 @@ class _Cached(msgspec.Struct):
 
 
 class ChatWorkspace:
-    """The workspace of one chat. `bind` sets the workspace that the newest snapshot of the chat names."""
+    """The workspace of one chat, and the connection to it."""
 
     def __init__(
         self,
@@ -124,9 +121,9 @@ class ChatWorkspace:
         self._cached: _Cached | None = None
         self._dialing: asyncio.Task[_Cached] | None = None
         self._waiters = 0
-        # Set when a turn uses its workspace; decides what is refreshed at the end of the turn.
+        # Set when a turn uses the workspace. Then repositories are scanned at the end of the turn.
         self.was_used = False
-        self._told: str | None = None
+        self._last_warning: str | None = None
 
     @property
     def workspace_id(self) -> UUID | None:
@@ -134,44 +131,44 @@ class ChatWorkspace:
 
     @property
     def health(self) -> Health | None:
-        """The last health report of the agent, if this chat has talked to it."""
+        """Return the last health report of the agent; None if there is no connection."""
         return None if self._cached is None else self._cached.health
 
     def take_warning(self) -> str | None:
-        """Return the disk warning for the model if it changed since the last call."""
+        """Return the disk warning if it has changed since the last call."""
         warning = None if self._cached is None else self._cached.location.disk_warning
-        is_news = warning != self._told
-        self._told = warning
-        return warning if is_news else None
+        is_new = warning != self._last_warning
+        self._last_warning = warning
+        return warning if is_new else None
 
     def bind(self, workspace_id: UUID | None) -> None:
-        """Set the workspace that the chat's row names now."""
+        """Set the workspace of the chat's current row."""
         if workspace_id != self._binding:
             self._binding = workspace_id
             self._cached = None
 
     def forget(self, conn: AgentConn) -> None:
-        """Drop this broken connection, so that the next call dials."""
+        """Drop this broken connection. The next call dials again."""
         if self._cached is not None and self._cached.conn is conn:
             self._cached = None
 
     async def conn(self) -> AgentConn:
-        """Return a connection that responded, or raise `NoConnection` with a message for the model."""
-        return (await self._shared()).conn
+        """Return a connection whose agent has responded. Raise `NoConnection` with a message for the model."""
+        return (await self._dial_shared()).conn
 
     async def dial(self) -> tuple[AgentConn, Health]:
-        """Return a connection, as `conn` does, with the agent's health."""
-        found = await self._shared()
+        """Return a connection as `conn` does, and the health of the agent."""
+        found = await self._dial_shared()
         return found.conn, found.health
 
-    async def _shared(self) -> _Cached:
-        """Share one dial, and its result, among concurrent callers. It is canceled when the last caller leaves."""
+    async def _dial_shared(self) -> _Cached:
+        """Dial, or join the dial of a concurrent caller. The dial is canceled when its last caller is canceled."""
         self.was_used = True
         if (cached := await self._find_cached()) is not None:
             return cached
         if self._dialing is None or self._dialing.done():
             self._dialing = asyncio.create_task(self._find(), name=f"dial:{self._chat_id}")
-            # Retrieve the exception, which no caller reads if all of them have left.
+            # Retrieve the exception, in case all callers were canceled.
             self._dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
         dialing = self._dialing
         self._waiters += 1
@@ -192,7 +189,7 @@ class ChatWorkspace:
             try:
                 row = await self._directory.find(cached.location.id)
             except Unreadable:
-                # `used_at` is unchanged, so that the next call checks again.
+                # `used_at` is unchanged, so the next call checks again.
                 return cached
             if row is None or not _is_same(row, cached.location):
                 if self._cached is cached:
@@ -214,11 +211,11 @@ class ChatWorkspace:
             if current != workspace_id:
                 self._binding = current
                 continue
-            await self._directory.connected(self._chat_id, location, health)
+            await self._directory.record_use(self._chat_id, location, health)
             self._cached = _Cached(location, conn, health, self._clock.monotonic())
             return self._cached
         raise NoConnection(
-            Situation.CHANGED, "The chat's workspace was changed while it was being connected to. Call the tool again."
+            Situation.CHANGED, "The chat got another workspace during the connection. Call the tool again."
         )
 
     async def _read_binding(self) -> UUID | None:
@@ -234,31 +231,31 @@ class ChatWorkspace:
             raise _unknown(error) from error
 
     async def _dial(self, location: WorkspaceLocation) -> tuple[WorkspaceLocation, AgentConn, Health]:
-        """Ask the agent for its health until it reports the row's boot; follow row changes; 30 s in total."""
+        """Request the health of the agent until it reports the boot of the row. Follow changes of the row for 30 s."""
         latest = self._clock.monotonic() + DIAL_SECONDS
-        conn, asking = self._ask(location)
+        conn, health_task = self._ask(location)
         is_checked = is_repeated = False
         try:
             while True:
                 left = latest - self._clock.monotonic()
-                await self._wait(asking, left if is_checked else min(REREAD_SECONDS, left))
-                error = _failure(asking)
-                if asking.done() and error is None:
-                    health = asking.result()
+                await self._wait(health_task, left if is_checked else min(REREAD_SECONDS, left))
+                error = _failure(health_task)
+                if health_task.done() and error is None:
+                    health = health_task.result()
                     _check_api(health)
                     if health.generation == location.generation:
                         return location, conn, health
                     error = WorkspaceError("The workspace agent belongs to another start of this workspace.")
                 is_late = self._clock.monotonic() >= latest
                 fresh = await self._reread(location)
-                if is_late and not asking.done():
+                if is_late and not health_task.done():
                     raise _late(fresh, now=self._clock.now())
                 if not _is_same_address(fresh, location) and not is_late:
-                    # A late response of the old agent is discarded with its task.
-                    await _discard(asking)
+                    # A late response of the old agent is discarded.
+                    await _discard(health_task)
                     self._directory.release(location)
                     location, is_checked, is_repeated = fresh, False, False
-                    conn, asking = self._ask(location)
+                    conn, health_task = self._ask(location)
                     continue
                 is_checked = True
                 if error is None:
@@ -266,25 +263,23 @@ class ChatWorkspace:
                 if is_repeated or is_late:
                     raise NoConnection(Situation.OTHER, str(error)) from error
                 is_repeated = True
-                conn, asking = self._ask(location)
+                conn, health_task = self._ask(location)
         finally:
-            await _discard(asking)
+            await _discard(health_task)
 
     def _ask(self, location: WorkspaceLocation) -> tuple[AgentConn, asyncio.Task[Health]]:
         conn = self._directory.connect(location, self._headers)
         return conn, asyncio.create_task(conn.health(seconds=2 * DIAL_SECONDS), name="agent-health")
 
-    async def _wait(self, asking: asyncio.Task[Health], seconds: float) -> None:
+    async def _wait(self, health_task: asyncio.Task[Health], seconds: float) -> None:
         try:
             async with self._clock.deadline(max(seconds, 0.0), "agent-dial"):
-                await asyncio.wait({asking})
+                await asyncio.wait({health_task})
         except DeadlineExceeded:
             pass
 
     async def _reread(self, location: WorkspaceLocation) -> WorkspaceLocation:
-        """Return the current row, or the given one if it cannot be read. Raise `NoConnection` if it must not be
-        dialed.
-        """
+        """Return the current row, or the given one if it cannot be read. Raise `NoConnection` if it has no agent."""
         try:
             return _usable(await self._directory.find(location.id))
         except Unreadable:
@@ -302,7 +297,7 @@ def no_workspace(*, is_root: bool) -> NoConnection:
 
 
 def _usable(location: WorkspaceLocation | None) -> WorkspaceLocation:
-    """Return the location if it may be dialed; else raise `NoConnection` by its status."""
+    """Return the location if its agent can be dialed. Raise `NoConnection` with the reason otherwise."""
     if location is None or location.status == "deleted":
         raise NoConnection(
             Situation.DELETED, "The workspace of this chat was deleted. Use create_workspace to make a new one."
@@ -310,14 +305,14 @@ def _usable(location: WorkspaceLocation | None) -> WorkspaceLocation:
     if location.operation is not None or location.status in ("pending", "starting", "stopping", "deleting"):
         raise NoConnection(
             Situation.BUSY,
-            f"The workspace {location.name} is being {_doing(location)}. Use start_workspace, which waits for it.",
+            f"The workspace {location.name} is being {_verb(location)}. Use start_workspace, which waits for it.",
         )
     if location.status in ("stopped", "failed"):
         why = f" ({location.error})" if location.error else ""
         situation = Situation.STOPPED if location.status == "stopped" else Situation.FAILED
         raise NoConnection(
             situation,
-            f"The workspace {location.name} does not run{why}. Use start_workspace to start it. Files are kept.",
+            f"The workspace {location.name} is not running{why}. Use start_workspace to start it. Files are kept.",
         )
     if location.agent_state == "unreachable" and location.error:
         raise NoConnection(
@@ -338,7 +333,7 @@ def _usable(location: WorkspaceLocation | None) -> WorkspaceLocation:
     return location
 
 
-def _doing(location: WorkspaceLocation) -> str:
+def _verb(location: WorkspaceLocation) -> str:
     kind = location.operation or location.status
     if kind in ("stop", "stopping"):
         return "stopped"
@@ -360,7 +355,7 @@ def _late(location: WorkspaceLocation, *, now: datetime) -> NoConnection:
 
 
 def is_silent(location: WorkspaceLocation, *, now: datetime) -> bool:
-    """Return whether the agent was last seen 90 s ago or longer, or never since its start."""
+    """Return whether the agent has not been seen for 90 s, or never since its start."""
     seen = location.last_seen_at
     if seen is None or (location.started_at is not None and seen < location.started_at):
         return True
@@ -371,8 +366,8 @@ def _check_api(health: Health) -> None:
     if health.api not in ACCEPTED_APIS:
         raise NoConnection(
             Situation.AGENT_TOO_OLD,
-            "The agent of this workspace does not fit this server. Use stop_workspace, then start_workspace: a restart "
-            "updates it.",
+            "The agent of this workspace has another version than the server. Use stop_workspace, then "
+            "start_workspace: a restart updates it.",
         )
 
 
@@ -390,20 +385,20 @@ def _unknown(error: Unreadable) -> NoConnection:
     return NoConnection(Situation.OTHER, f"The state of the workspace cannot be read: {error} Call the tool again.")
 
 
-def _failure(asking: asyncio.Task[Health]) -> Exception | None:
-    if not asking.done():
+def _failure(health_task: asyncio.Task[Health]) -> Exception | None:
+    if not health_task.done():
         return None
-    if asking.cancelled():
-        return WorkspaceError("The connection to the workspace was given up.")
-    error = asking.exception()
+    if health_task.cancelled():
+        return WorkspaceError("The connection to the workspace was canceled.")
+    error = health_task.exception()
     if error is None or isinstance(error, WorkspaceError):
         return error
     raise error
 
 
-async def _discard(asking: asyncio.Task[Health]) -> None:
-    if not asking.done():
-        asking.cancel()
-        await asyncio.wait({asking})
-    if not asking.cancelled():
-        asking.exception()
+async def _discard(health_task: asyncio.Task[Health]) -> None:
+    if not health_task.done():
+        health_task.cancel()
+        await asyncio.wait({health_task})
+    if not health_task.cancelled():
+        health_task.exception()

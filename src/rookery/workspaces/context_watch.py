@@ -1,7 +1,7 @@
-"""Long polls for context changes of workspaces while a chat in them runs.
+"""Long polls for changes of the context of workspaces, while chats in them run.
 
-There is one long poll per workspace and replica, however many of its chats run here. Each step holds the watch. The
-poll continues from step to step and ends when no step has held it for a while.
+A replica has one long poll per workspace, even if several of its chats run. Each step holds the watch. The poll ends
+when its response arrives and no step holds the watch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.workspaces.errors import WorkspaceError
 log = get_logger("workspaces.context_watch")
 
 POLL_SECONDS = 55.0
-# Delay before an agent that did not respond is asked again.
+# The pause after a poll that failed.
 PAUSE_SECONDS = 5.0
 PACE_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ class _Watch:
 
 
 class ContextWatches:
-    """The watches of this process."""
+    """The context watches of this process."""
 
     def __init__(self, contexts: Contexts, directory: WorkspaceDirectory, *, clock: Clock) -> None:
         self._contexts = contexts
@@ -45,16 +45,14 @@ class ContextWatches:
         self._watches: dict[UUID, _Watch] = {}
 
     def hold(self, workspace_id: UUID) -> None:
-        """Hold the watch: a step of a chat in this workspace begins. Only the first call starts a poll."""
+        """Hold the watch of a workspace for a step. The first call starts the poll."""
         watch = self._watches.setdefault(workspace_id, _Watch())
         watch.holders += 1
         if watch.task is None:
             watch.task = asyncio.create_task(self._run(workspace_id, watch), name=f"context:{workspace_id}")
 
     def release(self, workspace_id: UUID) -> None:
-        """Release the watch: that step is over. The running poll continues, because the next step is likely to come
-        soon.
-        """
+        """Release the watch at the end of a step. The current poll continues, because the next step may begin soon."""
         if (watch := self._watches.get(workspace_id)) is not None:
             watch.holders -= 1
 
@@ -68,20 +66,20 @@ class ContextWatches:
     async def _run(self, workspace_id: UUID, watch: _Watch) -> None:
         try:
             while True:
-                is_heard = await self._ask(workspace_id, watch)
-                # Also after a response: a replaced agent may report something new every time.
-                await self._clock.sleep(PACE_SECONDS if is_heard else PAUSE_SECONDS, "context-watch")
+                has_answer = await self._poll_once(workspace_id, watch)
+                # Pause after a response too: a replaced agent may report a change every time.
+                await self._clock.sleep(PACE_SECONDS if has_answer else PAUSE_SECONDS, "context-watch")
                 if watch.holders <= 0:
                     return
         except Exception as error:
             log.exception("context_watch_failed", error, workspace_id=workspace_id)
         finally:
-            # No await between the last check of the holders and this: a later holder starts a new watch.
+            # There is no await between the last check of the holders and this. A later holder starts a new watch.
             if self._watches.get(workspace_id) is watch:
                 del self._watches[workspace_id]
 
-    async def _ask(self, workspace_id: UUID, watch: _Watch) -> bool:
-        """Poll once; return False when the workspace could not be asked."""
+    async def _poll_once(self, workspace_id: UUID, watch: _Watch) -> bool:
+        """Poll once. Return False if the workspace could not be reached."""
         try:
             location = await self._directory.find(workspace_id)
             if location is None or location.status != "running" or not location.is_reachable:
@@ -98,10 +96,10 @@ class ContextWatches:
             watch.version = self._contexts.known_version(location.id, location.generation)
         conn = self._directory.connect(location, ChatHeaders())
         answer = await conn.context(after=watch.version, wait=POLL_SECONDS)
-        # The agent reports nothing before the startup script has ended.
+        # Version 0 means that the startup script has not ended yet.
         if answer is None or answer.version <= 0:
             return
         watch.version = answer.version
         snapshot = snapshot_of(location.id, location.generation, answer, now=self._clock.now())
-        await self._contexts.keep(snapshot)
+        await self._contexts.store_snapshot(snapshot)
         await self._contexts.run_agreed(snapshot, conn)

@@ -1,7 +1,6 @@
-"""The workspace directory of a replica: the `WorkspaceDirectory` of `connection`, implemented over the database.
+"""The workspace directory of a replica: the `WorkspaceDirectory` that reads the database.
 
-`find_reachable` and `require_reachable` return a workspace that is running and reachable now, for file and git views
-outside of turns.
+`find_reachable` and `require_reachable` return a workspace that is running and reachable, for file and git views.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = get_logger("workspaces.directory")
 
 
 class StoreWorkspaceDirectory:
-    """The directory of one replica. `find` stores the spec of each running workspace, and `connect` uses it."""
+    """The directory of one replica. `find` caches the spec of a running workspace, which `connect` needs."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
@@ -40,7 +39,7 @@ class StoreWorkspaceDirectory:
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
         try:
             async with self._parts.pool.acquire() as conn:
-                return (await context.read_pin(conn, chat_id)).workspace_id
+                return (await context.read_capture_state(conn, chat_id)).workspace_id
         except ChatNotFound:
             return None
         except DATABASE_ERRORS as error:
@@ -54,7 +53,7 @@ class StoreWorkspaceDirectory:
                     return None
                 open_one = await operations.find_open(conn, workspace_id)
                 if row.is_running:
-                    self._specs[workspace_id] = (row, await self._parts.specs.plain(conn, row))
+                    self._specs[workspace_id] = (row, await self._parts.specs.for_access(conn, row))
             reach = await self._reach(row)
         except DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
@@ -75,16 +74,14 @@ class StoreWorkspaceDirectory:
         return RelayedConnector(parts.peers, row.node or "", row.id, parts.clock)
 
     async def find_own(self, workspace_id: UUID) -> Connector | None:
-        """Return a connector to an agent on this machine, for a relayed request; None when the agent does not run
-        here.
-        """
+        """Return a connector to an agent on this machine, for a relayed request; None if it does not run here."""
         parts = self._parts
         try:
             async with parts.pool.acquire() as conn:
                 row = await workspaces.find_workspace(conn, workspace_id)
                 if row is None or not row.is_running or row.node != parts.node:
                     return None
-                spec = await parts.specs.plain(conn, row)
+                spec = await parts.specs.for_access(conn, row)
         except DATABASE_ERRORS as error:
             log.warning("workspace_unread", workspace_id=workspace_id, error=str(error))
             return None
@@ -104,10 +101,10 @@ class StoreWorkspaceDirectory:
     def release(self, location: WorkspaceLocation) -> None:
         self._pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
-        """Record that the chat uses this boot of the workspace.
+    async def record_use(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+        """Store that the chat uses this boot of the workspace.
 
-        If the boot is new to the chat and its context is stored already, the chat captures that context.
+        If the boot is new for the chat, and its context is already stored, the chat captures it.
         """
         try:
             async with self._parts.pool.acquire() as conn:
@@ -117,9 +114,9 @@ class StoreWorkspaceDirectory:
                 )
                 snapshot = await context.find_snapshot(conn, location.id) if is_new else None
                 if snapshot is not None and snapshot.generation == location.generation:
-                    pinned = await context.pin(conn, chat_id)
-                    if pinned is not None:
-                        self._parts.publisher.publish([hint_of(pinned)])
+                    captured = await context.capture(conn, chat_id)
+                    if captured is not None:
+                        self._parts.publisher.publish([hint_of(captured)])
         except (*DATABASE_ERRORS, ChatNotFound) as error:
             log.warning("workspace_use_not_noted", workspace_id=location.id, chat_id=chat_id, error=str(error))
 
@@ -129,7 +126,7 @@ class StoreWorkspaceDirectory:
             await asyncio.wait(self._marking)
 
     def cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
-        """Mark a workspace whose agent broke the protocol, in the background."""
+        """Start a task that marks a workspace whose agent broke the protocol."""
         task = asyncio.create_task(self._mark(workspace_id, generation, reason), name=f"cut-off:{workspace_id}")
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)
@@ -138,7 +135,7 @@ class StoreWorkspaceDirectory:
         try:
             await self._parts.cut_off(workspace_id, generation, reason)
         except DATABASE_ERRORS as error:
-            # This replica has stopped talking to the agent anyway; other replicas detect the violation themselves.
+            # This replica sends no further requests anyway. Other replicas detect the violation themselves.
             log.warning("workspace_not_marked", workspace_id=workspace_id, error=str(error))
 
     def _location(self, row: Workspace, operation: str | None, reach: Reach) -> WorkspaceLocation:
@@ -161,7 +158,7 @@ class StoreWorkspaceDirectory:
 
 
 async def find_reachable(directory: StoreWorkspaceDirectory, chat_id: ChatId) -> WorkspaceLocation:
-    """Return the location of the chat's workspace, or raise `NotWatchable` with the reason."""
+    """Return the location of the chat's workspace. Raise `NotWatchable` if it is not running or not reachable."""
     try:
         workspace_id = await directory.find_binding(chat_id)
     except Unreadable as error:
@@ -172,15 +169,15 @@ async def find_reachable(directory: StoreWorkspaceDirectory, chat_id: ChatId) ->
 
 
 async def require_reachable(directory: StoreWorkspaceDirectory, workspace_id: UUID) -> WorkspaceLocation:
-    """Return the location of the workspace, or raise `NotWatchable` with the reason."""
+    """Return the location of the workspace. Raise `NotWatchable` if it is not running or not reachable."""
     try:
         location = await directory.find(workspace_id)
     except Unreadable as error:
         raise _not_readable(error) from error
     if location is None or location.status == Status.DELETED:
-        raise NotWatchable("no_workspace", "There is no workspace any more.")
+        raise NotWatchable("no_workspace", "This workspace does not exist any more.")
     if location.status != Status.RUNNING:
-        raise NotWatchable("workspace_not_running", f"The workspace {location.name} does not run. Start it first.")
+        raise NotWatchable("workspace_not_running", f"The workspace {location.name} is not running. Start it first.")
     if not location.is_reachable:
         message = f"The workspace {location.name} is on another machine, which this server cannot reach."
         raise NotWatchable("agent_unreachable", message)

@@ -1,4 +1,4 @@
-"""Driver specs, built from a workspace's row: tokens opened, templates unpacked, parameters filled in."""
+"""The specs for drivers, built from the row of a workspace: its token, its template and its parameters."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ TOKEN_BYTES = 32
 
 
 class Specs:
-    """Builds specs. `keys_dir` holds the private keys that ssh templates name; `shared_folders` are what templates may
-    bind.
-    """
+    """Builds specs. `keys_dir` holds the private keys of ssh templates. Templates may bind `shared_folders`."""
 
     def __init__(
         self, ring: KeyRing | None, *, keys_dir: Path | None = None, shared_folders: Sequence[str] = ()
@@ -40,21 +38,19 @@ class Specs:
         self._shared_folders = shared_folders
 
     def check_ring(self) -> None:
-        """Raise without a key ring: no token could be stored, so no workspace could be started."""
+        """Raise `KeysMissing` without a key ring. Tokens could not be stored, so workspaces cannot start."""
         if self._ring is None:
             raise KeysMissing
 
     def fresh_token(self, workspace_id: UUID) -> str:
-        """Return a new token, sealed for the row."""
+        """Return a new token, encrypted for the row."""
         if self._ring is None:
             raise KeysMissing
         token = secrets.token_urlsafe(TOKEN_BYTES)
         return self._ring.seal(token, table=workspaces.TABLE, row_id=str(workspace_id), column=workspaces.TOKEN_COLUMN)
 
     def open_token(self, workspace: Workspace) -> str:
-        """Return the token of the row. If there is none that can be opened, return an empty one, which no agent
-        accepts.
-        """
+        """Return the token of the row; an empty text, which no agent accepts, if it cannot be decrypted."""
         if self._ring is None or workspace.token_enc is None:
             return ""
         opened = self._ring.open(
@@ -68,7 +64,7 @@ class Specs:
     def seal_secrets(
         self, workspace_id: UUID, secrets: Mapping[str, Value], *, table: str = workspaces.TABLE
     ) -> str | None:
-        """Seal secret parameters for the row of the workspace or of its operation; return None for none."""
+        """Encrypt secret parameters for the row of the workspace or of its operation. Return None if there are none."""
         if not secrets:
             return None
         if self._ring is None:
@@ -84,8 +80,9 @@ class Specs:
         *,
         table: str = workspaces.TABLE,
     ) -> dict[str, Value]:
-        """Return the stored parameters with secrets in place of their masks. A secret that cannot be opened is left
-        out.
+        """Return the stored parameters, with secrets in place of their masks.
+
+        Raise `DriverError` if the secrets cannot be decrypted.
         """
         opened: dict[str, Value] = dict(parameters)
         if secrets_enc is None:
@@ -98,15 +95,15 @@ class Specs:
         if found is None:
             raise DriverError(
                 "invalid_workspace",
-                "The secret parameters of this workspace cannot be opened with the server's keys. Enter them again, or "
-                "tell an administrator.",
+                "The server's keys cannot decrypt the secret parameters of this workspace. Enter them again, or tell "
+                "an administrator.",
             )
         return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])
 
     async def seal_clear_parameters(self, conn: Connection) -> int:
-        """Seal credentials that an older version stored unsealed; return how many workspaces had some."""
+        """Encrypt credentials that an older version stored in clear text. Return how many workspaces had some."""
         sealed = 0
-        for workspace in await workspaces.list_clear_parameters(conn):
+        for workspace in await workspaces.list_unsealed_parameters(conn):
             shown = {name: parameter_values.masked(value) for name, value in workspace.parameters.items()}
             secrets = {name: value for name, value in workspace.parameters.items() if shown[name] != value}
             if (secrets_enc := self.seal_secrets(workspace.id, secrets)) is not None:
@@ -115,7 +112,7 @@ class Specs:
         return sealed
 
     def find_parameters(self, workspace: Workspace) -> dict[str, Value]:
-        """Return the stored parameters for another start. A secret that cannot be opened has to be supplied again."""
+        """Return the stored parameters for another start, without secrets that cannot be decrypted."""
         try:
             return self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc)
         except DriverError:
@@ -123,8 +120,8 @@ class Specs:
                 name: value for name, value in workspace.parameters.items() if parameter_values.MASK not in str(value)
             }
 
-    async def plain(self, conn: Connection, workspace: Workspace) -> WorkspaceSpec:
-        """Return the spec for stopping, deleting, probing and connecting."""
+    async def for_access(self, conn: Connection, workspace: Workspace) -> WorkspaceSpec:
+        """Return the spec for every action except a start."""
         manifest = await self._manifest(conn, workspace) if workspace.driver == "ssh" else None
         return WorkspaceSpec(
             id=str(workspace.id),
@@ -134,30 +131,24 @@ class Specs:
             ssh=self._ssh(manifest),
         )
 
-    def local(self, workspace: Workspace) -> WorkspaceSpec:
-        """Return the same spec as `plain`, for drivers that need only the row."""
-        return WorkspaceSpec(
-            id=str(workspace.id),
-            generation=workspace.generation,
-            token=self.open_token(workspace),
-            name=workspace.name,
-        )
+    async def for_start(self, conn: Connection, workspace: Workspace, operation: Operation) -> WorkspaceSpec:
+        """Return the spec for a start.
 
-    async def whole(self, conn: Connection, workspace: Workspace, operation: Operation) -> WorkspaceSpec:
-        """Return the spec for a start. Raise `DriverError` when the template is gone or binds a folder that is no
-        longer shared.
+        Raise `DriverError` if the template was deleted, or binds a folder that is not shared.
         """
         manifest = await self._manifest(conn, workspace)
         archive = await stored.load_archive(conn, workspace.template or "", workspace.template_revision or "")
         if manifest is None or archive is None:
-            raise DriverError("invalid_workspace", "The template of this workspace is gone. Make a new workspace.")
+            raise DriverError(
+                "invalid_workspace", "The template of this workspace was deleted. Create a new workspace."
+            )
         files = templates.read_archive(archive)
         chosen = {
             **self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc),
             **self.open_parameters(workspace.id, operation.parameters, operation.secrets_enc, table=operations.TABLE),
         }
-        environment, handed = parameters.given_to_scripts(manifest, chosen)
-        sandbox = parameters.bound_sandbox(manifest.sandbox, chosen)
+        environment, handed = parameters.script_values(manifest, chosen)
+        sandbox = parameters.fill_sandbox(manifest.sandbox, chosen)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if (problem := problem_of(path, self._shared_folders)) is not None:
                 raise DriverError("invalid_workspace", f"The template {workspace.template} cannot be used. {problem}")
@@ -166,7 +157,7 @@ class Specs:
             generation=workspace.generation,
             token=self.open_token(workspace),
             name=workspace.name,
-            directory=parameters.bound(manifest.directory, chosen) or "~",
+            directory=parameters.fill_path(manifest.directory, chosen) or "~",
             env=manifest.env,
             parameters=environment,
             secrets=handed,
@@ -180,7 +171,7 @@ class Specs:
         )
 
     async def shutdown_seconds(self, conn: Connection, workspace: Workspace) -> float:
-        """Return how long the shutdown script may take. Without a script the agent ends immediately."""
+        """Return the time limit of the shutdown script."""
         manifest = await self._manifest(conn, workspace)
         if manifest is None or manifest.shutdown is None:
             return manifests.SHUTDOWN_SECONDS
@@ -193,14 +184,14 @@ class Specs:
     def _ssh(self, manifest: Manifest | None) -> Ssh | None:
         if manifest is None or manifest.ssh is None:
             return None
-        place = manifest.ssh
+        address = manifest.ssh
         return Ssh(
-            host=place.host,
-            known_hosts=place.known_hosts,
-            user=place.user,
-            port=place.port,
-            jump=place.jump,
-            identity=self._identity(place.identity) if place.identity is not None else None,
+            host=address.host,
+            known_hosts=address.known_hosts,
+            user=address.user,
+            port=address.port,
+            jump=address.jump,
+            identity=self._identity(address.identity) if address.identity is not None else None,
         )
 
     def _identity(self, name: str) -> str:
@@ -210,4 +201,4 @@ class Specs:
                 return path.read_text()
         except (OSError, ValueError):
             pass
-        raise DriverError("ssh_auth", f"There is no key {name} for ssh on this server. An administrator has to add it.")
+        raise DriverError("ssh_auth", f"This server has no ssh key {name}. An administrator has to add it.")

@@ -1,12 +1,12 @@
-"""Errors between the server and a workspace.
+"""The errors of requests to workspaces.
 
 WorkspaceError
-├── AgentError          the agent refused: status, code and a message that a model can act on
-├── AgentUnreachable    no response: nothing listens, the connection broke, or it took too long
-│   └── AgentCutOff     the agent broke the protocol; it is ignored until its workspace is started again
-├── NoConnection        a turn cannot have a connection; `situation` is the reason, the message what to do about it
-├── NotWatchable        there is no workspace to look into now; `code` is the reason
-└── TooManyWatches      the workspace is watched by as many clients as the agent supports
+├── AgentError          the agent refused the request, with a status, a code and a message for the model
+├── AgentUnreachable    the agent did not respond: no listener, a broken connection, or a timeout
+│   └── AgentCutOff     the agent broke the protocol, and is ignored until its workspace is started again
+├── NoConnection        a turn has no connection; `situation` is the reason, and the message says what to do
+├── NotWatchable        the workspace is not running or not reachable; `code` is the reason
+└── TooManyWatches      the workspace has the maximum number of watches
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rookery.workspaces.agent_messages import FieldProblem
 
 
 class WorkspaceError(Exception):
-    """Base class. The message is text for a model or a user."""
+    """The base class. The message is for the model or the user."""
 
 
 class AgentError(WorkspaceError):
-    """Raised for a refusal by the agent."""
+    """Raised when the agent refuses a request."""
 
     def __init__(self, status: int, code: str, message: str, fields: Sequence[FieldProblem] = ()) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class AgentError(WorkspaceError):
 
 
 class AgentUnreachable(WorkspaceError):
-    """Raised when the agent did not respond. With `timed_out` it may still be working on the request."""
+    """Raised when the agent does not respond. With `timed_out` it may still execute the request."""
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class AgentUnreachable(WorkspaceError):
 
 
 class AgentCutOff(AgentUnreachable):
-    """`reason` is a clause about the workspace: "its agent sent ..."."""
+    """Raised when the agent was cut off. `reason` is a clause such as "its agent sent ..."."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(cut_off_sentence(reason))
@@ -49,11 +49,11 @@ class AgentCutOff(AgentUnreachable):
 
 
 def cut_off_sentence(reason: str) -> str:
-    return f"The server cut this workspace off, because {reason}. Stop it and start it again; its files are kept."
+    return f"The server cut off this workspace, because {reason}. Stop it and start it again; its files are kept."
 
 
 class Situation(StrEnum):
-    """Reasons why a turn has no connection."""
+    """The reasons why a turn has no connection."""
 
     NONE = "none"
     NONE_IN_CHILD = "none_in_child"
@@ -78,7 +78,7 @@ class NoConnection(WorkspaceError):
 
 
 class NotWatchable(WorkspaceError):
-    """`code` is no_workspace, workspace_not_running or agent_unreachable."""
+    """Raised when no workspace can be watched. `code` is no_workspace, workspace_not_running or agent_unreachable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,23 +1,24 @@
-"""The state of a chat's git repositories, read from its workspace.
-
-A scan returns None when the workspace does not respond; a live watch raises the reason.
-"""
+"""The git repositories of a chat: scans and live watches of their state, through the workspace agent."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from uuid import UUID
 
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
-from rookery.runtime.clock import DeadlineExceeded
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.store.authorized.store import Store
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.workspaces.workspaces import Status
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import GitMessage, Repository
-from rookery.workspaces.connection import Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Unreadable
 from rookery.workspaces.directory import StoreWorkspaceDirectory, find_reachable
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
@@ -26,9 +27,9 @@ from rookery.workspaces.services import WorkspaceServices
 log = get_logger("workspaces.git")
 
 SCAN_SECONDS = 10.0
-# Per workspace and replica. Each watch holds a connection to the agent, and tools need connections too.
+# The limit per workspace and replica. Each watch holds a connection to the agent, and tools need connections too.
 MAX_WATCHES = 16
-# The range of the database columns; an agent may send any number.
+# The maximum of the database columns. An agent may send any number.
 _MAX_COUNT = 2**31 - 1
 
 
@@ -39,9 +40,7 @@ class ChatGit:
         self._watches: Counter[UUID] = Counter()
 
     async def scan(self, chat_id: ChatId) -> tuple[Repository, ...] | None:
-        """Return the current repositories of the chat's workspace; None unless it is running, reachable and
-        responding.
-        """
+        """Return the current state of the chat's repositories; None if the workspace does not respond."""
         try:
             workspace_id = await self._directory.find_binding(chat_id)
             location = await self._directory.find(workspace_id) if workspace_id is not None else None
@@ -54,8 +53,9 @@ class ChatGit:
             return None
 
     async def watch(self, chat_id: ChatId) -> GitWatch:
-        """Watch the repositories; the first report is read already. Raise `NotWatchable` when no workspace can be
-        asked.
+        """Start a watch of the chat's repositories, and wait for the first report.
+
+        Raise `NotWatchable` if the workspace does not respond.
         """
         location = await find_reachable(self._directory, chat_id)
         if self._watches[location.id] >= MAX_WATCHES:
@@ -86,20 +86,11 @@ class ChatGit:
             del self._watches[workspace_id]
 
     def status(self, repository: Repository) -> DiffStatus:
-        """Convert a repository to the form stored for lists and badges."""
-        return DiffStatus(
-            repository.root,
-            repository.branch,
-            repository.remote_origin,
-            min(repository.additions, _MAX_COUNT),
-            min(repository.deletions, _MAX_COUNT),
-            min(repository.changed_files, _MAX_COUNT),
-            self._parts.clock.now(),
-        )
+        return _diff_status(repository, now=self._parts.clock.now())
 
 
 class GitWatch:
-    """One report stream of an agent. `first` is the initial state of the repositories; `close` ends the stream."""
+    """A live watch. `first` is the initial state of the repositories, and `messages` are the changes."""
 
     def __init__(
         self,
@@ -119,19 +110,42 @@ class GitWatch:
         self._is_closed = False
 
     async def is_bound(self) -> bool:
-        """Return whether this is still the workspace of the chat."""
+        """Return whether the chat is still bound to the watched workspace."""
         return await self._git.is_bound(self._chat_id, self._workspace_id)
 
     async def scan(self) -> None:
-        """Ask the agent to scan now; the result arrives in `messages`."""
+        """Make the agent scan now. The result arrives in `messages`."""
         await self._agent.scan_git(self._chat_id, seconds=SCAN_SECONDS)
 
     def status(self, repository: Repository) -> DiffStatus:
         return self._git.status(repository)
 
     async def close(self) -> None:
-        """Close the stream. Repeated calls have no effect."""
+        """End the watch. Repeated calls have no effect."""
         if not self._is_closed:
             self._is_closed = True
             self._git._release(self._workspace_id)
             await self.messages.aclose()
+
+
+async def store_diffs(chat: Chat, workspace: ChatWorkspace, store: Store, *, clock: Clock) -> None:
+    """Scan the repositories of a chat and store their status, which lists and badges show. Errors are raised."""
+    conn = await workspace.conn()
+    message = await conn.scan_git(chat.id, seconds=SCAN_SECONDS)
+    now = clock.now()
+    found = [_diff_status(each, now=now) for each in message.repositories if not each.removed]
+    removed = [each.root for each in message.repositories if each.removed]
+    await store.as_actor(OwnerActor(chat.owner_id)).contexts.write_diffs(chat.id, found, removed)
+
+
+def _diff_status(repository: Repository, *, now: datetime) -> DiffStatus:
+    """Convert a repository to the form stored for lists and badges."""
+    return DiffStatus(
+        repository.root,
+        repository.branch,
+        repository.remote_origin,
+        min(repository.additions, _MAX_COUNT),
+        min(repository.deletions, _MAX_COUNT),
+        min(repository.changed_files, _MAX_COUNT),
+        now,
+    )

@@ -1,8 +1,8 @@
-"""The isolation check: tries, on this machine, everything a workspace must not be able to do.
+"""The isolation check: starts two workspaces on this machine and tries to break out of one of them.
 
-It lets an operator verify isolation instead of trusting it. Two workspaces are started as chats start them. One of them
-runs a program that tries to reach the server, its files and the other workspace; each attempt is one finding. Both are
-deleted in the end.
+Operators run it to verify the isolation of workspaces. A program in the first workspace tries to reach the ports of the
+server, its files and the other workspace. The result of each boundary is a finding. Both workspaces are deleted at the
+end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHECK_SECONDS = 60.0
 _GENERATION = 1
 _MCP = {"mcpServers": {"doctor": {"command": "touch", "args": ["/home/agent/started-by-mcp"]}}}
 
-# Runs inside the workspace and prints each attempt that succeeded with what it got. The output is treated as data only.
+# The program in the workspace. It prints the attempts that succeeded. Its output is untrusted.
 _ATTEMPTS = """
 import base64, json, os, socket, sys
 wanted = json.loads(base64.b64decode(sys.argv[1]))
@@ -45,11 +45,11 @@ for host, port in wanted["addresses"]:
     except OSError:
         pass
     try:
-        door = socket.create_connection(("127.0.0.1", wanted["door"]), 1)
-        door.settimeout(5)
+        proxy = socket.create_connection(("127.0.0.1", wanted["proxy_port"]), 1)
+        proxy.settimeout(5)
         name = f"[{host}]" if ":" in host else host
-        door.sendall(f"CONNECT {name}:{port} HTTP/1.1\\r\\nHost: {name}:{port}\\r\\n\\r\\n".encode())
-        if b" 200" in door.recv(4096).split(b"\\r\\n")[0]:
+        proxy.sendall(f"CONNECT {name}:{port} HTTP/1.1\\r\\nHost: {name}:{port}\\r\\n\\r\\n".encode())
+        if b" 200" in proxy.recv(4096).split(b"\\r\\n")[0]:
             reached.append(f"{host}:{port} by the proxy")
     except OSError:
         pass
@@ -74,22 +74,22 @@ print(json.dumps({
     "mcp_started": os.path.exists(os.path.expanduser("~/started-by-mcp")),
 }))
 """
-# Linux numbers; Python does not define all of them on every platform.
+# The numbers of Linux. Python does not define all of them.
 _FAMILIES = {"vsock": 40, "packet": 17, "alg": 38, "bluetooth": 31}
-_DOOR = 3128
-# An isolated workspace sees the agent, the shell and the testing program.
+_PROXY_PORT = 3128
+# The maximum in an isolated workspace: the agent, the shell, this program, and a margin.
 _OWN_PROCESSES = 6
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result for one boundary. `is_held` is None when it could not be tested."""
+    """The result for one boundary. `is_held` is None if it could not be tested."""
 
     subject: str
     is_held: bool | None
     detail: str
 
 
-class _Tried(msgspec.Struct, frozen=True):
+class _Attempts(msgspec.Struct, frozen=True):
     reached: list[str]
     seen: list[str]
     opened: list[str]
@@ -98,9 +98,7 @@ class _Tried(msgspec.Struct, frozen=True):
 
 
 class IsolationCheck:
-    """Runs the check. `config` states what must be hidden and where the server listens; the workspaces are those of
-    `driver`.
-    """
+    """Runs the check with workspaces of `driver`. `config` has the hidden paths and the ports of the server."""
 
     def __init__(
         self,
@@ -116,7 +114,7 @@ class IsolationCheck:
         self._sandbox = sandbox
 
     async def run(self) -> list[Finding]:
-        """Run all attempts. Errors of starting a workspace are raised."""
+        """Run the check and return its findings. Raise `DriverError` if a workspace does not start."""
         async with (
             asyncio.timeout(CHECK_SECONDS),
             self._started() as first,
@@ -124,14 +122,14 @@ class IsolationCheck:
             _listener() as listener,
         ):
             await self._prepare(first, other)
-            tried = await self._try(first, other, listener)
+            attempts = await self._run_attempts(first, other, listener)
             return [
-                _reach(tried, listener),
-                self._files(tried),
-                self._apart(tried, first, other),
-                _families(tried),
-                _servers(tried),
-                self._folders(),
+                _server_ports(attempts, listener),
+                self._hidden_files(attempts),
+                self._other_workspaces(attempts, first, other),
+                _socket_families(attempts),
+                _mcp_servers(attempts),
+                self._shared_folder_rules(),
             ]
 
     @contextlib.asynccontextmanager
@@ -158,7 +156,7 @@ class IsolationCheck:
             await http.close()
 
     async def _prepare(self, first: WorkspaceSpec, other: WorkspaceSpec) -> None:
-        """Put a secret into the other workspace, and into this one a project that wants to start a program."""
+        """Write a private file to the other workspace, and a `.mcp.json` that starts a program to the first one."""
         async with self._connected(other) as agent:
             health = await agent.health()
             await agent.write_file(f"{health.home}/private.txt", b"private\n")
@@ -167,12 +165,12 @@ class IsolationCheck:
             await agent.write_file(f"{health.home}/.mcp.json", json.dumps(_MCP).encode())
             await agent.context(wait=2.0)
 
-    async def _try(self, first: WorkspaceSpec, other: WorkspaceSpec, listener: _Listener) -> _Tried:
+    async def _run_attempts(self, first: WorkspaceSpec, other: WorkspaceSpec, listener: _Listener) -> _Attempts:
         wanted = {
             "addresses": [
                 [host, port] for host in _own_addresses() for port in (listener.port, *self._config.own_ports)
             ],
-            "door": _DOOR,
+            "proxy_port": _PROXY_PORT,
             "paths": [*self._config.all_hidden, str(Layout.of(self._config.data_dir, other.id).home)],
             "families": _FAMILIES,
         }
@@ -185,28 +183,28 @@ class IsolationCheck:
             started = await agent.start_process(StartProcess(command=command))
             output = await agent.process_output(started.id, wait=CHECK_SECONDS)
         try:
-            return msgspec.json.decode(output.output.strip().rpartition("\n")[2], type=_Tried)
+            return msgspec.json.decode(output.output.strip().rpartition("\n")[2], type=_Attempts)
         except msgspec.MsgspecError:
-            raise WorkspaceError(f"The attempts could not be made: {output.output.strip()[-300:]}") from None
+            raise WorkspaceError(f"The program of the check failed: {output.output.strip()[-300:]}") from None
 
-    def _files(self, tried: _Tried) -> Finding:
+    def _hidden_files(self, attempts: _Attempts) -> Finding:
         hidden = self._config.all_hidden
-        if tried.seen:
-            return Finding("hidden files", False, f"a workspace reads {', '.join(tried.seen)}")
+        if attempts.seen:
+            return Finding("hidden files", False, f"a workspace reads {', '.join(attempts.seen)}")
         return Finding("hidden files", True, f"a workspace reads none of {len(hidden)} files and folders of the server")
 
-    def _apart(self, tried: _Tried, first: WorkspaceSpec, other: WorkspaceSpec) -> Finding:
+    def _other_workspaces(self, attempts: _Attempts, first: WorkspaceSpec, other: WorkspaceSpec) -> Finding:
         users = [os.stat(Layout.of(self._config.data_dir, each.id).home).st_uid for each in (first, other)]
-        if tried.processes > _OWN_PROCESSES:
-            return Finding("other workspaces", False, f"a workspace sees {tried.processes} processes")
+        if attempts.processes > _OWN_PROCESSES:
+            return Finding("other workspaces", False, f"a workspace sees {attempts.processes} processes")
         if users[0] == users[1]:
-            # An unprivileged server cannot run workspaces as other users.
+            # Only root can run workspaces as different users.
             is_held = None if os.geteuid() == 0 else True
             shared = f"they share the user {users[0]}, and with it the kernel's limits for one user"
             return Finding("other workspaces", is_held, f"a workspace sees no other; {shared}")
         return Finding("other workspaces", True, "a workspace sees no other, and each has a user of its own")
 
-    def _folders(self) -> Finding:
+    def _shared_folder_rules(self) -> Finding:
         shared = self._shared_folders
         wrong = [path for path in ("/", "/etc", str(self._config.data_dir)) if problem_of(path, shared) is None]
         if wrong:
@@ -216,7 +214,7 @@ class IsolationCheck:
 
 
 class _Listener:
-    """A listener on this machine that no workspace may reach. `accepted` counts connections."""
+    """A listener on this machine that no workspace may reach. `accepted` counts its connections."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.port: int = listening.getsockname()[1]
@@ -239,27 +237,27 @@ async def _listener() -> AsyncIterator[_Listener]:
         server.close()
 
 
-def _reach(tried: _Tried, listener: _Listener) -> Finding:
-    if tried.reached or listener.accepted:
-        where = ", ".join(tried.reached[:3]) or f"port {listener.port}"
+def _server_ports(attempts: _Attempts, listener: _Listener) -> Finding:
+    if attempts.reached or listener.accepted:
+        where = ", ".join(attempts.reached[:3]) or f"port {listener.port}"
         return Finding("server ports", False, f"a workspace reaches {where}")
     return Finding("server ports", True, "a workspace reaches no port of this machine, also not by the proxy")
 
 
-def _families(tried: _Tried) -> Finding:
-    if tried.opened:
-        return Finding("socket families", False, f"a workspace opens sockets of {', '.join(tried.opened)}")
+def _socket_families(attempts: _Attempts) -> Finding:
+    if attempts.opened:
+        return Finding("socket families", False, f"a workspace opens sockets of {', '.join(attempts.opened)}")
     return Finding("socket families", True, f"refused: {', '.join(_FAMILIES)}")
 
 
-def _servers(tried: _Tried) -> Finding:
-    if tried.mcp_started:
-        return Finding("MCP servers", False, "one was started without approval")
+def _mcp_servers(attempts: _Attempts) -> Finding:
+    if attempts.mcp_started:
+        return Finding("MCP servers", False, "one was started without the consent of its owner")
     return Finding("MCP servers", True, "none is started before its owner agrees")
 
 
 def _own_addresses() -> list[str]:
-    """Return loopback and the addresses other machines use for this one."""
+    """Return the loopback addresses and the network addresses of this machine."""
     found = ["127.0.0.1", "::1"]
     with contextlib.suppress(OSError):
         found += sorted({str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)})
@@ -267,4 +265,4 @@ def _own_addresses() -> list[str]:
 
 
 def _quiet(line: str) -> None:
-    """Discard log lines of starts; only the findings are reported."""
+    """Discard the log lines of a start."""

@@ -1,7 +1,7 @@
-"""The manifest of a template, `template.toml`, read strictly and in one pass.
+"""The manifest of a template (`template.toml`), and its strict parser.
 
-Unknown keys are refused with their path, because a mistyped limit would be no limit. All problems are reported
-together. The database stores the result as JSON.
+Unknown keys are errors, because a mistyped limit would have no effect. All problems are reported together. The database
+stores the manifest as JSON.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MAX_PARAMETERS = 50
 STARTUP_SECONDS, SHUTDOWN_SECONDS = 600.0, 60.0
 MAX_SCRIPT_SECONDS = 3600.0
 
-SSH_HOST = "all that the other machine reaches"
+SSH_HOST = "the network of the other machine"
 
 DriverName: TypeAlias = Literal["local", "ssh"]
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A parameter of a template. `ephemeral` values are supplied at every start and never stored.
+    """A parameter of a template. `ephemeral` values are given at every start and not stored.
 
-    Values of the type `secret` are sealed, never shown, and passed to the startup script through a file descriptor.
+    Values of the type `secret` are stored encrypted and never shown. The startup script reads them from a descriptor.
     """
 
     name: str
@@ -58,15 +58,15 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: dict[str, Value] = {}
 
 
-class ScriptPlace(msgspec.Struct, frozen=True):
-    """A script of the template, by its name in the folder."""
+class ScriptRef(msgspec.Struct, frozen=True):
+    """A reference to a script file of the template."""
 
     script: str
     timeout_s: float
 
 
-class SshPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The address of the ssh host. `identity` names a secret of the server; the key itself is never in a template."""
+class SshAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ssh host of a template. `identity` is the name of a key on the server, not the key itself."""
 
     host: str
     known_hosts: str
@@ -77,7 +77,7 @@ class SshPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A template as its folder describes it. Durations are seconds; 0 means never."""
+    """The manifest of a template. Durations are in seconds. An idle time of 0 means never."""
 
     name: str
     display_name: str = ""
@@ -88,11 +88,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     update_on_start: bool = True
     idle_stop_after_s: float = 0
     env: dict[str, str] = {}
-    startup: ScriptPlace | None = None
-    shutdown: ScriptPlace | None = None
+    startup: ScriptRef | None = None
+    shutdown: ScriptRef | None = None
     sandbox: Sandbox = Sandbox()
     limits: Limits = Limits()
-    ssh: SshPlace | None = None
+    ssh: SshAddress | None = None
     context_sources: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     presets: tuple[Preset, ...] = ()
@@ -109,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def decode(stored: Mapping[str, Any]) -> Manifest:
-    """Decode the stored JSON of a manifest."""
+    """Decode a manifest from its stored JSON."""
     return msgspec.convert(network_levels.with_new_names(stored), Manifest)
 
 
@@ -118,23 +118,23 @@ def encode(manifest: Manifest) -> str:
 
 
 def parse(text: str, *, files: Collection[str] = ()) -> Manifest:
-    """Read `template.toml`. `files` are the names in the folder, for references from the manifest.
+    """Parse `template.toml`. `files` are the names of all files of the template.
 
-    Raises `TemplateInvalid` with every problem.
+    Raise `TemplateInvalid` with all problems.
     """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TemplateInvalid([Problem("template.toml", f"This is not valid TOML: {error}.")]) from None
-    reading = _Reading(files)
-    made = reading.manifest(_Table(document, "", reading.problems))
-    if reading.problems or made is None:
-        raise TemplateInvalid(reading.problems)
+    reader = _ManifestReader(files)
+    made = reader.manifest(_Table(document, "", reader.problems))
+    if reader.problems or made is None:
+        raise TemplateInvalid(reader.problems)
     return made
 
 
 class _Table:
-    """A table of the document. Keys that are never read are reported as unknown when it is done."""
+    """A table of the document. `done` reports all keys that were not read as unknown."""
 
     def __init__(self, raw: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
         self.raw = raw
@@ -142,14 +142,14 @@ class _Table:
         self.problems = problems
         self._known: set[str] = set()
 
-    def place(self, key: str) -> str:
+    def key_path(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
     def wrong(self, key: str, detail: str) -> None:
-        self.problems.append(Problem(self.place(key), detail))
+        self.problems.append(Problem(self.key_path(key), detail))
 
     def take(self, key: str, check: Callable[[object], Any], default: Any) -> Any:
-        """Return the checked value of a key. `check` raises ValueError with a sentence."""
+        """Return the checked value of a key, or the default. `check` raises ValueError with a sentence."""
         self._known.add(key)
         if key not in self.raw:
             return default
@@ -168,11 +168,11 @@ class _Table:
 
     def table(self, key: str) -> _Table | None:
         found = self.take(key, manifest_checks.is_table, None)
-        return None if found is None else _Table(found, self.place(key), self.problems)
+        return None if found is None else _Table(found, self.key_path(key), self.problems)
 
     def tables(self, key: str) -> list[_Table]:
         found = self.take(key, manifest_checks.are_tables, [])
-        return [_Table(each, f"{self.place(key)}[{index}]", self.problems) for index, each in enumerate(found)]
+        return [_Table(each, f"{self.key_path(key)}[{index}]", self.problems) for index, each in enumerate(found)]
 
     def done(self) -> None:
         for key in self.raw:
@@ -180,7 +180,7 @@ class _Table:
                 self.wrong(key, f"There is no such key. Known here: {', '.join(sorted(self._known))}.")
 
 
-class _Reading:
+class _ManifestReader:
     def __init__(self, files: Collection[str]) -> None:
         self.files = files
         self.problems: list[Problem] = []
@@ -215,7 +215,7 @@ class _Reading:
         return None if self.problems else Manifest(name=name, **made)
 
     def _check_bound(self, path: str, field: str, parameters: tuple[Parameter, ...]) -> None:
-        name = manifest_checks.bound_parameter(path)
+        name = manifest_checks.path_parameter(path)
         if name is None:
             return
         found = next((each for each in parameters if each.name == name), None)
@@ -233,11 +233,11 @@ class _Reading:
             made[key] = table.take(key, manifest_checks.text(32_768), "")
         return made
 
-    def _script(self, top: _Table, key: str, seconds: float) -> ScriptPlace | None:
+    def _script(self, top: _Table, key: str, seconds: float) -> ScriptRef | None:
         usual = f"{key}.sh"
         table = top.table(key)
         if table is None:
-            return ScriptPlace(usual, seconds) if usual in self.files else None
+            return ScriptRef(usual, seconds) if usual in self.files else None
         script = table.take("script", manifest_checks.text(200), usual)
         timeout = table.take("timeout", manifest_checks.duration_seconds, seconds)
         table.done()
@@ -245,13 +245,13 @@ class _Reading:
             table.wrong("timeout", f"A script may take from 1 to {MAX_SCRIPT_SECONDS:.0f} seconds.")
         if script not in self.files:
             table.wrong("script", f"There is no file {script} in the template.")
-        return ScriptPlace(script, timeout)
+        return ScriptRef(script, timeout)
 
     def _sandbox(self, top: _Table, driver: DriverName) -> Sandbox:
         table = top.table("sandbox")
         before = len(self.problems)
         if driver == "ssh" and (table is None or "network" not in table.raw):
-            message = f'With the driver ssh, say what workspaces reach: "host" ({SSH_HOST}) or "none".'
+            message = f'The driver ssh requires a network: "host" ({SSH_HOST}) or "none".'
             self.problems.append(Problem("sandbox.network", message))
         if table is None:
             return Sandbox()
@@ -276,7 +276,7 @@ class _Reading:
             if "hosts" in table.raw:
                 table.wrong("hosts", 'This has no effect without network = "hosts".')
         elif not sandbox.hosts:
-            table.wrong("hosts", 'With network = "hosts", name at least one host; to reach nothing, say "none".')
+            table.wrong("hosts", 'network = "hosts" requires at least one host. For no network, use "none".')
 
     def _limits(self, top: _Table) -> Limits:
         table = top.table("limits")
@@ -291,11 +291,11 @@ class _Reading:
         table.done()
         return made
 
-    def _ssh(self, top: _Table, driver: DriverName) -> SshPlace | None:
+    def _ssh(self, top: _Table, driver: DriverName) -> SshAddress | None:
         table = top.table("ssh")
         if table is None:
             if driver == "ssh":
-                top.wrong("ssh", "A template of the ssh driver needs this table, with host and known_hosts.")
+                top.wrong("ssh", "The driver ssh requires this table, with host and known_hosts.")
             return None
         if driver != "ssh":
             top.wrong("ssh", 'This has no effect without driver = "ssh".')
@@ -308,7 +308,7 @@ class _Reading:
             "identity": table.take("identity", manifest_checks.secret_name, None),
         }
         table.done()
-        return None if self.problems else SshPlace(**made)
+        return None if self.problems else SshAddress(**made)
 
     def _context(self, top: _Table) -> tuple[str, ...]:
         table = top.table("context")
@@ -323,7 +323,7 @@ class _Reading:
         made = [found for each in tables if (found := self._parameter(each)) is not None]
         if len(tables) > MAX_PARAMETERS:
             top.wrong("parameters", f"At most {MAX_PARAMETERS} parameters.")
-        # Case-insensitive: users would confuse names that differ only in case.
+        # Names are compared without case, because users would confuse them.
         seen: set[str] = set()
         for table, each in zip(tables, made, strict=False):
             if each.name.lower() in seen:
@@ -356,9 +356,9 @@ class _Reading:
         table.done()
         for key in ("default", "options"):
             if kind == "secret" and key in table.raw:
-                table.wrong(key, "A secret has none: every user can read a template.")
+                table.wrong(key, "A secret cannot have this, because every user can read a template.")
         if made.default is not None and parameter_values.without_credentials(made.default) != made.default:
-            table.wrong("default", "This URL has credentials in it, and every user can read a template.")
+            table.wrong("default", "This URL contains credentials, and every user can read a template.")
         if made.regex is not None and kind not in ("string", "list(string)", "secret"):
             table.wrong("regex", f"This has no meaning for the type {kind}.")
         for key in ("min", "max"):
@@ -368,7 +368,7 @@ class _Reading:
             table.wrong("max", "This is less than min.")
         if len(self.problems) == before and made.default is not None:
             self.problems += [
-                Problem(table.place("default"), each) for each in parameter_values.check(made.default, made)
+                Problem(table.key_path("default"), each) for each in parameter_values.check(made.default, made)
             ]
         return made if name else None
 
@@ -411,5 +411,5 @@ def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[s
         value = table.take(key, lambda raw, known=known: parameter_values.convert(raw, known.type), None)  # type: ignore[misc]
         if value is not None:
             made[key] = value
-            table.problems += [Problem(table.place(key), each) for each in parameter_values.check(value, known)]
+            table.problems += [Problem(table.key_path(key), each) for each in parameter_values.check(value, known)]
     return made

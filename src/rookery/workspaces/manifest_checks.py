@@ -1,4 +1,4 @@
-"""Checks of single manifest values. Each check returns the value or raises ValueError with a sentence."""
+"""Checks of single values of a manifest. Each returns the value, or raises ValueError with a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def duration_seconds(raw: object) -> float:
-    """Parse `"2h"`, `"90s"`, `"1d"` or a whole number of seconds."""
+    """Parse a duration such as `"2h"`, `"90s"` or `"1d"`, or a whole number of seconds."""
     if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= 10**9:
         return float(raw)
     match = re.fullmatch(r"([0-9]{1,9})(s|m|h|d|)", raw) if isinstance(raw, str) else None
@@ -25,8 +25,8 @@ def duration_seconds(raw: object) -> float:
     return float(int(match[1]) * _UNITS.get(match[2], 1))
 
 
-def bound_parameter(path: str) -> str | None:
-    """Return the parameter that a path refers to: `$ROOKERY_PARAM_folder` is the value of `folder`."""
+def path_parameter(path: str) -> str | None:
+    """Return the name of the parameter in a path such as `$ROOKERY_PARAM_folder`; None for other paths."""
     name = path.removeprefix(f"${PARAMETER_PREFIX}")
     return name if name != path else None
 
@@ -55,7 +55,7 @@ def text(most: int) -> Callable[[object], str]:
 
 
 def word(raw: object) -> str:
-    """Check a command line word: it must not begin like an option nor contain spaces."""
+    """Check a word of a command line: it has no spaces and does not begin with a hyphen."""
     if not isinstance(raw, str) or not re.fullmatch(r"[A-Za-z0-9_.@:\[\]%~+-]{1,255}", raw) or raw.startswith("-"):
         raise ValueError("This must be one word of letters, digits and . _ - @ :, and not begin with a hyphen.")
     return raw
@@ -132,9 +132,9 @@ def regex(raw: object) -> str:
 
 
 def path(raw: object) -> str:
-    """Check a path: `~`, below it, absolute, or a parameter. `..` is refused, because its meaning depends on links."""
+    """Check a path: absolute, below `~`, or a parameter. `..` is refused, because links can change its meaning."""
     given = text(4096)(raw)
-    is_rooted = given == "~" or given.startswith(("~/", "/")) or bound_parameter(given) is not None
+    is_rooted = given == "~" or given.startswith(("~/", "/")) or path_parameter(given) is not None
     if not is_rooted or ".." in given.split("/"):
         raise ValueError("This must be ~, a path that begins with ~/ or /, without `..`, or $ROOKERY_PARAM_NAME.")
     return given
@@ -149,13 +149,13 @@ def bind(raw: object) -> str:
 
 def source(raw: object) -> str:
     given = path(raw)
-    if bound_parameter(given) is not None:
+    if path_parameter(given) is not None:
         raise ValueError("This must be a path that begins with ~ or /.")
     return given
 
 
 def host(raw: object) -> str:
-    """Check a host that workspaces may reach and return it in the form used for comparison."""
+    """Check a host rule and return it in canonical form."""
     return str(hosts.parse(text(300)(raw)))
 
 

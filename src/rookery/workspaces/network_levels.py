@@ -1,8 +1,8 @@
-"""The network levels of workspaces: their names in templates and settings, and their descriptions. Pure.
+"""The network levels of workspaces, as templates and settings name them. Pure.
 
-`none` is no network. `hosts` are the hosts that the template lists. `public` is every public host. Workspaces with one
-of these have their own network namespace, and a proxy of the server as the only exit. `host` is the network of the
-machine itself.
+`none` is no network. `hosts` allows the hosts that the template lists, and `public` all public hosts. Workspaces with
+these levels have their own network namespace, which only a proxy of the server connects to the network. `host` is the
+network of the machine.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 Network: TypeAlias = Literal["none", "hosts", "public", "host"]
-# In increasing order: settings cap the level that templates may request.
+# In increasing order. The settings limit the level that a template gets.
 NETWORKS: tuple[Network, ...] = get_args(Network)
 DEFAULT: Network = "public"
-# At these levels the server runs a proxy for the workspace.
+# Workspaces with these levels use the proxy of the server.
 BY_PROXY: tuple[Network, ...] = ("hosts", "public")
-# Former names. Templates, including stored ones, and settings may still use them.
+# Former names, which settings and stored templates may still use.
 OLD_NAMES: Mapping[str, Network] = {"proxy": "hosts", "full": "host"}
 
 WORDS: Mapping[Network, str] = {
@@ -28,7 +28,7 @@ WORDS: Mapping[Network, str] = {
 
 
 def read(raw: object) -> Network:
-    """Parse a level from user input. Raises ValueError with a sentence."""
+    """Parse a level. Raise ValueError with a sentence if it is invalid."""
     for network in NETWORKS:
         if raw == network:
             return network
@@ -38,12 +38,12 @@ def read(raw: object) -> Network:
 
 
 def lowered(asked: Network, most: Network) -> Network:
-    """Return the level that is granted for the requested one where `most` is the maximum."""
+    """Return the lower of the requested level and the maximum."""
     return min(asked, most, key=NETWORKS.index)
 
 
 def with_new_names(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored manifest with former level names replaced."""
+    """Return a stored manifest with the current name of its level."""
     sandbox = manifest.get("sandbox")
     if not isinstance(sandbox, Mapping) or sandbox.get("network") not in OLD_NAMES:
         return manifest

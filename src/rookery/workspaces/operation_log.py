@@ -1,4 +1,4 @@
-"""The log of a running operation: lines are collected, stored in batches, and announced to followers."""
+"""The log of a running operation: collects lines, stores them in batches, and publishes hints about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LINE_CHARS = 4096
 
 
 class OperationWriter:
-    """A driver's `Log`. `run` stores lines as they arrive; `close` stores the rest, so none are lost."""
+    """The `Log` of a driver. `run` stores lines as they arrive. `close` stores the remaining lines."""
 
     def __init__(self, parts: WorkspaceServices, workspace_id: UUID, operation_id: UUID) -> None:
         self._parts = parts
@@ -32,7 +32,7 @@ class OperationWriter:
         self._has_some.set()
 
     async def run(self) -> None:
-        """Store lines as they arrive, until canceled."""
+        """Store lines as they arrive, until the task is canceled."""
         while True:
             await self._has_some.wait()
             await self._parts.clock.sleep(FLUSH_SECONDS, "operation-log")
@@ -53,14 +53,14 @@ class OperationWriter:
                 is_stored = True
         finally:
             if not is_stored:
-                # They are tried again, at the latest at the end of the operation.
+                # The lines are stored by a later flush.
                 self._lines[:0] = lines
                 self._has_some.set()
         topic = workspaces.topic(self._workspace_id)
         self._parts.publish([MiscHint(topic=topic, data={"operation": str(self._operation_id), "log": True})])
 
     async def close(self, task: asyncio.Task[None]) -> None:
-        """End the task of `run` and store the rest."""
+        """Cancel the task of `run`, and store the remaining lines."""
         task.cancel()
         await asyncio.wait({task})
         await self.flush()

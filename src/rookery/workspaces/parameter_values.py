@@ -1,4 +1,4 @@
-"""Values of template parameters: their types, checks, and form in an environment."""
+"""The values of template parameters: types, checks, masks, and their form in an environment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)", "secret"]
 Value: TypeAlias = bool | int | float | str | list[str]
 TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)", "secret")
-MASK = "***"  # shown for a secret; sent back, it stands for the stored value
+MASK = "***"  # shown instead of a secret; a client that sends it back keeps the stored value
 MAX_TEXT_BYTES = 32_768
 MAX_ITEMS = 200
 _BOOLEANS = {"true": True, "false": False}
 
 
 class Rules(Protocol):
-    """The rules of a parameter for its values."""
+    """The properties of a parameter that its values must satisfy."""
 
     @property
     def type(self) -> ParameterType: ...
@@ -35,12 +35,12 @@ class Rules(Protocol):
 
 
 def item_type(kind: ParameterType) -> ParameterType:
-    """Return the type of a parameter's options: for a list, the type of its items."""
+    """Return the type of a parameter's options. For a list, it is the type of the items."""
     return "string" if kind == "list(string)" else kind
 
 
 def convert(raw: object, kind: ParameterType) -> Value:
-    """Convert a value to its type. Unambiguous text is accepted; else ValueError with a sentence."""
+    """Convert a value to its type. Text such as "true" is accepted too. Raise ValueError with a sentence."""
     match kind:
         case "string" | "secret":
             if isinstance(raw, str) and "\0" not in raw and len(raw.encode(errors="replace")) <= MAX_TEXT_BYTES:
@@ -57,7 +57,7 @@ def convert(raw: object, kind: ParameterType) -> Value:
         case "list(string)":
             if isinstance(raw, list) and len(raw) <= MAX_ITEMS and all(isinstance(each, str) for each in raw):
                 return [str(convert(each, "string")) for each in raw]
-            raise ValueError(f"This must be a list of at most {MAX_ITEMS} texts.")
+            raise ValueError(f"This must be a list of at most {MAX_ITEMS} strings.")
 
 
 def _number(raw: object) -> int | float:
@@ -69,13 +69,13 @@ def _number(raw: object) -> int | float:
 
 
 def check(value: Value, rules: Rules) -> list[str]:
-    """Return the problems of a value that has the right type, as sentences."""
+    """Return the problems of a value as sentences. The value has the right type."""
     found = []
     items = value if isinstance(value, list) else [value]
     if rules.options and any(item not in rules.options for item in items):
         found.append(f"Choose from {', '.join(text(each) for each in rules.options)}.")
     if rules.regex is not None and not all(re.fullmatch(rules.regex, str(item)) for item in items):
-        # The template's author describes the pattern there; a regular expression alone helps few users.
+        # The description explains the pattern to users who cannot read regular expressions.
         meaning = f" {rules.description}" if rules.description else ""
         found.append(f"This must match {rules.regex}.{meaning}")
     if isinstance(value, bool):
@@ -95,7 +95,7 @@ def check(value: Value, rules: Rules) -> list[str]:
 
 
 def text(value: Value) -> str:
-    """Return the value as scripts see it in `ROOKERY_PARAM_NAME`. A list is JSON."""
+    """Return the value as text, as scripts get it in `ROOKERY_PARAM_NAME`. A list is JSON."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -112,9 +112,7 @@ _WEB = re.compile(r"(?:.*\+)?(?:https?|ftps?)://", re.IGNORECASE)
 
 
 def without_credentials(value: Value) -> Value:
-    """Return the value without user info in its URLs. A user without a password is kept where it is only a name, as for
-    ssh.
-    """
+    """Return the value without the user info of its URLs. A user name without password stays, except in web URLs."""
     return _rewritten(value, "")
 
 
@@ -129,7 +127,7 @@ def _rewritten(value: Value, mask: str) -> Value:
     if not isinstance(value, str):
         return value
     if (alone := _ONE_URL.fullmatch(value)) is not None:
-        # A password with a slash should have been percent-encoded; it is hidden anyway.
+        # A slash in a password should be percent-encoded. The password is hidden even if it is not.
         return alone[1] + mask + alone[2]
 
     def rewrite(found: re.Match[str]) -> str:

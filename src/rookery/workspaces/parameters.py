@@ -1,4 +1,4 @@
-"""Parameters of a start, resolved from presets, given values, stored values and defaults, and checked by every rule."""
+"""The parameters of a start: resolved from presets, given values, stored values and defaults, and checked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """Resolved parameters: `stored` stays with the workspace; `once` is for this start only.
+    """Resolved parameters. `stored` is kept with the workspace; `once` is for this start only.
 
-    Both may be shown: secrets, and URLs with credentials, are masked in them. The unmasked values are in `secrets` and
-    `once_secrets`, to be sealed.
+    Secrets and URLs with credentials are masked in both. Their real values are in `secrets` and `once_secrets`.
     """
 
     stored: dict[str, Value]
@@ -34,10 +33,10 @@ def resolve(
     stored: Mapping[str, object] | None = None,
     shared_folders: Sequence[str] = (),
 ) -> Resolved:
-    """Resolve preset values, overlaid by given ones, then stored values (of a start), then defaults.
+    """Return the parameters of a start. Given values come first, then those of the preset, stored values and defaults.
 
-    `stored` is None for a new workspace, else the stored values with secrets opened. `shared_folders` are the folders
-    of the host that a parameter may choose from. Raises `ParametersInvalid` with every problem.
+    `stored` is None for a new workspace, else its stored values with decrypted secrets. `shared_folders` are the
+    folders of the machine that a parameter may name. Raise `ParametersInvalid` with all problems.
     """
     problems: list[Problem] = []
     chosen = _preset(manifest, preset_id, problems) | dict(given)
@@ -60,7 +59,7 @@ def resolve(
 
 
 def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Split values into those that may be shown, and those that are secret or contain credentials."""
+    """Return the values with masks for secrets and credentials, and the real values of the masked ones."""
     shown, secrets = dict(chosen), dict[str, Value]()
     for name, value in chosen.items():
         masked = parameter_values.MASK if _is_secret(manifest, name) else parameter_values.masked(value)
@@ -69,9 +68,10 @@ def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, V
     return shown, secrets
 
 
-def given_to_scripts(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the values as scripts see them: in the environment, and by a descriptor. A URL with credentials is in
-    both.
+def script_values(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the values for the environment of scripts, and those for the descriptor with secrets.
+
+    A URL with credentials is in both, without credentials in the environment.
     """
     environment, secrets = dict[str, str](), dict[str, str]()
     for name, value in chosen.items():
@@ -88,19 +88,19 @@ def _is_secret(manifest: Manifest, name: str) -> bool:
     return found is not None and found.type == "secret"
 
 
-def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
-    """Return a path of the manifest with its parameter filled in; None when the parameter has no value."""
-    name = manifest_checks.bound_parameter(path)
+def fill_path(path: str, chosen: Mapping[str, Value]) -> str | None:
+    """Return a path of the manifest with its parameter filled in; None if the parameter has no value."""
+    name = manifest_checks.path_parameter(path)
     if name is None:
         return path
     value = chosen.get(name)
     return str(value) if value else None
 
 
-def bound_sandbox(sandbox: Sandbox, chosen: Mapping[str, Value]) -> Sandbox:
-    """Return the sandbox with the folders that parameters name. Binds whose parameter has no value are left out."""
+def fill_sandbox(sandbox: Sandbox, chosen: Mapping[str, Value]) -> Sandbox:
+    """Return the sandbox with parameters in its binds filled in. Binds whose parameter has no value are dropped."""
     filled = {
-        kind: tuple(path for each in getattr(sandbox, kind) if (path := bound(each, chosen)) is not None)
+        kind: tuple(path for each in getattr(sandbox, kind) if (path := fill_path(each, chosen)) is not None)
         for kind in ("ro_binds", "rw_binds")
     }
     return msgspec.structs.replace(sandbox, **filled)
@@ -131,13 +131,13 @@ def _value(
         return None
     is_change = stored is not None and value != before
     if is_change and not parameter.mutable and not parameter.ephemeral:
-        problems.append(Problem(field, "This cannot be changed after the workspace was made."))
+        problems.append(Problem(field, "This cannot be changed after the workspace was created."))
     problems += [Problem(field, detail) for detail in parameter_values.check(value, parameter)]
     return value
 
 
 def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
-    """Return whether the given value is the mask that was shown for the stored one."""
+    """Return whether the given value is the mask of the stored value."""
     if parameter.type == "secret":
         return given == parameter_values.MASK
     return (
@@ -148,7 +148,7 @@ def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
 
 
 def _fallback(parameter: Parameter, before: object, field: str, problems: list[Problem]) -> Value | None:
-    """Return the stored value, or the default if a newer revision changed the parameter's type."""
+    """Return the stored value, or the default if there is none, or if the type of the parameter has changed."""
     if before is not None:
         try:
             return parameter_values.convert(before, parameter.type)
@@ -162,9 +162,9 @@ def _fallback(parameter: Parameter, before: object, field: str, problems: list[P
 def _check_folders(
     manifest: Manifest, chosen: Mapping[str, Value], shared: Sequence[str], problems: list[Problem]
 ) -> None:
-    """Check that each host folder that a parameter names is shared by the operator of this server."""
+    """Add a problem for each bind parameter whose folder is not a shared folder."""
     for path in (*manifest.sandbox.ro_binds, *manifest.sandbox.rw_binds):
-        name = manifest_checks.bound_parameter(path)
+        name = manifest_checks.path_parameter(path)
         value = chosen.get(name) if name is not None else None
         if name is None or value is None:
             continue

@@ -1,7 +1,7 @@
-"""The follow-up of a start: follows a workspace until its startup script is over, and stores the script's log.
+"""The readiness of started workspaces: follows the startup script until it ends, and stores its log.
 
-The start has already succeeded: the agent responds and tools may use it. If this replica dies, the reconciler continues
-the follow-up.
+The operation has already succeeded: the agent responds, and tools may use it. If this replica dies, the reconciler
+stores the result of the script.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import claims, workspaces
-from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.store.workspaces.workspaces import SCRIPT_ENDED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.drivers.protocol import DriverError
@@ -22,9 +22,9 @@ from rookery.workspaces.services import WorkspaceServices
 log = get_logger("workspaces.readiness")
 
 ASK_SECONDS = 1.0
-# The agent ends the script after the template's limit; this covers an agent that does not.
+# Longer than every limit of a startup script, in case the agent does not end the script.
 FOLLOW_SECONDS = 3660.0
-# The owner is warned from this fraction of the disk on.
+# The disk usage from which on there is a warning.
 NEARLY_FULL = 0.9
 MEBIBYTE = 1024 * 1024
 
@@ -36,9 +36,9 @@ class Readiness:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def follow(self, workspace: Workspace, operation_id: UUID, *, is_told: bool = False) -> None:
-        """Follow until the script is over. `is_told`: it is over and its log is stored."""
-        following = self._follow(workspace, operation_id, is_told=is_told)
+    def follow(self, workspace: Workspace, operation_id: UUID, *, is_logged: bool = False) -> None:
+        """Follow the workspace until the script is over. With `is_logged` its log is already stored."""
+        following = self._follow(workspace, operation_id, is_logged=is_logged)
         task = asyncio.create_task(following, name=f"readiness:{workspace.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -49,26 +49,26 @@ class Readiness:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def tell(self, workspace: Workspace, writer: OperationWriter, health: Health) -> None:
-        """Log the whole output of a finished script and its result."""
+    async def log_result(self, workspace: Workspace, writer: OperationWriter, health: Health) -> None:
+        """Write the output of a finished script and its result to the log."""
         await self._copy_log(workspace, writer, 0)
-        _say(writer, health)
+        _log_script_result(writer, health)
 
-    async def _follow(self, workspace: Workspace, operation_id: UUID, *, is_told: bool) -> None:
+    async def _follow(self, workspace: Workspace, operation_id: UUID, *, is_logged: bool) -> None:
         writer = OperationWriter(self._parts, workspace.id, operation_id)
         until = self._parts.clock.monotonic() + FOLLOW_SECONDS
         try:
             cursor = 0
             while self._parts.clock.monotonic() < until:
                 health = await self._parts.find_health(workspace)
-                if not is_told:
+                if not is_logged:
                     cursor = await self._copy_log(workspace, writer, cursor)
                 if health is not None:
-                    if health.agent_state in SETTLED and not is_told:
-                        # Before the end is stored: followers of the log stop reading then.
-                        _say(writer, health)
+                    if health.agent_state in SCRIPT_ENDED and not is_logged:
+                        # Stored before the state, because readers of the log stop then.
+                        _log_script_result(writer, health)
                         await writer.flush()
-                    if await self.note(workspace, health):
+                    if await self.store_report(workspace, health):
                         await self._parts.on_ready(workspace)
                         return
                 if not await self._is_current(workspace):
@@ -80,24 +80,22 @@ class Readiness:
             log.exception("workspace_not_followed", error, workspace_id=workspace.id)
 
     async def _copy_log(self, workspace: Workspace, writer: OperationWriter, cursor: int) -> int:
-        """Copy new script output to the log and return the new cursor. A log that cannot be read is no reason to
-        stop.
-        """
+        """Copy new output of the script to the log, and return the new cursor. Errors of the agent are ignored."""
         try:
             async with self._parts.connected(workspace) as agent:
-                printed = await agent.script_log(since=cursor)
+                log_part = await agent.script_log(since=cursor)
         except (WorkspaceError, DriverError):
             return cursor
-        for line in printed.output.splitlines():
+        for line in log_part.output.splitlines():
             writer(f"startup: {line}")
         await writer.flush()
-        return printed.cursor
+        return log_part.cursor
 
-    async def note(self, workspace: Workspace, health: Health) -> bool:
-        """Store the agent's report; return whether its startup script is over."""
+    async def store_report(self, workspace: Workspace, health: Health) -> bool:
+        """Store the health report of an agent. Return whether its startup script is over."""
         state = health.agent_state if health.agent_state in set(AgentState) else AgentState.STARTING
         async with self._parts.pool.acquire() as conn:
-            has_changed = await claims.observe(
+            has_changed = await claims.record_agent_state(
                 conn,
                 workspace.id,
                 workspace.generation,
@@ -107,8 +105,8 @@ class Readiness:
                 disk_warning=disk_warning(health),
             )
             if has_changed:
-                await self._parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
-        return state in SETTLED
+                await self._parts.publish_change(conn, await workspaces.get_workspace(conn, workspace.id))
+        return state in SCRIPT_ENDED
 
     async def _is_current(self, workspace: Workspace) -> bool:
         async with self._parts.pool.acquire() as conn:
@@ -117,14 +115,14 @@ class Readiness:
 
 
 def disk_warning(health: Health) -> str | None:
-    """Return the disk warning in whole percent, so that it does not change with every byte."""
+    """Return the disk warning; None if there is enough room. Whole percents keep the text stable."""
     if health.disk_limit <= 0 or health.disk_used < NEARLY_FULL * health.disk_limit:
         return None
     percent = min(health.disk_used * 100 // health.disk_limit, 999)
     return f"The disk of the workspace is nearly full: {percent}% of {health.disk_limit // MEBIBYTE} MiB are used."
 
 
-def _say(writer: OperationWriter, health: Health) -> None:
+def _log_script_result(writer: OperationWriter, health: Health) -> None:
     match health.agent_state:
         case AgentState.SCRIPT_FAILED:
             writer(f"The startup script failed with exit code {health.startup_exit_code}. The workspace is usable.")

@@ -1,7 +1,7 @@
-"""The reconciler of a node: makes sandboxes match the workspace rows, and records dead sandboxes in the rows.
+"""The reconciler of a node: compares the rows of workspaces with running sandboxes, and corrects differences.
 
-At the start and every 30 s, running workspaces are probed (which adopts those from before the start) and sandboxes
-without a row are stopped. Every minute idle workspaces are stopped and abandoned ones deleted.
+At the start and every 30 s, it probes running workspaces and stops sandboxes without a row. Every minute it stops idle
+workspaces and deletes abandoned ones.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.settings import workspaces as workspace_settings
+from rookery.store.settings.limits import read_workspace_settings
 from rookery.store.workspaces import claims, idle, requests, workspaces
-from rookery.store.workspaces.claims import Down
+from rookery.store.workspaces.claims import DownResult
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
@@ -27,12 +27,12 @@ RECONCILE_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 SILENT = timedelta(seconds=30)
 PROBE_SECONDS = 15.0
-# A workspace that does not respond costs seconds, and its owner controls that: others must not wait for it.
-LOOKS_AT_ONCE = 4
+# Checks run concurrently, because a workspace that does not respond takes seconds.
+MAX_CHECKS = 4
 
 _ERRORS = (*DATABASE_ERRORS, DriverError)
-NODE_RESTARTED = Down(Status.STOPPED, "The machine of this workspace was restarted.", "node_restarted")
-AGENT_EXITED = Down(Status.FAILED, "The workspace agent has ended unexpectedly.", "agent_exited")
+NODE_RESTARTED = DownResult(Status.STOPPED, "The machine of this workspace was restarted.", "node_restarted")
+AGENT_EXITED = DownResult(Status.FAILED, "The workspace agent has ended unexpectedly.", "agent_exited")
 
 
 class Reconciler:
@@ -63,24 +63,22 @@ class Reconciler:
             log.exception("workspaces_not_reconciled", error)
 
     async def reconcile(self) -> bool:
-        """Run one round; return False when another replica of this node runs it. The first round adopts running
-        workspaces.
-        """
+        """Run one round. Return False if another replica of this node runs it."""
         parts = self._parts
-        async with parts.pool.acquire() as conn, claims.node_turn(conn, parts.node) as is_mine:
+        async with parts.pool.acquire() as conn, claims.node_lock(conn, parts.node) as is_mine:
             if not is_mine:
                 return False
             node_since = await claims.find_node_start(conn, parts.node)
-            # Before the rows: a sandbox is made only after its row exists.
+            # Listed before the rows, because a sandbox is started only after its row exists.
             found = await self._inventory()
             up = await workspaces.list_up(conn, node=parts.node)
             parts.stats.workspaces = await workspaces.count_by_status(conn)
         await self._stop_strays(found, {str(each.id): each for each in up})
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+        slots = asyncio.Semaphore(MAX_CHECKS)
         async with asyncio.TaskGroup() as group:
             for workspace in up:
                 if workspace.status == Status.RUNNING:
-                    group.create_task(self._look_in_turn(workspace, node_since, turns))
+                    group.create_task(self._check_limited(workspace, node_since, slots))
         return True
 
     async def _inventory(self) -> list[tuple[Inventory, Found]]:
@@ -93,7 +91,7 @@ class Reconciler:
         for inventory, sandbox in found:
             row = up.get(sandbox.workspace_id)
             if row is not None and (row.generation == sandbox.generation or row.status != Status.RUNNING):
-                continue  # as it should be, or an operation is about to make it so
+                continue  # it matches its row, or an operation is changing it
             log.warning(
                 "stray_sandbox_stopped",
                 workspace_id=sandbox.workspace_id,
@@ -103,63 +101,65 @@ class Reconciler:
             try:
                 await inventory.stop_stray(sandbox)
             except DriverError as error:
-                # The next round tries again; the other sandboxes are still handled.
+                # The next round tries again. Other sandboxes are not affected.
                 log.warning("stray_sandbox_not_stopped", workspace_id=sandbox.workspace_id, error=str(error))
 
-    async def _look_in_turn(self, workspace: Workspace, node_since: datetime | None, turns: asyncio.Semaphore) -> None:
-        async with turns:
+    async def _check_limited(self, workspace: Workspace, node_since: datetime | None, slots: asyncio.Semaphore) -> None:
+        async with slots:
             try:
-                await self._look_at(workspace, node_since)
+                await self._check(workspace, node_since)
             except _ERRORS as error:
                 log.warning("workspace_not_looked_at", workspace_id=workspace.id, error=str(error))
 
-    async def _look_at(self, workspace: Workspace, node_since: datetime | None) -> None:
+    async def _check(self, workspace: Workspace, node_since: datetime | None) -> None:
         parts = self._parts
         try:
             probe = await self._probe(workspace)
         except (DriverError, DeadlineExceeded) as error:
-            # The state is unknown: a machine that cannot be reached over ssh may be back in a moment.
+            # The state is unknown. A machine that is not reachable by ssh may be back soon.
             log.warning("workspace_not_probed", workspace_id=workspace.id, error=str(error))
             probe = Probe(alive=True, answers=False)
         if not probe.alive:
-            await self._lose(workspace, NODE_RESTARTED if _is_from_before(workspace, node_since) else AGENT_EXITED)
+            await self._mark_lost(workspace, NODE_RESTARTED if _is_from_before(workspace, node_since) else AGENT_EXITED)
             return
         health = await parts.find_health(workspace)
         if health is not None:
-            await self._readiness.note(workspace, health)
+            await self._readiness.store_report(workspace, health)
         elif _is_silent(workspace, now=parts.clock.now()):
             async with parts.pool.acquire() as conn:
-                if await claims.observe(conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE):
-                    await parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
+                if await claims.record_agent_state(
+                    conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE
+                ):
+                    await parts.publish_change(conn, await workspaces.get_workspace(conn, workspace.id))
 
     async def _probe(self, workspace: Workspace) -> Probe:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            spec = await parts.specs.plain(conn, workspace)
+            spec = await parts.specs.for_access(conn, workspace)
         async with parts.clock.deadline(PROBE_SECONDS, "workspace-probe"):
             return await parts.driver(workspace.driver).probe(spec)
 
-    async def _lose(self, workspace: Workspace, down: Down) -> None:
+    async def _mark_lost(self, workspace: Workspace, down: DownResult) -> None:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            lost = await claims.lose(conn, workspace, down, now=parts.clock.now())
+            lost = await claims.mark_down(conn, workspace, down, now=parts.clock.now())
             if lost is not None:
                 log.warning("workspace_lost", workspace_id=workspace.id, status=lost.status, code=lost.error_code)
-                await parts.tell(conn, lost)
+                await parts.publish_change(conn, lost)
 
     async def stop_idle(self) -> int:
-        """Stop idle workspaces and delete abandoned ones; return how many. Each is checked again under its row lock."""
+        """Stop idle workspaces and delete abandoned ones. Return how many. Each is checked again under its row lock."""
         parts = self._parts
         now = parts.clock.now()
         async with parts.pool.acquire() as conn:
-            settings = await workspace_settings.read_workspace_settings(conn)
+            settings = await read_workspace_settings(conn)
             await idle.touch_busy(conn, now=now)
             idle_ids = await idle.list_idle(conn, settings, now=now)
             done = [await idle.stop_idle(conn, each, settings, now=now) for each in idle_ids]
             if settings.delete_after_stopped_days:
                 before = now - timedelta(days=settings.delete_after_stopped_days)
-                forgotten = await idle.list_forgotten(conn, stopped_before=before)
-                done += [await idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten]
+                abandoned = await idle.list_abandoned(conn, stopped_before=before)
+                done += [await idle.delete_abandoned(conn, each, stopped_before=before) for each in abandoned]
             made = [each for each in done if each is not None and each.is_new]
             for each in made:
                 parts.publish(await requests.hints_of(conn, each))
@@ -172,6 +172,6 @@ def _is_silent(workspace: Workspace, *, now: datetime) -> bool:
 
 
 def _is_from_before(workspace: Workspace, node_since: datetime | None) -> bool:
-    """Return whether no replica now on its node has ever seen it alive, so that it went down with the node."""
+    """Return whether the workspace was last seen before all current replicas of its node: the node has restarted."""
     seen = workspace.last_seen_at or workspace.started_at
     return node_since is not None and seen is not None and seen < node_since

@@ -1,8 +1,7 @@
-"""The connector to an agent on another machine, through a replica there that relays requests.
+"""The connector to an agent on another machine, through a replica on that machine.
 
 Replicas authenticate each other with tokens that are valid for one request. The agent authenticates the server by the
-workspace's own token, which travels with the request. After a failure another replica is chosen: replicas come and go,
-the agent stays.
+token of the workspace, which is part of the request. After a failure another replica is chosen.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import msgspec
 from rookery.runtime.clock import Clock
 from rookery.workspaces.drivers.protocol import DriverError
 
-# Followed by the id of the workspace, then the agent's path.
+# The prefix of relayed paths. The id of the workspace and the agent's path follow.
 PATH = "/internal/v1/agent"
 TOKEN_HEADER = "X-Rookery-Relay"  # noqa: S105 - a name, not a secret
-# Set in responses that come from the replica and not from the agent.
+# Present in responses that come from the replica, and not from the agent.
 REFUSED_HEADER = "X-Rookery-Relay-Refused"
-# How long a choice is kept before the list of replicas is read again.
+# A choice is used for this long. Then the list of replicas is read again.
 FRESH_SECONDS = 5.0
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A replica of another machine. `url` is None when it has no address that may be dialed from here."""
+    """A replica on another machine. `url` is None if it has no address for other replicas."""
 
     id: UUID
     url: str | None
@@ -41,7 +40,7 @@ class Peers(Protocol):
     def tls(self) -> ssl.SSLContext | None: ...
 
     async def of_node(self, node: str) -> Sequence[Peer]:
-        """Return the replicas of this machine."""
+        """Return the replicas on a machine."""
         ...
 
     def mint(self, peer: Peer) -> str:
@@ -50,14 +49,14 @@ class Peers(Protocol):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The destination of one request and the token for the replica there."""
+    """The URL of one request, and the headers with the token for its replica."""
 
     url: str
     headers: dict[str, str]
 
 
 class RelayedConnector:
-    """A `Connector` without its own socket: every request asks for its `target`."""
+    """A `Connector` without a socket. Every request asks for its `target`."""
 
     unix_path: str | None = None
 
@@ -78,17 +77,17 @@ class RelayedConnector:
         await self._choose()
 
     async def target(self) -> Target:
-        """Return the next request's destination. Raises `DriverError` when no replica of that machine can be asked."""
+        """Return the target of the next request. Raise `DriverError` if no replica on that machine is reachable."""
         peer = await self._choose()
         return Target(f"{peer.url}{PATH}/{self._workspace_id}", {TOKEN_HEADER: self._peers.mint(peer)})
 
     def failed(self) -> None:
-        """Avoid the replica that was chosen last: it is gone or refuses. Another one is chosen if there is one."""
+        """Report a failure of the chosen replica. The next request uses another one, if there is one."""
         if self._chosen is not None:
             self._failed, self._chosen = self._chosen.id, None
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        raise DriverError("driver_unavailable", "An agent of another machine is asked by requests only.")
+        raise DriverError("driver_unavailable", "An agent on another machine accepts relayed requests only.")
 
     async def close(self) -> None:
         self._chosen = None
@@ -99,8 +98,8 @@ class RelayedConnector:
             return self._chosen
         found = [peer for peer in await self._peers.of_node(self._node) if peer.url is not None]
         if not found:
-            raise DriverError("driver_unavailable", "No server of the workspace's machine can be reached.")
-        # The one that failed last comes last; otherwise all workspaces of a machine use the same replica.
+            raise DriverError("driver_unavailable", "No server on the workspace's machine can be reached.")
+        # The replica that failed last comes last. Otherwise the current choice is kept.
         found.sort(key=lambda peer: (peer.id == self._failed, peer.id != (self._chosen and self._chosen.id)))
         self._chosen, self._chosen_at = found[0], now
         return found[0]

@@ -1,7 +1,7 @@
-"""The `Workspaces` service for routers and tools: resolves parameters, creates operations, and waits for them.
+"""The service for API routes and tools: checks parameters, creates operations, and waits for them.
 
-The store checks rights: every request comes with the actor's own store. Nothing here talks to a driver or an agent; the
-executor of the workspace's node does.
+Callers pass the store of their actor, which checks rights. The service calls no driver or agent; the executor on the
+workspace's node does that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rookery.store.workspaces import operations, workspaces
 from rookery.store.workspaces.operations import Operation, Reason
 from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Template, TemplateNotFound
-from rookery.store.workspaces.workspaces import SETTLED, Status, Workspace
+from rookery.store.workspaces.workspaces import SCRIPT_ENDED, Status, Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import network_levels, shared_folders, templates
 from rookery.workspaces import parameters as workspace_parameters
@@ -38,12 +38,12 @@ from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 T = TypeVar("T")
 
-# Covers hints that were missed.
+# Changes are announced by hints. Polling finds them if a hint is lost.
 POLL_SECONDS = 2.0
 
 
-class Waited(msgspec.Struct, frozen=True):
-    """`operation` is the state at the end of the wait; it is still open when the time was up."""
+class WaitResult(msgspec.Struct, frozen=True):
+    """The result of a wait. `operation` is still open if the time was over."""
 
     operation: Operation
     workspace: Workspace
@@ -54,7 +54,7 @@ class Workspaces:
         self._parts = parts
 
     def granted_network(self, manifest: Manifest) -> Network:
-        """Return the network that workspaces of a template get here, which may be less than it requests."""
+        """Return the network level that workspaces of a template get, which may be lower than requested."""
         asked, driver = manifest.sandbox.network, self._parts.drivers.get(manifest.driver)
         return network_levels.lowered(asked, driver.network_max) if isinstance(driver, LocalDriver) else asked
 
@@ -74,10 +74,10 @@ class Workspaces:
         request: Request | None = None,
         encode: Callable[[Requested], bytes] | None = None,
     ) -> Requested | Replayed:
-        """Create a workspace with its first operation, and bind a chat to it in the same transaction.
+        """Create a workspace and its first operation, and bind the chat to it, in one transaction.
 
-        Without a name one is generated from the template's. A repeated `workspace_id` returns the result of the first
-        request. Raises `ParametersInvalid` with every problem of the request.
+        Without a name, one is generated. A repeated `workspace_id` returns the result of the first request. Raise
+        `ParametersInvalid` with all problems of the request.
         """
         self._parts.specs.check_ring()
         found = await self.get_template(store, template, for_agent=for_agent)
@@ -113,7 +113,7 @@ class Workspaces:
         except AlreadyExists:
             if name is not None:
                 raise
-            # Names with four hex digits do collide now and then.
+            # Generated names have four hex digits, so collisions happen.
             again = msgspec.structs.replace(draft, name=generated_name(template))
             return await store.workspaces.create(again, reason=reason, chat_id=chat_id, request=request, encode=encode)
 
@@ -125,7 +125,7 @@ class Workspaces:
         parameters: Mapping[str, object] | None = None,
         reason: Reason = Reason.USER,
     ) -> Requested:
-        """Start the workspace, or join the operation under way. Raises `ParametersInvalid` with every problem."""
+        """Start the workspace, or return its open start operation. Raise `ParametersInvalid` with all problems."""
         self._parts.specs.check_ring()
 
         def plan(workspace: Workspace, template: Template | None, recorded: Revision | None) -> StartPlan:
@@ -156,23 +156,20 @@ class Workspaces:
         return await store.workspaces.delete(workspace_id, force=force, reason=reason)
 
     async def get_template(self, store: ActorStore, name: str, *, for_agent: bool = False) -> Template:
-        """Return a template that can be used now: enabled, allowed, and available to chats if a chat asks."""
+        """Return an enabled template that the actor may use. With `for_agent` it must also be available to chats."""
         found = await store.templates.get(name)
         if not found.enabled or (for_agent and (found.deprecated or not found.agents_allowed)):
             raise TemplateNotFound(name)
         return found
 
     async def push_template(self, store: ActorStore, files: Mapping[str, templates.TemplateFile]) -> Template:
-        """Check and store a template. Raises `TemplateInvalid` with the problems of its files or of its binds.
-
-        Binds are checked only if the files have no problem.
-        """
+        """Check and store a template. Raise `TemplateInvalid` with the problems of its files, or else of its binds."""
         packed = await asyncio.to_thread(templates.pack, files)
         shared_folders.check_template(packed.manifest, self._parts.shared_folders)
         return await store.templates.push(as_push(packed))
 
     async def find_workspace(self, workspace_id: UUID) -> Workspace | None:
-        """Return the current row, deleted or not. The caller checks access."""
+        """Return the current row, even if it is deleted. The caller checks rights."""
         async with self._parts.pool.acquire() as conn:
             return await workspaces.find_workspace(conn, workspace_id)
 
@@ -181,46 +178,46 @@ class Workspaces:
             return await operations.find_open(conn, workspace_id)
 
     async def touch(self, workspace_id: UUID) -> None:
-        """Record that a chat uses the workspace."""
+        """Store the current time as the last use of the workspace."""
         async with self._parts.pool.acquire() as conn:
             await workspaces.touch(conn, workspace_id, now=self._parts.clock.now())
 
-    async def wait_operation(self, operation_id: UUID, *, seconds: float) -> Waited:
-        """Wait until the operation is over, at most `seconds`. The end of the wait never changes the operation."""
+    async def wait_operation(self, operation_id: UUID, *, seconds: float) -> WaitResult:
+        """Wait at most `seconds` until the operation is over. The operation continues after a timeout."""
         async with self._parts.pool.acquire() as conn:
             workspace_id = (await operations.get_operation(conn, operation_id)).workspace_id
 
-        async def look() -> Waited | None:
+        async def read() -> WaitResult | None:
             async with self._parts.pool.acquire() as conn:
                 operation = await operations.get_operation(conn, operation_id)
-                found = Waited(operation, await workspaces.get_workspace(conn, workspace_id))
+                found = WaitResult(operation, await workspaces.get_workspace(conn, workspace_id))
             return None if operation.is_open else found
 
-        waited = await self._until(workspace_id, look, seconds=seconds)
+        waited = await self._until(workspace_id, read, seconds=seconds)
         if waited is not None:
             return waited
         async with self._parts.pool.acquire() as conn:
             operation = await operations.get_operation(conn, operation_id)
-            return Waited(operation, await workspaces.get_workspace(conn, workspace_id))
+            return WaitResult(operation, await workspaces.get_workspace(conn, workspace_id))
 
     async def wait_ready(self, workspace_id: UUID, *, seconds: float) -> Workspace:
-        """Wait until the startup script is over, the workspace is down again, or the time is up."""
+        """Wait until the startup script is over, the workspace is not running any more, or the time is over."""
 
-        async def look() -> Workspace | None:
+        async def read() -> Workspace | None:
             async with self._parts.pool.acquire() as conn:
                 found = await workspaces.get_workspace(conn, workspace_id)
-            is_over = found.status != Status.RUNNING or found.agent_state in SETTLED
+            is_over = found.status != Status.RUNNING or found.agent_state in SCRIPT_ENDED
             return found if is_over else None
 
-        ready = await self._until(workspace_id, look, seconds=seconds)
+        ready = await self._until(workspace_id, read, seconds=seconds)
         if ready is not None:
             return ready
         async with self._parts.pool.acquire() as conn:
             return await workspaces.get_workspace(conn, workspace_id)
 
     @asynccontextmanager
-    async def hearing(self, workspace_id: UUID) -> AsyncIterator[asyncio.Event]:
-        """Yield an event that is set whenever the workspace may have changed."""
+    async def change_event(self, workspace_id: UUID) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that is set when the workspace may have changed."""
         changed = asyncio.Event()
 
         def on_hint(_: object = None) -> None:
@@ -234,19 +231,19 @@ class Workspaces:
             yield changed
 
     async def wait_change(self, changed: asyncio.Event, *, seconds: float = POLL_SECONDS) -> None:
-        """Wait until the event of `hearing` is set or the polling interval is over."""
+        """Wait until the event of `change_event` is set, or the time is over."""
         try:
             async with self._parts.clock.deadline(seconds, "workspace-wait"):
                 await changed.wait()
         except DeadlineExceeded:
             pass
 
-    async def _until(self, workspace_id: UUID, look: Callable[[], Awaitable[T | None]], *, seconds: float) -> T | None:
+    async def _until(self, workspace_id: UUID, read: Callable[[], Awaitable[T | None]], *, seconds: float) -> T | None:
         until = self._parts.clock.monotonic() + seconds
-        async with self.hearing(workspace_id) as changed:
+        async with self.change_event(workspace_id) as changed:
             while True:
                 changed.clear()
-                if (found := await look()) is not None:
+                if (found := await read()) is not None:
                     return found
                 left = until - self._parts.clock.monotonic()
                 if left <= 0:
@@ -265,15 +262,13 @@ def as_push(packed: templates.Packed) -> Push:
 
 
 def generated_name(template: str) -> str:
-    """Return the template's name with four hex digits, in the format of workspace names."""
+    """Return a workspace name: that of the template, and four hex digits."""
     stem = template[: workspaces.MAX_NAME - 5].rstrip("-")
     return f"{stem}-{secrets.token_hex(2)}"
 
 
 def _to_start(workspace: Workspace, template: Template | None, recorded: Revision | None) -> tuple[str, Manifest]:
-    """Return the revision to start with: the newest if the template says so, else the one the workspace was made
-    from.
-    """
+    """Return the revision and manifest for a start: the newest if `update_on_start` is set, else the recorded one."""
     if template is not None:
         newest = manifests.decode(template.manifest)
         if newest.update_on_start and newest.driver == workspace.driver:

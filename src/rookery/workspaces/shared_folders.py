@@ -1,4 +1,4 @@
-"""The folders of the machine that templates may bind: those the operator lists in `workspaces.shared_folders`."""
+"""The shared folders: folders of the machine that templates may bind (setting `workspaces.shared_folders`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SETTING = "workspaces.shared_folders"
 
 def is_shared(folder: str, shared: Sequence[str]) -> bool:
     path = PurePosixPath(folder)
-    # For Python two leading slashes are a separate root; for Linux they are the usual one.
+    # Python treats two leading slashes as another root, Linux does not.
     if not path.is_absolute() or ".." in path.parts or folder.startswith("//"):
         return False
     return any(path.is_relative_to(each) for each in shared)
 
 
 def problem_of(folder: str, shared: Sequence[str]) -> str | None:
-    """Return why this folder may not be bound, as a sentence; None when it may."""
+    """Return why this folder may not be bound, as a sentence; None if it may."""
     if is_shared(folder, shared):
         return None
     listed = f"It lists {', '.join(shared)}" if shared else "It lists none"
@@ -29,14 +29,14 @@ def problem_of(folder: str, shared: Sequence[str]) -> str | None:
 
 
 def check_template(manifest: Manifest, shared: Sequence[str]) -> None:
-    """Raise `TemplateInvalid` for binds that no workspace of this server could have.
+    """Raise `TemplateInvalid` if the template binds folders that are not shared.
 
-    Binds that a parameter names are checked with its value.
+    Binds with a parameter are checked when the parameter has a value.
     """
     problems = []
     for kind in ("ro_binds", "rw_binds"):
         for number, path in enumerate(getattr(manifest.sandbox, kind)):
-            if manifest_checks.bound_parameter(path) is None and (problem := problem_of(path, shared)) is not None:
+            if manifest_checks.path_parameter(path) is None and (problem := problem_of(path, shared)) is not None:
                 problems.append(Problem(f"sandbox.{kind}[{number}]", problem))
     if problems:
         raise TemplateInvalid(problems)

@@ -1,4 +1,4 @@
-"""The templates that come with Rookery: found beside the package, and pushed when a new version changed them."""
+"""The templates that come with Rookery. They are stored in the database at the start of a server if they changed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rookery.workspaces.templates import Packed
 log = get_logger("workspaces.shipped_templates")
 
 _PACKAGE = Path(rookery.__file__).parent
-# In the wheel, and in a source tree.
+# The folder in the wheel, and in a source tree.
 _PLACES = (_PACKAGE / "shipped_templates", _PACKAGE.parent.parent / "templates")
 
 
 def folders() -> list[Path]:
-    """Return the folder of each template, by name."""
+    """Return the folders of the templates, sorted by name."""
     place = next((place for place in _PLACES if place.is_dir()), None)
     return [] if place is None else sorted(path.parent for path in place.glob("*/template.toml"))
 
@@ -34,9 +34,9 @@ def packed() -> tuple[Packed, ...]:
 
 
 async def push(conn: Connection, publisher: Publisher) -> list[str]:
-    """Update the database to this version; return the names of templates that were new or different.
+    """Store the templates of this version. Return the names of those that are new or changed.
 
-    A template that an administrator pushed under the same name stays, and so do the decisions about it.
+    A template of an administrator with the same name is not replaced. Settings of a template are kept.
     """
     current = {each.name: each for each in await stored.list_templates(conn)}
     pushed = []

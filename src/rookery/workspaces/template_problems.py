@@ -1,4 +1,4 @@
-"""Problems of a template or of given parameters: all of them together, each with its field."""
+"""The errors for invalid templates and invalid parameters. They contain all problems, each with its field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """`field` is the path of a key in the manifest, or `parameters.NAME`. `detail` is a sentence."""
+    """One problem. `field` is the path of a key in the manifest, or `parameters.NAME`. `detail` is a sentence."""
 
     field: str
     detail: str
@@ -18,7 +18,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """Base class: `problems` holds all problems that a check found, not only the first."""
+    """The base class. `problems` are all problems that a check has found."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -26,14 +26,11 @@ class Invalid(Exception):
 
 
 class TemplateInvalid(Invalid):
-    """Raised when a template has problems and cannot be stored or started."""
+    """Raised when a template is invalid, so that it cannot be stored or started."""
 
 
 class ParametersInvalid(Invalid):
-    """Raised when a workspace cannot be created or started with these parameters.
-
-    `template` is the template whose rules they break.
-    """
+    """Raised when a workspace cannot be created or started with these parameters of `template`."""
 
     def __init__(self, problems: Iterable[Problem], *, template: str) -> None:
         self.template = template

@@ -1,7 +1,6 @@
-"""Templates as folders and archives: read, checked, packed, and identified by the hash of their files.
+"""Templates as folders and archives: reads, checks and packs them. The hash of its files identifies a revision.
 
-An archive is untrusted input: nothing in it is unpacked to disk, and links, devices and paths outside it are refused
-before its content is read.
+An archive is untrusted: it is unpacked in memory only, and links, devices and paths outside of it are refused.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import msgspec
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces.drivers.protocol import Script
-from rookery.workspaces.manifest import Manifest, ScriptPlace
+from rookery.workspaces.manifest import Manifest, ScriptRef
 from rookery.workspaces.template_problems import Problem, TemplateInvalid
 
 MANIFEST, README, FILES = "template.toml", "README.md", "files/"
 MAX_README_BYTES = 256 * 1024
 MAX_FILES = 2000
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
-_LEFT_OUT = frozenset({".git", ".DS_Store", "__pycache__"})
+_IGNORED = frozenset({".git", ".DS_Store", "__pycache__"})
 
 
 class TemplateFile(msgspec.Struct, frozen=True):
@@ -34,7 +33,7 @@ class TemplateFile(msgspec.Struct, frozen=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A checked template. The same files always produce the same revision and the same archive."""
+    """A valid template. The same files always give the same revision and archive."""
 
     manifest: Manifest
     revision: str
@@ -43,17 +42,19 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def read_folder(folder: Path) -> dict[str, TemplateFile]:
-    """Return the files of a template's folder. Links are refused, because their targets may be missing elsewhere."""
+    """Return the files of a template's folder. Links are refused."""
     if not folder.is_dir():
         raise TemplateInvalid([Problem(str(folder), "This is not a folder.")])
     found: dict[str, TemplateFile] = {}
     problems: list[Problem] = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if _LEFT_OUT & set(relative.parts):
+        if _IGNORED & set(relative.parts):
             continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            problems.append(Problem(relative.as_posix(), "Only plain files and folders; this is a link or a device."))
+            problems.append(
+                Problem(relative.as_posix(), "Only regular files and folders are allowed; this is a link or a device.")
+            )
         elif path.is_file():
             found[relative.as_posix()] = TemplateFile(path.read_bytes(), bool(path.stat().st_mode & 0o100))
     if problems:
@@ -79,14 +80,14 @@ def _unpacked(archive: bytes) -> dict[str, TemplateFile]:
         for member in tar:
             name = member.name.removeprefix("./")
             path = PurePosixPath(name)
-            if member.isdir() or _LEFT_OUT & set(path.parts):
+            if member.isdir() or _IGNORED & set(path.parts):
                 continue
             if not member.isfile() or path.is_absolute() or ".." in path.parts or not path.parts:
-                problems.append(Problem(name[:200], "Only plain files inside the template; this is not one."))
+                problems.append(Problem(name[:200], "Only regular files inside of the template are allowed."))
                 continue
             size += member.size
             if size > MAX_UNPACKED_BYTES or len(found) >= MAX_FILES:
-                limit = f"At most {MAX_FILES} files with {MAX_UNPACKED_BYTES} bytes."
+                limit = f"A template may have at most {MAX_FILES} files with {MAX_UNPACKED_BYTES} bytes."
                 raise TemplateInvalid([Problem("archive", limit)])
             reader = tar.extractfile(member)
             assert reader is not None
@@ -97,7 +98,7 @@ def _unpacked(archive: bytes) -> dict[str, TemplateFile]:
 
 
 def pack(files: Mapping[str, TemplateFile]) -> Packed:
-    """Check the files of a template and pack them. Raises `TemplateInvalid` with every problem."""
+    """Check the files of a template and pack them. Raise `TemplateInvalid` with all problems."""
     if MANIFEST not in files:
         raise TemplateInvalid([Problem(MANIFEST, "A template needs this file.")])
     problems: list[Problem] = []
@@ -105,9 +106,9 @@ def pack(files: Mapping[str, TemplateFile]) -> Packed:
     if problems:
         raise TemplateInvalid(problems)
     manifest = manifests.parse(texts[MANIFEST], files=files.keys())
-    for place in (manifest.startup, manifest.shutdown):
-        if place is not None:
-            _text(place.script, files, problems)
+    for ref in (manifest.startup, manifest.shutdown):
+        if ref is not None:
+            _text(ref.script, files, problems)
     archive = _archived(files)
     if len(texts[README].encode()) > MAX_README_BYTES:
         problems.append(Problem(README, f"This may have at most {MAX_README_BYTES} bytes."))
@@ -119,7 +120,7 @@ def pack(files: Mapping[str, TemplateFile]) -> Packed:
 
 
 def revision_of(files: Mapping[str, TemplateFile]) -> str:
-    """Return the sha256 over the sorted files: names, bytes, and executable flags."""
+    """Return the SHA-256 of the sorted files: their names, content and executable flags."""
     digest = hashlib.sha256()
     for name in sorted(files):
         file = files[name]
@@ -128,15 +129,15 @@ def revision_of(files: Mapping[str, TemplateFile]) -> str:
     return digest.hexdigest()
 
 
-def script(files: Mapping[str, TemplateFile], place: ScriptPlace | None) -> Script | None:
-    """Return a script with its text, for a driver."""
-    if place is None or place.script not in files:
+def script(files: Mapping[str, TemplateFile], ref: ScriptRef | None) -> Script | None:
+    """Return the script of a reference, with its text; None if there is none."""
+    if ref is None or ref.script not in files:
         return None
-    return Script(text=files[place.script].data.decode(errors="replace"), timeout_s=place.timeout_s)
+    return Script(text=files[ref.script].data.decode(errors="replace"), timeout_s=ref.timeout_s)
 
 
 def home_files(files: Mapping[str, TemplateFile]) -> bytes | None:
-    """Return `files/` as an archive with names relative to the home; None when it is empty."""
+    """Return the files below `files/` as an archive for the home; None if there are none."""
     inside = {name.removeprefix(FILES): file for name, file in files.items() if name.startswith(FILES)}
     return _archived(inside) if inside else None
 
@@ -155,7 +156,7 @@ def _text(name: str, files: Mapping[str, TemplateFile], problems: list[Problem])
 
 
 def _archived(files: Mapping[str, TemplateFile]) -> bytes:
-    """Omit times and owners, so that the same files produce the same bytes."""
+    """Return a gzipped tar archive without times and owners, so that the same files give the same bytes."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, file in _sorted(files):

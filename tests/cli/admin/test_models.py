@@ -1,4 +1,4 @@
-"""`rookery admin provider` and `model`: a person adds models without the HTTP API, and is told what to do next."""
+"""`rookery admin provider` and `rookery admin model`: adding models, and hints about the next step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rookery.domain.models.options import ProviderType
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import CHANNELS, ConfigHint
-from rookery.store.models import context_windows, env_providers, model_configs, providers
+from rookery.store.models import context_windows, model_configs, preset_providers, providers
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
 from tests.eventually import until
 from tests.store.models.rows import ModelRows, open_nest
@@ -43,7 +43,7 @@ def desk(rows: ModelRows, tmp_path: Path) -> Desk:
 
 
 class Desk:
-    """Types admin commands against the test's database."""
+    """Runs admin commands with the test's database."""
 
     def __init__(self, rows: ModelRows, home: Path) -> None:
         self.conn = rows.conn
@@ -142,7 +142,7 @@ def typed(command: list[str], env: dict[str, str], *, asked: str, answer: str | 
 def _read(screen: IO[bytes]) -> bytes:
     try:
         return screen.read(65_536)
-    except OSError:  # how Linux says that nobody holds the other side any more
+    except OSError:  # Linux reports a closed terminal this way
         return b""
 
 
@@ -153,6 +153,20 @@ async def test_local_server_needs_no_key(desk: Desk) -> None:
         "name    type           base url                   key          models  state",
         "ollama  openai_compat  http://127.0.0.1:11434/v1  none needed       0  enabled",
     ]
+
+
+async def test_headers_are_sealed_also_without_a_key(desk: Desk) -> None:
+    header = ("--option", 'headers={"X-Team": "birds-secret"}')
+    await desk.ok("provider add openai_compat ollama --base-url http://127.0.0.1:11434/v1/", *header)
+
+    made = await desk.json("model add ollama llama --context-limit 1000", *header)
+
+    assert made["options"] == {"headers": {"X-Team": "***"}}
+    (provider,) = await providers.list_providers(desk.conn)
+    (config,) = await model_configs.list_model_configs(desk.conn)
+    assert provider.headers_enc is not None
+    assert config.headers_enc is not None
+    assert config.options.headers == {"X-Team": "***"}
 
 
 async def test_everything_said_about_a_provider_is_stored(desk: Desk) -> None:
@@ -193,8 +207,8 @@ async def test_everything_said_about_a_provider_is_stored(desk: Desk) -> None:
         ("provider add anthropic a --key-stdin", "", 2, "There is no key on stdin."),
         ("provider add anthropic a --key-stdin", " x y ", 2, "the key: The key is empty or has white space around it."),
         ("provider add anthropic a --key-stdin", "x" * 20_000, 2, "the key: The key is longer than 10240 bytes."),
-        ("provider add anthropic A_b --key-stdin", KEY, 2, "NAME: A name is made of a-z, 0-9"),
-        ("provider add anthropic a --no-key", "", 2, "the key: The central key is enabled but there is none."),
+        ("provider add anthropic A_b --key-stdin", KEY, 2, "NAME: A name has at most 64 characters"),
+        ("provider add anthropic a --no-key", "", 2, "the key: The central key is enabled, but there is none."),
         ("provider add openai_compat a", "", 2, "--base-url: A provider of type openai_compat needs a base URL."),
         ("provider add scripted a --base-url ftp://x", "", 2, "--base-url: The base URL must be an absolute http"),
         ("provider add scripted a --option x=1", "", 2, "--option x: There is no option 'x'."),
@@ -252,12 +266,12 @@ async def test_key_cannot_be_saved_without_a_ring_or_with_a_wrong_one(desk: Desk
 
 
 async def test_provider_of_the_environment_cannot_be_removed(desk: Desk) -> None:
-    await env_providers.ensure_env_providers(desk.conn, {"ANTHROPIC_API_KEY": KEY})
+    await preset_providers.ensure_env_providers(desk.conn, {"ANTHROPIC_API_KEY": KEY})
 
     done = await desk.run("provider remove anthropic --yes")
 
     assert done.returncode == 5
-    assert "comes from the environment of the server. Change it there." in done.stderr
+    assert "Environment variables of the server define provider" in done.stderr
     assert "ANTHROPIC_API_KEY" in await desk.ok("provider list")
 
 
@@ -310,9 +324,9 @@ async def test_model_is_shown_with_who_says_how_much_it_reads_and_what_was_learn
     assert shown["differs"]
     assert listed["window"] == shown
     assert "learned from the provider's refusal" in words
-    assert forgotten == "What was learned about the window of vllm/qwen is forgotten.\n"
+    assert forgotten == "The learned context window of vllm/qwen is removed.\n"
     assert (await desk.json("model show qwen"))["window"]["effective"] == 100_000
-    assert await desk.ok("model forget-window qwen") == "Nothing was learned about the window of vllm/qwen yet.\n"
+    assert await desk.ok("model forget-window qwen") == "vllm/qwen has no learned context window.\n"
 
 
 async def test_everything_said_about_a_model_is_stored(desk: Desk) -> None:
@@ -355,9 +369,9 @@ async def test_everything_said_about_a_model_is_stored(desk: Desk) -> None:
         ("offline echo --context-limit many", "argument --context-limit: invalid int value: 'many'"),
         ("offline echo --context-limit 1 --compression-threshold 101", "--compression-threshold: The threshold must"),
         ("offline echo --context-limit 1 --price-input cheap", "--price-input: A price is a number of dollars"),
-        ("offline echo --context-limit 1 --price-input 1", "--price-output: Set the prices of input and output"),
+        ("offline echo --context-limit 1 --price-input 1", "--price-output: Set the prices of both input and output"),
         ("offline echo --context-limit 1 --price-input -1 --price-output 1", "--price-input: A price is in dollars"),
-        ("offline echo --context-limit 1 --option cache_ttl=1h", "--option cache_ttl: Option cache_ttl is not one for"),
+        ("offline echo --context-limit 1 --option cache_ttl=1h", "--option cache_ttl: Option cache_ttl does not"),
         ("offline echo --context-limit 1 --option temperature=hot", "--option temperature: Option temperature: "),
         ("offline echo --context-limit 1 --disabled --default", "MODEL: A disabled model cannot be the default."),
     ],
@@ -417,7 +431,7 @@ async def test_model_of_a_removed_provider_says_so(desk: Desk) -> None:
     assert "its provider is removed" in await desk.ok("model list")
 
 
-# Beside servers
+# While servers run
 
 
 async def test_running_servers_are_told_of_every_change(desk: Desk) -> None:
@@ -448,7 +462,7 @@ def test_commands_work_beside_a_server_and_without_one(tmp_path: Path) -> None:
     without = rookery(tmp_path, "admin", "model", "add", "rehearsal", "guide", "--context-limit", "1000", *place)
 
     assert before.returncode == 1
-    assert "`rookery serve` makes one." in before.stderr
+    assert "`rookery serve` creates it." in before.stderr
     assert (beside.returncode, without.returncode) == (0, 0), beside.stderr + without.stderr
 
 

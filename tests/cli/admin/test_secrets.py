@@ -1,4 +1,4 @@
-"""`rookery admin rotate-secrets`: every sealed value moves, nothing is lost on the way, and people are told."""
+"""`rookery admin rotate-secrets`: every value is sealed again, none is lost, and the output reports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.domain.models.options import ProviderType
 from rookery.models import secrets
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
-from rookery.store.models import providers, sealed_values, user_keys
+from rookery.store.models import key_rotation, providers, user_keys
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.serve.server_process import rookery
 from tests.eventually import until
@@ -35,7 +35,7 @@ async def rows(database_url: str) -> AsyncIterator[ModelRows]:
 
 
 async def fill(rows: ModelRows, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
-    """A provider with a central key and one of a user, and the mark that a server leaves; the ids of both."""
+    """Create a provider with a central key and a user key, and the mark of a server. Return the ids."""
     assert await secrets.check_ring(rows.conn, ring)
     draft = ProviderDraft(type=ProviderType.ANTHROPIC, name="a", api_key=SecretStr(CENTRAL), allow_user_key=True)
     provider = await providers.create_provider(rows.conn, draft, ring=ring)
@@ -45,7 +45,7 @@ async def fill(rows: ModelRows, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
 
 
 async def opened(rows: ModelRows, ring: KeyRing, provider_id: UUID, user_id: UUID) -> list[SecretStr | None]:
-    """Both keys as this ring opens them."""
+    """Return both keys, opened with this ring."""
     central = (await providers.get_provider(rows.conn, provider_id)).api_key_enc
     own = await user_keys.find_user_key(rows.conn, user_id, provider_id=provider_id)
     assert central is not None
@@ -78,7 +78,7 @@ async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
         [
-            # The mark moves when the ring is checked; counted here are the keys, and with --full the mark once more.
+            # The mark is sealed again when the ring is checked. Counted are the keys, and with --full also the mark.
             f"{3 if flags else 2} value(s) sealed again with key new.",
             "key  values  role",
             "new       3  active",
@@ -187,7 +187,7 @@ async def test_key_saved_in_the_middle_of_a_rotation_wins(rows: ModelRows) -> No
         saving = server.transaction()
         await saving.start()
         await server.execute("UPDATE model_providers SET api_key_enc = $1", saved)
-        rotating = asyncio.create_task(sealed_values.rotate(rows.conn, BOTH))
+        rotating = asyncio.create_task(key_rotation.rotate(rows.conn, BOTH))
         await until(lambda: is_blocked(watcher))
         await saving.commit()
         done = await rotating
@@ -200,7 +200,7 @@ async def test_interrupted_rotation_leaves_every_value_readable_and_can_be_finis
     rows: ModelRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider_id, _ = await fill(rows)
-    monkeypatch.setattr(sealed_values, "BATCH", 2)
+    monkeypatch.setattr(key_rotation, "BATCH", 2)
     users = [await rows.user() for _ in range(5)]
     for user in users:
         await user_keys.put_user_key(rows.conn, user, provider_id=provider_id, api_key=SecretStr(OWN), ring=BEFORE)
@@ -210,13 +210,13 @@ async def test_interrupted_rotation_leaves_every_value_readable_and_can_be_finis
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await sealed_values.rotate(rows.conn, BOTH, on_batch=stop_in_the_middle)
+        await key_rotation.rotate(rows.conn, BOTH, on_batch=stop_in_the_middle)
 
-    between = await sealed_values.count_by_key_id(rows.conn, BOTH)
+    between = await key_rotation.count_by_key_id(rows.conn, BOTH)
     assert between == {"new": 3, "old": 5}
     for user in users:
         assert await opened(rows, BOTH, provider_id, user) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert (await sealed_values.rotate(rows.conn, BOTH)).by_key_id == {"new": 8}
+    assert (await key_rotation.rotate(rows.conn, BOTH)).by_key_id == {"new": 8}
 
 
 async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(rows: ModelRows) -> None:
@@ -225,10 +225,10 @@ async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(rows: M
     late = BEFORE.seal("late-key-123", table=user_keys.TABLE, row_id=row_id, column=user_keys.COLUMN)
 
     async with rows.connection() as server, rows.connection() as watcher:
-        # The settings come last: whoever holds them holds the rotation behind the keys of users.
+        # The settings come last: a lock on them stops the rotation after the user keys.
         async with server.transaction():
             await server.execute("SELECT FROM settings FOR UPDATE")
-            rotating = asyncio.create_task(sealed_values.rotate(rows.conn, BOTH))
+            rotating = asyncio.create_task(key_rotation.rotate(rows.conn, BOTH))
             await until(lambda: is_blocked(watcher))
             await watcher.execute("UPDATE user_provider_keys SET key_enc = $1", late)
         done = await rotating

@@ -1,4 +1,4 @@
-"""`rookery admin provider set-key`: the key of a provider is changed where it is, and shown nowhere."""
+"""`rookery admin provider set-key`: the key of a provider is replaced and never shown."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli.admin import input
 from rookery.cli.admin import providers as admin_providers
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings, load
-from rookery.store.models import env_providers, providers
+from rookery.store.models import preset_providers, providers
 from tests.cli.admin.run.run_rig import Stream
 from tests.cli.serve.server_process import SCRIPT, environment
 from tests.store.models.rows import ModelRows, open_nest
@@ -50,7 +49,7 @@ async def set_key(rows: ModelRows, home: Path, name: str, key: str = NEW) -> tup
 
 
 async def test_key_from_stdin_replaces_the_stored_one(rows: ModelRows, tmp_path: Path) -> None:
-    """As a process: the arguments, the pipe, and what is printed."""
+    """Runs as a process, with arguments, a pipe and output."""
     provider = await added(rows, api_key=SecretStr(OLD))
 
     done = await asyncio.to_thread(
@@ -84,7 +83,7 @@ async def test_key_that_has_no_place_is_refused(rows: ModelRows, tmp_path: Path)
     await added(rows, api_key=SecretStr(OLD))
     await added(rows, "openai", "own-keys", central_key_enabled=False, allow_user_key=True)
     await added(rows, "scripted", "offline")
-    await env_providers.ensure_env_providers(rows.conn, {"OPENROUTER_API_KEY": OLD})
+    await preset_providers.ensure_env_providers(rows.conn, {"OPENROUTER_API_KEY": OLD})
 
     refused = {
         name: await set_key(rows, tmp_path, name, key)
@@ -108,14 +107,14 @@ async def test_key_that_has_no_place_is_refused(rows: ModelRows, tmp_path: Path)
     assert "There is no provider nobody." in said["nobody"]
     assert "uses only keys of users" in said["own-keys"]
     assert "needs no key" in said["offline"]
-    assert "comes from the environment of the server" in said["openrouter"]
+    assert "Environment variables of the server define provider" in said["openrouter"]
     assert "white space around it" in said["claude"]
 
 
 def test_without_a_terminal_the_key_has_to_be_piped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Stream())
 
-    with pytest.raises(input.Refused, match="Pipe it in with --key-stdin") as refused:
+    with pytest.raises(Refused, match="Pipe it in with --key-stdin") as refused:
         admin_providers.ask_new_key("claude", from_stdin=False)
 
     assert refused.value.code == Exit.USAGE

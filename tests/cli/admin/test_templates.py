@@ -1,4 +1,4 @@
-"""`rookery admin template`: pushing, showing and switching templates from the command line."""
+"""`rookery admin template`: push, show, enable and disable templates."""
 
 from __future__ import annotations
 

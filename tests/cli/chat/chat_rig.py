@@ -1,4 +1,4 @@
-"""`rookery chat` below the process: its functions at a real server, with streams that are kept and a scripted model."""
+"""The functions of `rookery chat` with a real server, recorded output and a scripted model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELLO = (Say("Good morning."),)
 
 
 class ChatRig:
-    """One person at one server. What is shown goes to `stdout` and `stderr`."""
+    """One user at one server. The output is in `stdout` and `stderr`."""
 
     def __init__(self, rig: ApiRig, person: Person, client: AsyncRookery) -> None:
         self.rig = rig
@@ -46,7 +46,7 @@ class ChatRig:
     @contextmanager
     def script(self, script: Script) -> Iterator[None]:
         def steps(call: Call) -> Sequence[Step]:
-            # Short texts after the turn are asked of the same model, and must not take a script of the turn.
+            # The same model writes short texts after the turn; they must not use a script of the turn.
             if call.format is not None:
                 return (Say('{"title": "Work", "label": "Work is done", "summary": "It was done."}'),)
             return script(call) if callable(script) else script
@@ -66,7 +66,7 @@ async def open_chat_desk(database_url: str, home: Path) -> AsyncIterator[ChatRig
 
 @contextmanager
 def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[ChatRig, asyncio.Runner]]:
-    """A desk for commands that bring a loop of their own."""
+    """Return a rig for commands with their own event loop."""
     with asyncio.Runner() as runner:
         opened = open_chat_desk(database_url, home)
         desk = runner.run(opened.__aenter__())

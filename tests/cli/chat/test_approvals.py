@@ -8,10 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from rookery.cli.chat import approvals, chat, prompt_loop, questions
+from rookery.cli.chat import approvals, chat, prompt_loop
 from rookery.cli.chat import rules as chat_rules
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
 from rookery.domain.chat import parts
@@ -28,7 +27,7 @@ PICK = DynamicTool(name="pick", description="Pick one.", input_schema={"type": "
 
 
 class Typed:
-    """Somebody who types these lines, and what they were asked before each."""
+    """A user who types these lines, with the prompts before each."""
 
     def __init__(self, *lines: str) -> None:
         self._lines = iter(lines)
@@ -74,7 +73,7 @@ def test_no_answer_is_none(end: type[BaseException]) -> None:
 def test_the_arguments_are_shown_as_they_are_and_hide_nothing() -> None:
     args = {"command": "ls\nrm -rf /", "note": "harm\u202eless\u200b\x1b[2J", "n": [1, {"a": None}]}
 
-    lines = list(approvals.told([{"tool_name": "execute", "args": args}]))
+    lines = list(approvals.question_lines([{"tool_name": "execute", "args": args}]))
 
     assert lines == [
         "Asked to run execute:",
@@ -86,20 +85,20 @@ def test_the_arguments_are_shown_as_they_are_and_hide_nothing() -> None:
 
 
 def test_the_name_of_a_tool_hides_nothing_either() -> None:
-    (line,) = approvals.told([{"tool_name": "ls\x1b[2K", "args": {}}])
+    (line,) = approvals.question_lines([{"tool_name": "ls\x1b[2K", "args": {}}])
 
     assert line == "Asked to run ls\\u001b[2K:"
 
 
 def test_long_arguments_say_how_much_is_left_out() -> None:
-    lines = list(approvals.told([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
+    lines = list(approvals.question_lines([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
 
     assert len(lines) == approvals.MAX_LINES + 2
     assert "61 more lines" in lines[-1]
 
 
 def roots_script(call: Call) -> Sequence[Step]:
-    """Roots are done at once, or wait for ever."""
+    """Root chats end immediately, or wait forever."""
     return (Say("One moment."), Wait(3600)) if last_user_text(call.prompt) == "wait" else (Say("Good morning."),)
 
 
@@ -108,13 +107,13 @@ def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_pa
 
     with seated(database_url, tmp_path, roots_script) as (rig, runner):
         busy = runner.run(asked_by_a_subagent(rig, "wait"))
-        # One that would show its root for ever leaves it.
+        # A client that would follow its root forever is stopped.
         left = runner.run(chat.turn(rig.terminal(), busy, since=0, until_asked=True))
         runner.run(rig.client.chats.interrupt(busy))
         root = runner.run(asked_by_a_subagent(rig, "hello"))
-        talk = prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=root)
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=root)
         assert talk.run(person) == Exit.OK
-        answered = runner.run(questions.find(rig.client, root))
+        answered = runner.run(approvals.find_questions(rig.client, root))
 
     assert left == Exit.OK
     assert person.prompts == ["Run read_file? [y/n/a] ", "> "]
@@ -124,7 +123,7 @@ def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_pa
 
 
 async def asked_by_a_subagent(rig: ChatRig, words: str) -> UUID:
-    """A root that was told this, with a subagent that asks."""
+    """Create a root chat with this message and a subagent with an open question."""
     root = await rig.client.chats.create(words)
     spec = ChatSpec(
         owner_id=rig.person.id,
@@ -137,7 +136,7 @@ async def asked_by_a_subagent(rig: ChatRig, words: str) -> UUID:
     call = parts.ToolCall("1", "read_file", args=parts.json_raw({"path": "/red"}))
 
     async def make(bundle: Bundle) -> None:
-        """All at once: nobody else gets to see it at work."""
+        """In one transaction, so that no worker takes the chat."""
         child = await machine.create_chat(bundle, spec)
         tx = await bundle.open(child.chat.id)
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=(call,))])
@@ -185,7 +184,7 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
             await rig.client.chats.wait_idle(made.id, made.snapshot_version)
             return made.id
 
-        talk = prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]

@@ -13,13 +13,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.cli.chat import chat, plans, prompt_loop
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.chat import chat, prompt_loop
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import errors
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
-from rookery.llm.scripted import CallTool, Fail, Say, Step, Think, Wait
+from rookery.llm.scripted import CallTool, Fail, Say, Step, Think, Wait, results_since_user
 from rookery.llm.types import Call, ErrorKind
 from rookery.store import machine
 from rookery.store.machine import ChatSpec
@@ -101,7 +100,7 @@ async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: 
         running = asyncio.create_task(chat.turn(at, made.id, since=made.snapshot_version))
         await until(lambda: rig.said.startswith("Half an answer"))
         async with rig.rig.database.api.acquire() as conn, conn.transaction():
-            # Nobody can stop the chat while its row is held: the first Ctrl-C stays without an answer.
+            # The chat cannot be stopped while its row is locked, so the first Ctrl-C has no effect.
             await conn.execute("SELECT id FROM chats WHERE id = $1 FOR UPDATE", made.id)
             os.kill(os.getpid(), signal.SIGINT)
             await until(lambda: any(note.startswith("Stopping") for note in rig.notes))
@@ -134,6 +133,27 @@ async def test_answer_need_not_be_waited_for(rig: ChatRig) -> None:
         assert rig.said == "queued\n"
         assert await chat.interrupt(rig.terminal(), chat_id) == Exit.OK
         assert rig.said == f"Chat {chat_id[:8]} is interrupting.\n"
+
+
+async def test_subagents_are_listed_with_their_state(rig: ChatRig) -> None:
+    def script(call: Call) -> Sequence[Step]:
+        if "spawn_agent" not in {tool.name for tool in call.tools}:
+            return (Say("I found it."),)
+        found = results_since_user(call.prompt)
+        if not found:
+            return (CallTool("spawn_agent", {"type": "explore", "prompt": "find it", "title": "Finder"}),)
+        if len(found) == 1:
+            return (CallTool("wait_agent", {"chat_id": json.loads(found[0].text)["chat_id"]}),)
+        return (Say("Done."),)
+
+    with rig.script(script):
+        assert await chat.new(rig.terminal(), "delegate", model=None, wait=True) == Exit.OK
+        (made,) = (await rig.terminal().client.chats.list()).items
+        assert await chat.list_agents(rig.terminal(), str(made.id)) == Exit.OK
+
+    assert "explore" in rig.said
+    assert "finished" in rig.said
+    assert "Finder" in rig.said
 
 
 async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:
@@ -190,7 +210,7 @@ async def test_shortened_id_must_fit_one_chat(rig: ChatRig) -> None:
 
 
 async def make(rig: ChatRig, chat_id: UUID) -> None:
-    """A chat with an id of the test's choice, which requests cannot have."""
+    """Create a chat with a chosen id, which requests cannot do."""
     ((provider,), me) = await rig.client.models.list(), rig.person.id
     first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=me)
     spec = ChatSpec(id=chat_id, owner_id=me, title="A chat", model_config_id=provider.models[0].id, messages=(first,))
@@ -228,18 +248,18 @@ def test_prompt_is_checked_before_anything_is_sent(prompt: str, words: str) -> N
 
 
 def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
-    """Typed lines become turns of one chat; commands do what /help says."""
+    """Each typed line is a turn of one chat; the commands are those of /help."""
     typed = ["/stop", "/plan", "hello", "", "/help", "/nonsense", "once more", "/stop", "/new", "a new one", "/quit"]
     lines = iter([*typed[:-1], "/plan", "/plan", typed[-1]])
 
     with seated(database_url, tmp_path, HELLO) as (rig, runner):
-        talk = prompt_loop.Talk(rig.terminal(), runner, model=None)
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None)
         assert talk.run(lambda _: next(lines)) == Exit.OK
         made = runner.run(rig.client.chats.list()).items
 
     assert rig.said.count("Good morning.") == 3
     assert [(each.title, each.plan_mode) for each in made] == [("a new one", False), ("hello", True)]
-    assert [rig.notes.count(words) for words in (plans.ON, plans.OFF)] == [2, 1]
+    assert [rig.notes.count(words) for words in (prompt_loop.PLAN_MODE_ON, prompt_loop.PLAN_MODE_OFF)] == [2, 1]
     for words in (
         "There is no chat yet.",
         "/quit   leave",
@@ -257,6 +277,6 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
         raise end
 
     with seated(database_url, tmp_path, HELLO) as (rig, runner):
-        assert prompt_loop.Talk(rig.terminal(), runner, model=None).run(read_line) == Exit.OK
+        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None).run(read_line) == Exit.OK
 
     assert rig.notes == ["Type a message; /help lists the commands.", ""]

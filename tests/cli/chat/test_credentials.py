@@ -1,4 +1,4 @@
-"""Where the terminal client finds its server and its token, and how it keeps them."""
+"""The server and token of the terminal client: lookup and storage."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from rookery.cli.chat import credentials
 from rookery.cli.chat.credentials import Credentials, CredentialsFile, Login
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 
 HERE, THERE = "http://127.0.0.1:7117", "https://rookery.example.org"
 

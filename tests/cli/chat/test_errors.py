@@ -1,4 +1,4 @@
-"""What is said when a command of `rookery chat` fails, and with which exit code."""
+"""Error messages and exit codes of `rookery chat`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 
 from rookery.cli.chat import errors as chat_errors
-from rookery.cli.chat.errors import Refused, failures
-from rookery.cli.exit_codes import Exit
+from rookery.cli.chat.errors import failures
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import errors
 from rookery.client.errors import ApiError, ErrorBody, RookeryError

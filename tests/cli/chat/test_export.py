@@ -1,4 +1,4 @@
-"""A chat on paper."""
+"""`rookery chat export`."""
 
 from __future__ import annotations
 

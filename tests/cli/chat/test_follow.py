@@ -1,4 +1,4 @@
-"""How a chat is shown while its connection breaks, its attempts fail, and its parts are told twice."""
+"""Output of a followed chat with lost connections, failed attempts, and repeated parts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.chat.follow import Follower, figures
+from rookery.cli.chat.terminal_output import Screen
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change
 from rookery.client.reducer import View
@@ -37,7 +37,7 @@ async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ChatRig]:
 
 
 class Shown:
-    """A follower that is fed by hand."""
+    """A follower with events from the test."""
 
     def __init__(self, *, prompts: bool = False, after_id: int = 0) -> None:
         self.stdout, self.stderr = Stream(), Stream()

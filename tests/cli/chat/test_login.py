@@ -11,9 +11,8 @@ import pytest
 
 from rookery.cli.chat import credentials, login
 from rookery.cli.chat.credentials import CredentialsFile
-from rookery.cli.chat.errors import Refused
 from rookery.cli.chat.login import Answers
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Unauthenticated
 from rookery.domain.access.rights import Role

@@ -10,8 +10,7 @@ import pytest
 
 from rookery.cli.chat import mcp_servers, prompt_loop
 from rookery.cli.chat.approvals import Undecided
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client.models import McpServer
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
@@ -24,7 +23,7 @@ DOCS = Entry(name="docs", folder="/p", command="npx", args=("a b", "x"), env=("T
 
 
 async def chat_with_server(rig: ChatRig, entry: Entry = DOCS) -> UUID:
-    """A chat whose workspace, which does not run, has told of a server."""
+    """Create a chat with a stopped workspace that defines an MCP server."""
     database = rig.rig.database.api
     workspace = await database.fetchval(
         "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'place') RETURNING id", rig.person.id
@@ -41,7 +40,7 @@ def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, 
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
         chat_id = runner.run(chat_with_server(rig))
-        assert prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
+        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
         left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert person.prompts == [
@@ -66,7 +65,7 @@ def test_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
         chat_id = runner.run(chat_with_server(rig))
-        assert prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
+        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
         left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert left is not None
@@ -106,7 +105,7 @@ def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
     def nobody(prompt: str) -> str:
         raise KeyboardInterrupt
 
-    assert list(mcp_servers.told(server)) == [
+    assert list(mcp_servers.question_lines(server)) == [
         "The project has changed its MCP server docs. It would run now:",
         "  command: 'sh\\u202e'",
         "  in: /p",

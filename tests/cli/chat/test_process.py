@@ -1,4 +1,4 @@
-"""`rookery chat` as people and scripts meet it: a server beside it, a terminal, pipes, exit codes."""
+"""`rookery chat` as a process: with a server, a terminal, pipes, and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_SECONDS = 30.0
 
 
 class Terminal:
-    """A process on a terminal of its own. `wait_for` reads until words are on the screen, behind the last ones."""
+    """A process on its own terminal. `wait_for` reads until a text appears after the last one."""
 
     def __init__(self, *arguments: str, env: dict[str, str]) -> None:
         self._leader, follower = pty.openpty()
@@ -32,7 +32,7 @@ class Terminal:
             stdout=follower,
             stderr=follower,
             start_new_session=True,
-            # Without a terminal to belong to, Ctrl-C would be a character like any other.
+            # Without a controlling terminal, Ctrl-C would be an ordinary character.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(follower)
@@ -60,14 +60,14 @@ class Terminal:
             raise AssertionError(f"Nothing more came: {self.screen}")
         try:
             data = os.read(self._leader, 65_536)
-        except OSError:  # how Linux says that nobody holds the other side any more
+        except OSError:  # Linux reports a closed terminal this way
             return False
         self.screen += data.decode(errors="replace")
         return bool(data)
 
 
 def log_in(served: Served, home: Path) -> str:
-    """Make the first account from the terminal; what was on the screen."""
+    """Create the first account in the terminal. Return the screen."""
     token = (home / "data" / "setup-token").read_text().strip()
     terminal = Terminal("chat", "login", served.url, env=environment(home))
     terminal.wait_for("Setup token (printed when it started): ")

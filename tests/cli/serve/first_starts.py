@@ -1,4 +1,4 @@
-"""First starts of the server, each set up in the moment it says that it is ready.
+"""First starts of the server. Each is set up at the moment it reports that it is ready.
 
     python -m tests.cli.serve.first_starts [--starts 20] [--replicas 1]
 
@@ -30,14 +30,14 @@ LOOK_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The file of the setup token as it was when the server said that it is ready."""
+    """The setup token file at the moment when the server reported that it was ready."""
 
     text: str
     mode: int
 
 
 class NotReady(Exception):
-    """The server ended, or did not become ready in time, or was ready without a token."""
+    """The server ended, was not ready in time, or had no token when it was ready."""
 
 
 def free_port() -> int:
@@ -51,7 +51,7 @@ def arguments(data_dir: Path, port: int, *, replicas: int) -> list[str]:
 
 
 def wait_ready(process: subprocess.Popen[bytes], port: int, data_dir: Path) -> Token:
-    """Ask until the answer is 200, and read the token's file at once."""
+    """Poll until the status is 200, and read the token file immediately."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -71,12 +71,12 @@ def _is_ready(port: int) -> bool:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=START_SECONDS) as answer:
             return bool(answer.status == 200)
     except OSError:
-        # Nobody listens yet, or the answer is 503.
+        # The server does not listen yet, or answers 503.
         return False
 
 
 def set_up(port: int, token: str) -> int:
-    """Make the first administrator; the status of the answer."""
+    """Create the first administrator. Return the status."""
     body = {"token": token, "email": "ada@example.org", "password": "correct horse battery"}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/api/v1/setup", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -94,7 +94,7 @@ def start(folder: Path, arguments: list[str], **variables: str) -> subprocess.Po
 
 
 def start_once(folder: Path, *, replicas: int) -> str:
-    """What went wrong; nothing when nothing did."""
+    """Start once. Return the problems."""
     data_dir, port = folder / "data", free_port()
     process = start(folder, arguments(data_dir, port, replicas=replicas))
     try:

@@ -1,4 +1,4 @@
-"""Several replicas behind one port as real processes, a person who talks to them, and a model that waits for a word."""
+"""Several replicas behind one port as real processes, a client, and a model that waits for the test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Event = dict[str, Any]
 
 
 class Storyteller:
-    """A model that begins to answer, and goes on once `gate` is set."""
+    """A model that begins to answer, and continues when `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -47,13 +47,13 @@ class Storyteller:
     def _respond(self, request: RecordedRequest) -> Scenario:
         style = fake_completions.Style(piece_chars=len(FIRST))
         events = fake_completions.events(fake_completions.Answer(text=FIRST + REST), style, model="m")
-        # Behind the chunk with the first words.
+        # After the chunk with the first words.
         middle = next(i for i, event in enumerate(events) if FIRST.strip() in json.dumps(event, default=str)) + 1
         return Scenario(events=[*events[:middle], self.gate, *events[middle:]])
 
 
 class Follower:
-    """A client of one chat, and everything it was sent."""
+    """A client of one chat, with everything it received."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class ReplicasRig:
     token: str
 
     async def replicas(self) -> dict[str, int]:
-        """Process ids of the replicas with a row, by their id."""
+        """Return the process ids of the replicas in the database, by replica id."""
         return {str(row["id"]): row["pid"] for row in await self.database.fetch("SELECT id, pid FROM replicas")}
 
     async def start_chat(self) -> UUID:
@@ -120,7 +120,7 @@ class ReplicasRig:
         return None if found is None else str(found)
 
     async def until_owned(self, chat_id: UUID, *, not_by: str = "") -> str:
-        """Who has the chat and has begun to answer; `not_by` is who had it before."""
+        """Wait until a replica owns the chat and has begun to answer. Return it; `not_by` is the earlier owner."""
 
         async def is_owned() -> bool:
             row = await self.database.fetchrow("SELECT worker_id, generation_attempt FROM chats WHERE id = $1", chat_id)
@@ -144,7 +144,7 @@ class ReplicasRig:
         return follower
 
     async def follow_elsewhere(self, chat_id: UUID, owner: str) -> Follower:
-        """A client that happens to be served by another replica than the chat's; the kernel decides who accepts."""
+        """Connect until the client is on another replica than the chat; the kernel chooses the replica."""
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 follower = await self.follow(chat_id)
@@ -157,7 +157,7 @@ class ReplicasRig:
 async def open_fleet(
     url: str, home: Path, *, replicas: int, options: tuple[str, ...] = ()
 ) -> AsyncIterator[ReplicasRig]:
-    """Over an external database that is migrated already."""
+    """Start the replicas with an external, migrated database."""
     story, ring = Storyteller(), new_key("k1")
     database = await asyncpg.connect(url)
     try:
@@ -179,7 +179,7 @@ async def open_fleet(
 
 
 async def _prepare(conn: asyncpg.Connection, provider_url: str, ring: KeyRing) -> str:
-    """An administrator with a token, and the model. Nobody asks it for titles."""
+    """Create an administrator with a token, and the model. Titles are disabled."""
     await conn.execute("INSERT INTO settings (key, value) VALUES ('models', '{\"generate_titles\": false}')")
     draft = UserDraft(email="ada@example.test", username="ada", name="Ada", role=Role.ADMIN)
     user = await users.create_user(conn, draft, password_hash=None)

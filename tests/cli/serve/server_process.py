@@ -1,4 +1,4 @@
-"""A real `rookery serve` in a process of its own."""
+"""A real `rookery serve` process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -23,7 +24,7 @@ READY = re.compile(r"is ready at (https?://\S+)")
 
 
 class Served:
-    """The process, what it said, and its port."""
+    """The process, its output and its port."""
 
     def __init__(self, *arguments: str, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -57,7 +58,7 @@ class Served:
             self.errors.extend(stream)
 
     def wait_for_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """The next line on stdout that looks so."""
+        """Wait for the next line on stdout that matches."""
         while (line := self._lines.get(timeout=START_SECONDS)) is not None:
             self.said.append(line)
             if found := pattern.search(line):
@@ -66,11 +67,11 @@ class Served:
         raise AssertionError(f"serve ended with {self.process.returncode}: {''.join(self.errors)}")
 
     def rest(self) -> list[str]:
-        """What else it said on stdout, once it has ended."""
+        """Return the remaining output on stdout, after the process has ended."""
         return list(iter(lambda: self._lines.get(timeout=START_SECONDS), None))
 
     def log(self, event: str) -> list[dict[str, Any]]:
-        """Lines of the log about one kind of event, so far."""
+        """Return the log lines of one event so far."""
         lines = [json.loads(line) for line in tuple(self.errors) if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
@@ -91,7 +92,7 @@ class Served:
         return self.wait()
 
     def wait(self) -> int:
-        """The exit code, once everything it said has been read."""
+        """Return the exit code after all output was read."""
         code = self.process.wait(60)
         for reader in self._readers:
             reader.join(10)
@@ -114,7 +115,7 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be reaped does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         state = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
@@ -122,8 +123,21 @@ def is_alive(pid: int) -> bool:
     return state not in (b"Z", b"X")
 
 
+def thread_heaps(pid: int) -> list[str]:
+    """Return the heaps that glibc created for threads: aligned mappings of 64 MiB with a writable first part."""
+    size, found = 64 << 20, []
+    lines = [line.split() for line in Path("/proc", str(pid), "maps").read_text().splitlines()]
+    for heap, rest in pairwise(lines):
+        start, middle = (int(bound, 16) for bound in heap[0].split("-"))
+        following, end = (int(bound, 16) for bound in rest[0].split("-"))
+        are_anonymous = len(heap) == len(rest) == 5
+        if are_anonymous and start % size == 0 and middle == following and end == start + size and rest[1] == "---p":
+            found.append(heap[0])
+    return found
+
+
 def rookery(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Any other command, to its end."""
+    """Run another command to its end."""
     return subprocess.run(
         [SCRIPT, *arguments],
         env=environment(home, **variables),
@@ -135,7 +149,7 @@ def rookery(home: Path, *arguments: str, **variables: str) -> subprocess.Complet
 
 
 def servers_of(data_dir: Path) -> list[int]:
-    """The pids of processes whose command line names this data directory."""
+    """Return the pids of processes whose command line contains this data directory."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""A first start as a program meets it that waits for `/readyz` and sets the server up in the same moment."""
+"""The first start, for a program that waits for `/readyz` and then sets the server up immediately."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def test_server_is_not_ready_before_its_setup_token_works(
     data_dir, port = tmp_path / "data", first_starts.free_port()
     arguments = first_starts.arguments(data_dir, port, replicas=replicas)
     connection = await asyncpg.connect(database_url)
-    # Whoever holds this keeps the server from making its token.
+    # This lock keeps the server from creating its token.
     await connection.execute("SELECT pg_advisory_lock($1)", first_admin.LOCK_KEY)
     process = first_starts.start(tmp_path, arguments, ROOKERY_DATABASE_URL=database_url)
     try:
         await until(lambda: connection.fetchval(IS_AWAITED), timeout=60)
         ready = asyncio.create_task(asyncio.to_thread(first_starts.wait_ready, process, port, data_dir))
-        # A server that does not wait for its token answers within this second, and the file is not there yet.
+        # A server that did not wait for its token would answer within this second, without the file.
         await asyncio.wait({ready}, timeout=1)
         await connection.execute("SELECT pg_advisory_unlock($1)", first_admin.LOCK_KEY)
 

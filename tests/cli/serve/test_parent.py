@@ -1,4 +1,4 @@
-"""When the parent of several replicas starts one again, and when it gives up; with children and time of the test's."""
+"""Restarts of replicas by the parent, and when it gives up, with fake children and a fake clock."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rookery.cli.serve.parent import (
     UNSERVED_RESTART_SECONDS,
     UNSERVED_SECONDS,
     CannotServe,
-    Minder,
+    ReplicaSupervisor,
     Restarts,
 )
 from rookery.cli.serve.replica_process import STOP, Child, Orders, Ready
 from rookery.cli.serve.stop_signals import Stop
-from rookery.metrics.merge import Gathering
+from rookery.metrics.merge import MergedMetrics
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import SlotState
 from rookery.settings import settings
@@ -40,7 +40,7 @@ KILLED = -signal.SIGKILL
 
 
 class Puppet(Child):
-    """A child without a process: it is ready, and it ends, when the test says so."""
+    """A child without a process. The test decides when it is ready and when it ends."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -79,23 +79,29 @@ class Puppet(Child):
 
 
 class Stage:
-    """`troubles` are raised by the next starts, one by each."""
+    """The supervisor with its fake children. Each of the next starts raises one of `troubles`."""
 
     def __init__(
-        self, minder: Minder, stop: Stop, clock: FakeClock, *, born: dict[int, list[Puppet]], troubles: list[OSError]
+        self,
+        supervisor: ReplicaSupervisor,
+        stop: Stop,
+        clock: FakeClock,
+        *,
+        born: dict[int, list[Puppet]],
+        troubles: list[OSError],
     ) -> None:
-        self.minder = minder
+        self.supervisor = supervisor
         self.stop = stop
         self.clock = clock
         self.born = born
         self.troubles = troubles
-        self.told_ready: list[int] = []  # how many served then
+        self.told_ready: list[int] = []  # how many served at that time
         self.running = asyncio.create_task(
-            minder.run(stop, on_ready=lambda: self.told_ready.append(len(minder.serving())))
+            supervisor.run(stop, on_ready=lambda: self.told_ready.append(len(supervisor.serving())))
         )
 
     async def child(self, index: int, number: int) -> Puppet:
-        """The child of a place that was started as the so-manieth there."""
+        """Return the n-th child of a slot."""
         await until(lambda: len(self.born[index]) >= number)
         return self.born[index][number - 1]
 
@@ -108,7 +114,7 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(home: Path, *, replicas: int = 3, is_ready: bool = True) -> AsyncIterator[Stage]:
-    """With all children ready, or all of them about to start."""
+    """Start a supervisor whose children are all ready, or all starting."""
     (home / "data").mkdir(mode=0o700)
     flags = {"data_dir": str(home / "data"), "replicas": str(replicas)}
     config = settings.load(flags, {"HOME": str(home)}).settings
@@ -124,8 +130,8 @@ async def open_stage(home: Path, *, replicas: int = 3, is_ready: bool = True) ->
         return child
 
     with socket.socket() as listening:
-        minder = Minder(config, "postgresql://nowhere", listening, clock=clock, start=start)
-        stage = Stage(minder, stop, clock, born=born, troubles=troubles)
+        supervisor = ReplicaSupervisor(config, "postgresql://nowhere", listening, clock=clock, start=start)
+        stage = Stage(supervisor, stop, clock, born=born, troubles=troubles)
         if is_ready:
             for index in range(replicas):
                 await stage.serve(index, 1)
@@ -188,12 +194,12 @@ async def test_place_that_keeps_dying_waits_longer_each_time_while_the_others_se
             await stage.clock.until_waiting("replica-restart")
             (timer,) = stage.clock.waiting("replica-restart")
             waited.append(timer.due - stage.clock.monotonic())
-            assert [child.index for child in stage.minder.serving()] == [1, 2]
+            assert [child.index for child in stage.supervisor.serving()] == [1, 2]
             await stage.clock.fire("replica-restart")
         await stage.serve(0, 9)
 
         assert waited == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-        assert len(stage.minder.serving()) == 3
+        assert len(stage.supervisor.serving()) == 3
         assert not stage.running.done()
 
 
@@ -203,7 +209,7 @@ async def test_places_are_told_of_in_the_file_and_in_the_metrics(tmp_path: Path)
         await stage.clock.until_waiting("replica-restart")
 
         slots = replica_slots.read(tmp_path / "data")
-        _, text = await Gathering(stage.minder.processes, slots=lambda: stage.minder.slots).scrape("")
+        _, text = await MergedMetrics(stage.supervisor.processes, slots=lambda: stage.supervisor.slots).scrape("")
 
         assert [slot.state for slot in slots] == [SlotState.READY, SlotState.READY, SlotState.PAUSED]
         assert (slots[2].deaths, slots[2].exit_code, slots[2].restarts) == (1, 7, 1)
@@ -242,13 +248,13 @@ async def test_long_pause_ends_when_the_last_that_served_is_gone(tmp_path: Path)
                 await stage.clock.fire("replica-restart")
         (timer,) = stage.clock.waiting("replica-restart")
         assert timer.due - stage.clock.monotonic() == LAST_RESTART_SECONDS
-        again_at = stage.minder.slots[0].again_at
+        again_at = stage.supervisor.slots[0].again_at
 
         await stage.clock.advance(UNSERVED_RESTART_SECONDS)
         (await stage.child(1, 1)).die()
         started = await stage.serve(0, 8)
 
-        assert started in stage.minder.serving()
+        assert started in stage.supervisor.serving()
         assert stage.clock.monotonic() < UNSERVED_SECONDS, "the pause was not waited for"
         assert again_at is not None
         assert again_at > stage.clock.now()
@@ -260,9 +266,9 @@ async def test_pause_that_begins_while_nobody_serves_is_short(tmp_path: Path) ->
         await stage.clock.until_waiting("replica-restart")
         for number in range(1, 8):
             (await stage.child(0, number)).die()
-            await until(lambda n=number: stage.minder.slots[0].deaths == n)  # type: ignore[misc]
+            await until(lambda n=number: stage.supervisor.slots[0].deaths == n)  # type: ignore[misc]
             await stage.clock.until_waiting("replica-restart")
-            again_at = stage.minder.slots[0].again_at
+            again_at = stage.supervisor.slots[0].again_at
             assert again_at is not None
             assert (again_at - stage.clock.now()).total_seconds() <= UNSERVED_RESTART_SECONDS
             await stage.clock.advance(UNSERVED_RESTART_SECONDS)
@@ -283,11 +289,11 @@ async def test_place_that_fails_at_the_first_start_does_not_end_the_others(tmp_p
         await until(lambda: stage.told_ready)
         await stage.clock.fire("replica-restart")
         await stage.serve(0, 2)
-        await until(lambda: stage.minder.slots[0].state is SlotState.READY)
+        await until(lambda: stage.supervisor.slots[0].state is SlotState.READY)
 
         assert stage.told_ready == [2]
-        assert len(stage.minder.serving()) == 3
-        assert (stage.minder.slots[0].deaths, stage.minder.slots[0].exit_code) == (1, Exit.USAGE)
+        assert len(stage.supervisor.serving()) == 3
+        assert (stage.supervisor.slots[0].deaths, stage.supervisor.slots[0].exit_code) == (1, Exit.USAGE)
         assert not stage.running.done()
 
 
@@ -296,7 +302,7 @@ async def test_places_that_fail_are_tried_again_for_as_long_as_another_has_not_f
         for number in (1, 2, 3):
             for index in (0, 1):
                 (await stage.child(index, number)).die(Exit.FAILED)
-                await until(lambda i=index: stage.minder.slots[i].state is SlotState.PAUSED)  # type: ignore[misc]
+                await until(lambda i=index: stage.supervisor.slots[i].state is SlotState.PAUSED)  # type: ignore[misc]
             await stage.clock.advance(LAST_RESTART_SECONDS)
         assert not stage.running.done()
 
@@ -320,7 +326,7 @@ async def test_server_ends_at_once_when_every_place_failed_before_any_was_ready(
     async with open_stage(tmp_path, is_ready=False) as stage:
         for index, code in enumerate(codes):
             (await stage.child(index, 1)).die(code)
-            await until(lambda i=index: stage.running.done() or stage.minder.slots[i].deaths)  # type: ignore[misc]
+            await until(lambda i=index: stage.running.done() or stage.supervisor.slots[i].deaths)  # type: ignore[misc]
 
         with pytest.raises(CannotServe, match="No replica could start") as raised:
             await stage.running
@@ -368,13 +374,13 @@ async def test_start_that_the_system_refuses_counts_as_a_death_while_the_others_
             await stage.clock.until_waiting("replica-restart")
             (timer,) = stage.clock.waiting("replica-restart")
             waited.append(timer.due - stage.clock.monotonic())
-            assert [child.index for child in stage.minder.serving()] == [1, 2]
+            assert [child.index for child in stage.supervisor.serving()] == [1, 2]
             await stage.clock.fire("replica-restart")
         await stage.serve(0, 2)
 
         assert waited == [0.5, 1.0, 2.0]
-        assert (stage.minder.slots[0].state, stage.minder.slots[0].restarts) == (SlotState.READY, 3)
-        assert len(stage.minder.serving()) == 3
+        assert (stage.supervisor.slots[0].state, stage.supervisor.slots[0].restarts) == (SlotState.READY, 3)
+        assert len(stage.supervisor.serving()) == 3
 
 
 async def test_child_that_hangs_before_it_is_ready_is_killed_and_replaced(tmp_path: Path) -> None:
@@ -390,11 +396,11 @@ async def test_child_that_hangs_before_it_is_ready_is_killed_and_replaced(tmp_pa
         await stage.clock.advance(1)
         assert hung.has_ended
         await stage.clock.until_waiting("replica-restart")
-        assert (stage.minder.slots[0].state, stage.minder.slots[0].exit_code) == (SlotState.PAUSED, KILLED)
+        assert (stage.supervisor.slots[0].state, stage.supervisor.slots[0].exit_code) == (SlotState.PAUSED, KILLED)
         await stage.clock.fire("replica-restart")
         await stage.serve(0, 3)
 
-        assert len(stage.minder.serving()) == 3
+        assert len(stage.supervisor.serving()) == 3
         assert stage.clock.waiting("replica-ready") == [], "children that serve are not timed"
 
 

@@ -1,4 +1,4 @@
-"""The socket that the server listens at, where it is one of the file system."""
+"""The unix socket on which the server listens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.settings.values import Address
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A short one: the paths of sockets are."""
+    """A short path, because socket paths have a maximum length."""
     with tempfile.TemporaryDirectory(prefix="rkp") as folder:
         yield Path(folder) / "s"
 

@@ -1,4 +1,4 @@
-"""`rookery serve --replicas N` as an operator meets it: processes that die, are killed, and end in order."""
+"""`rookery serve --replicas N` as processes: they die, are killed, and shut down in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 from rookery.cli.serve import parent, port
-from rookery.cli.serve.parent import Minder
+from rookery.cli.serve.parent import ReplicaSupervisor
 from rookery.cli.serve.stop_signals import ECHO_SECONDS, Stop
 from rookery.client import AsyncRookery
 from rookery.runtime import replica_slots
@@ -27,7 +27,7 @@ from rookery.settings import settings
 from rookery.settings.values import Address
 from rookery.store.db.embedded.server import running_url
 from tests.cli.serve.replicas_rig import FIRST, REST, WAIT_SECONDS, ReplicasRig, open_fleet
-from tests.cli.serve.server_process import SCRIPT, environment, is_alive, rookery, servers_of, serving
+from tests.cli.serve.server_process import SCRIPT, environment, is_alive, rookery, servers_of, serving, thread_heaps
 from tests.eventually import until
 
 DRAIN_SECONDS = 10
@@ -52,6 +52,7 @@ async def test_replicas_share_a_port_and_their_numbers_are_served_together(home:
         assert len(set(replicas.values()) - {rig.served.process.pid}) == 3
         assert set(re.findall(r'rookery_build_info\{process="(\d)"', text)) == {"0", "1", "2"}
         assert {line["replica"] for line in rig.served.log("ready")} == {"", *replicas}
+        assert [heap for pid in replicas.values() for heap in thread_heaps(pid)] == []
         code = await asyncio.to_thread(rig.served.stop)
 
     assert code == 0
@@ -70,7 +71,7 @@ async def test_client_of_another_replica_is_shown_the_answer_as_it_is_written(ho
         rig.story.gate.set()
         await until(lambda: any(FIRST + REST in json.dumps(event) for event in follower.of("message")), timeout=30)
 
-        # What is committed at once need not come as live parts any more; what came is no other than the beginning.
+        # Text that is committed immediately may not arrive as live parts; parts that arrived are its beginning.
         assert (FIRST + REST).startswith(follower.preview())
         await follower.close()
 
@@ -123,12 +124,12 @@ async def test_replica_that_is_told_to_stop_leaves_the_port_to_the_other_and_is_
         assert follower.close_code is None
         assert set(await rig.replicas()) - set(before)
         await follower.close()
-    # A goodbye asks for up to two seconds; what is left is what a connection takes here and now, and that many times.
+    # A goodbye requests up to two seconds. The rest is the measured time of a connection, times this factor.
     assert to_return < max(3.0, 2.0 + 20 * to_connect)
 
 
 async def time_away(rig: ReplicasRig, chat_id: UUID, replica: str, *, connected: asyncio.Event) -> tuple[float, float]:
-    """How long a client takes to connect to that replica, and to be back at another after its goodbye."""
+    """Return how long a client takes to connect to that replica, and to reconnect to another after its goodbye."""
     async with AsyncRookery(rig.served.url, token=rig.token) as client, asyncio.timeout(WAIT_SECONDS):
         while True:
             began, took, left = time.monotonic(), 0.0, 0.0
@@ -136,7 +137,7 @@ async def time_away(rig: ReplicasRig, chat_id: UUID, replica: str, *, connected:
                 async for change in live:
                     told = {event["type"]: event for event in change.events}
                     if not connected.is_set() and "hello" in told and told["hello"]["replica_id"] != replica:
-                        break  # the kernel decides who accepts
+                        break  # the kernel chooses the replica
                     if "synced" in told and not connected.is_set():
                         took = time.monotonic() - began
                         connected.set()
@@ -191,7 +192,7 @@ async def test_killing_the_parent_leaves_neither_replica_nor_database(home: Path
             pids = asyncio.run(pids_of(data_dir))
             assert asyncio.run(token_is_good(data_dir, setup[0]))
             served.stop(signal.SIGKILL)
-            # Its stderr is open for as long as a child lives.
+            # Its stderr stays open as long as a child runs.
             return pids, [setup[0], *served.errors]
 
     pids, (token, *said) = await asyncio.to_thread(look)
@@ -247,7 +248,7 @@ async def test_stop_during_the_start_leaves_no_process(home: Path, database_url:
     )
     await until(lambda: (data_dir / "replicas.lock").exists(), timeout=60)
     process.send_signal(signal.SIGTERM)
-    # Read to its end: as long as a replica lives, it has a hold of it.
+    # Read to its end: each running replica keeps it open.
     async with asyncio.timeout(60):
         _, said = await process.communicate()
 
@@ -258,7 +259,7 @@ async def test_stop_during_the_start_leaves_no_process(home: Path, database_url:
 
 
 def take_neighbours() -> tuple[socket.socket, socket.socket]:
-    """Two ports that follow each other, both in use."""
+    """Bind two consecutive ports."""
     while True:
         first = socket.create_server(("127.0.0.1", 0))
         try:
@@ -319,31 +320,31 @@ async def test_place_that_keeps_losing_its_replica_is_filled_again_while_the_oth
     flags = {"data_dir": str(home / "data"), "database_url": database_url, "replicas": "2"}
     config = settings.load(flags, {"HOME": str(home)}).settings
     stop = Stop(1e9)
-    kills = 6  # one more than a server once put up with
+    kills = 6  # one more than an earlier limit
     seen: set[int] = set()
     with port.bound(Address("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/readyz"
-        minder = Minder(config, database_url, listening)
-        minding = asyncio.create_task(minder.run(stop, on_ready=lambda: None))
-        await until(lambda: len(minder.serving()) == 2, timeout=60)
+        supervisor = ReplicaSupervisor(config, database_url, listening)
+        supervising = asyncio.create_task(supervisor.run(stop, on_ready=lambda: None))
+        await until(lambda: len(supervisor.serving()) == 2, timeout=60)
         for _ in range(kills):
-            (victim,) = [child for child in minder.serving() if child.index == 0]
-            seen.update(child.pid for child in minder.serving())
+            (victim,) = [child for child in supervisor.serving() if child.index == 0]
+            seen.update(child.pid for child in supervisor.serving())
             os.kill(victim.pid, signal.SIGKILL)
             await until(
-                lambda dead=victim: any(c.index == 0 and c is not dead for c in minder.serving()),  # type: ignore[misc]
+                lambda dead=victim: any(c.index == 0 and c is not dead for c in supervisor.serving()),  # type: ignore[misc]
                 timeout=60,
             )
-            assert not minding.done()
+            assert not supervising.done()
         ready = json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read()))
-        seen.update(child.pid for child in minder.serving())
+        seen.update(child.pid for child in supervisor.serving())
 
         assert ready["status"] == "ready"
         assert [slot["state"] for slot in ready["replicas"]] == ["ready", "ready"]
         assert [slot["deaths"] for slot in ready["replicas"]] == [kills, 0]
         assert [slot.restarts for slot in replica_slots.read(config.data_dir)] == [kills, 0]
         stop.ask()
-        await minding
+        await supervising
 
     assert len(seen) == 2 + kills
     assert not any(map(is_alive, seen))

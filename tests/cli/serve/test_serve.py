@@ -1,4 +1,4 @@
-"""`rookery serve` and the admin commands as an operator meets them: real processes, real database, real port."""
+"""`rookery serve` and the admin commands: real processes, a real database, a real port."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from rookery.store.db import job_runs, migrate
 from rookery.store.db.embedded.server import running_url
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from tests.certificates import make_certificate
-from tests.cli.serve.server_process import SCRIPT, environment, rookery, servers_of, serving
+from tests.cli.serve.server_process import SCRIPT, environment, rookery, servers_of, serving, thread_heaps
 from tests.database import Server
 from tests.eventually import until
 from tests.store.db.fake_postgres import TERMINATE, TransactionPooler, listening, old_server
@@ -55,6 +56,7 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
         assert served.get("/nothing/here")[0] == 404
         limits = Path("/proc", str(served.process.pid), "limits").read_text()
         assert re.search(r"Max core file size +0 +0 ", limits)
+        assert thread_heaps(served.process.pid) == [], "free memory of such heaps is not returned to the system"
 
         assert served.stop() == 0
 
@@ -113,6 +115,10 @@ def test_impatient_ctrl_c_skips_the_waiting(home: Path, data_dir: Path) -> None:
                 continue
 
         assert code in (130, 1)
+    # The third signal does not wait for the database: the next start would adopt it.
+    for pid in servers_of(data_dir):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_readiness_turns_with_the_signal_and_requests_are_served_on(home: Path, data_dir: Path) -> None:
@@ -134,7 +140,7 @@ def test_second_serve_on_the_same_data_directory_says_who_has_it_and_exits_1(hom
         assert second.returncode == 1
         assert second.stderr == (
             f"rookery: {data_dir} is in use by process {served.process.pid}. "
-            "Stop that one first, or choose another directory with --data-dir.\n"
+            "Stop it first, or choose another directory with --data-dir.\n"
         )
         assert served.readiness()["status"] == "ready"
 
@@ -172,7 +178,7 @@ def test_wrong_database_url_is_one_line_and_exit_4(home: Path, data_dir: Path) -
     done = rookery(home, "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", ROOKERY_DATABASE_URL=url)
 
     assert done.returncode == 4
-    assert done.stderr == "rookery: Nobody answers at 127.0.0.1:1/rookery. Is PostgreSQL running there?\n"
+    assert done.stderr == "rookery: No server answers at 127.0.0.1:1/rookery. Is PostgreSQL running there?\n"
 
 
 async def test_database_newer_than_the_binary_is_one_line_and_exit_3(
@@ -329,7 +335,7 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     fits = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "20", **url)
     too_many = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "400", **url)
     most = "--drivers-local-network-max"
-    listed = (most, "proxy", "--net-allow-private", "10.0.0.0/8")  # the name that `hosts` had before
+    listed = (most, "proxy", "--net-allow-private", "10.0.0.0/8")  # the earlier name of `hosts`
     proxied = await asyncio.to_thread(rookery, home, "admin", "doctor", *listed, **url)
     shared = await asyncio.to_thread(rookery, home, "admin", "doctor", most, "host", **url)
 
@@ -337,7 +343,7 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     assert re.search(r"^fail +connections +A replica uses up to 411 connections", too_many.stdout, re.MULTILINE)
     assert (fits.returncode, too_many.returncode) == (0, 1)
     assert re.search(r"^ok +network +local workspaces reach public hosts at most$", fits.stdout, re.MULTILINE)
-    # Two people, who may share the network of the machine by their workspaces.
+    # Two users whose workspaces may share the network of the machine.
     assert re.search(r"^warn +network +2 users may reach what this machine reaches", shared.stdout, re.MULTILINE)
     reach = r"^ok +network +local workspaces reach hosts that their template lists; net_allow_private .* 10\.0\.0\.0/8$"
     assert re.search(reach, proxied.stdout, re.MULTILINE)
@@ -385,7 +391,7 @@ async def test_read_only_database_is_refused_with_exit_2(
 
     assert served.returncode == 2
     assert "Use the address of the primary" in served.stderr
-    assert re.search(r"^fail +database .*can only be read", doctor.stdout, re.MULTILINE)
+    assert re.search(r"^fail +database .*is read-only", doctor.stdout, re.MULTILINE)
 
 
 async def test_without_auto_migrate_a_lacking_schema_is_refused(
@@ -435,7 +441,7 @@ def test_admin_commands_work_without_a_server_and_stop_what_they_started(home: P
 
     assert planned.stdout.startswith("would apply 0001_core")
     assert (status_before.returncode, status_before.stdout) == (1, "")
-    assert status_before.stderr == f"rookery: There is no database in {data_dir} yet. `rookery serve` makes one.\n"
+    assert status_before.stderr == f"rookery: There is no database in {data_dir} yet. `rookery serve` creates it.\n"
     assert json.loads(applied.stdout)["migrations"][0] == "0001_core"
     assert again.stdout == f"The schema is up to date (version {migrate.SCHEMA_VERSION}).\n"
     assert json.loads(doctor.stdout)["ok"]
@@ -457,14 +463,14 @@ def test_doctor_of_a_fresh_directory_warns_that_there_is_no_database(home: Path,
 
     assert done.returncode == 0
     *_, last = json.loads(done.stdout)["checks"]
-    said = f"There is no database in {data_dir} yet. `rookery serve` makes one."
+    said = f"There is no database in {data_dir} yet. `rookery serve` creates it."
     assert last == {"check": "database", "result": "warn", "message": said}
 
 
 def test_terminated_admin_command_stops_the_database_it_started(home: Path, data_dir: Path) -> None:
     assert rookery(home, "admin", "migrate", "--data-dir", str(data_dir)).returncode == 0
     with (data_dir / "postgres" / "postgresql.conf").open("a") as configuration:
-        configuration.write("post_auth_delay = 30\n")  # holds the command up once the server runs
+        configuration.write("post_auth_delay = 30\n")  # blocks the command while the server runs
     with subprocess.Popen(
         [SCRIPT, "admin", "status", "--data-dir", str(data_dir)],
         env=environment(home),
@@ -523,7 +529,7 @@ def test_start_is_quiet_but_for_the_log_and_its_lines_name_the_replica(home: Pat
         served.stop()
 
     lines = [json.loads(line) for line in served.errors if line.startswith("{")]
-    # That the machine was busy is worth a line, and no fault of the start.
+    # A log line about a busy machine is not an error of the start.
     assert {line["level"] for line in lines if line["event"] != "event_loop_lag"} == {"info"}
     (access,) = [line for line in lines if line["event"] == "request"]
     assert (access["route"], access["status"], len(access["replica"])) == ("/healthz", 200, 36)

@@ -79,8 +79,20 @@ def _starts_in(transition: Transition, states: str) -> Callable[[Step], Step]:
 
 def _insert(chat: Chat, *rows: Row) -> Chat:
     """History moves: its version follows, attempts start again, and a retry state is void."""
-    added = tuple(replace(row, revision=chat.snapshot) for row in rows)
-    return _fresh_epoch(replace(chat, history=chat.history + added)) if rows else chat
+    for row in rows:
+        if row.answers and _has_result(chat, row.answers):
+            # Only a bundle can get here: the second of its transitions brings a result that the first one gave.
+            raise _Refused("InvariantViolation")
+        chat = replace(chat, history=(*chat.history, replace(row, revision=chat.snapshot)))
+    return _fresh_epoch(chat) if rows else chat
+
+
+def _has_result(chat: Chat, call_id: str) -> bool:
+    """Whether the latest live row that names the call is its result."""
+    for row in reversed(chat.history):
+        if row.live and (row.answers == call_id or any(call.id == call_id for call in row.calls)):
+            return row.answers == call_id
+    return False
 
 
 def _fresh_epoch(chat: Chat) -> Chat:
@@ -236,6 +248,12 @@ def _retry_turn(chat: Chat, action: Action) -> Chat:
         if last not in (Kind.USER, Kind.TOOL, Kind.CLOSURE):
             raise _Refused("TransitionNotAllowed")
     return _disown(_fresh_epoch(_run_on(chat)))
+
+
+@_starts_in(Transition.WAKE_PARENT, "W")
+def _wake_parent(chat: Chat, action: Action) -> Chat:
+    """A notice about a subagent starts a turn, as a user's message would."""
+    return _run_on(_say(chat, action.text, "new_user_message"))
 
 
 @_starts_in(Transition.DELETE_QUEUED_MESSAGE, "E1 R1 I1 A1")

@@ -51,6 +51,7 @@ class User(Struct, frozen=True):
             yield _one(T.EDIT_MESSAGE, "assistant's", target=other, text=text)
         for transition in (T.REQUEST_COMPACTION, T.RETRY_TURN, T.INTERRUPT, T.CLEAR_QUEUE, T.RECONCILE_INVALID_STATE):
             yield _one(transition)
+        yield _one(T.WAKE_PARENT, text=text)
         yield from self._queue_attempts(text)
         yield from self._result_attempts()
 

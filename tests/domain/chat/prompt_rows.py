@@ -99,7 +99,7 @@ def prompt_of(
     target: UUID = CLAUDE,
     files: Mapping[UUID, StoredFile] | None = None,
     rules: FileRules = EVERYTHING,
-    turn_blocks: Sequence[str] = (),
+    step_blocks: Sequence[str] = (),
     plan_path: str | None = None,
 ) -> Prompt:
     return build_prompt(
@@ -108,7 +108,7 @@ def prompt_of(
         writers=WRITERS,
         files=files or {},
         rules=rules,
-        turn_blocks=turn_blocks,
+        step_blocks=step_blocks,
         plan_path=plan_path,
     )
 

@@ -337,7 +337,7 @@ def test_always_for_a_tool_of_an_mcp_server_leaves_a_rule_in_the_reserved_form()
     offered = approvals.offers(None, names, {"q": "x"})
     answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.CHAT)
 
-    made = approvals.remembered(answer, names[1], {"q": "x"}, offered)
+    made = approvals.rule_of_answer(answer, names[1], {"q": "x"}, offered)
 
     assert made == Rule(tool="mcp:docs/search", action=RuleAction.ALWAYS)
     assert approvals.matches(made, names, {"q": "x"})
@@ -469,7 +469,7 @@ def test_a_stored_rule_over_the_bounds_restricts_all_calls_of_its_tool_and_permi
     assert verdict(rule("deny", command=pattern), tool="read_file", args={"command": "ls"}) is Verdict.ALLOW
     assert verdict(rule("allow", command=pattern), default=Default.ASK, args={"command": "a" * 300}) is Verdict.ASK
     assert verdict(rule("deny", pattern[:200].ljust(20, "?")), args={}) is not Verdict.ASK
-    shown = approvals.shown([rule("deny", command=pattern), rule("deny")])
+    shown = approvals.with_problems([rule("deny", command=pattern), rule("deny")])
     assert [each.problem is not msgspec.UNSET for each in shown] == [True, False]
 
 
@@ -489,7 +489,7 @@ def test_judging_comes_in_short_steps_and_ends_however_hostile_the_rules_are(val
     args = {f"a{at}": value for at in range(16)}
     rules = (*hostile_rules(200), *(Rule(tool="*", action=RuleAction.DENY, match={f"a0.{n}": "x"}) for n in range(200)))
     longest, began = 0.0, time.process_time()
-    steps = approvals.judging(Policy(rules=rules), ("tool",), args)
+    steps = approvals.judge_sliced(Policy(rules=rules), ("tool",), args)
     while True:
         step = time.process_time()
         if next(steps, "end") == "end":
@@ -506,8 +506,8 @@ def test_what_is_offered_and_remembered_is_found_in_as_many_steps_as_there_are_p
     asked = Rule(tool="*", action=RuleAction.ASK, match=dict.fromkeys(args, "a*"))
     answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.CHAT, match=asked.match)
 
-    assert len(list(approvals.offering(asked, ("tool",), args))) >= 32, "what was asked, and this very call"
-    assert len(list(approvals.remembering(answer, "tool", args, Offers()))) >= 16
+    assert len(list(approvals.offers_sliced(asked, ("tool",), args))) >= 32, "what was asked, and this very call"
+    assert len(list(approvals.rule_of_answer_sliced(answer, "tool", args, Offers()))) >= 16
 
 
 # Questions and answers
@@ -538,7 +538,7 @@ def test_nothing_is_offered_that_no_pattern_can_say_exactly(args: object) -> Non
 def test_an_answer_becomes_a_rule_of_the_tool_it_is_about() -> None:
     answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.USER, match={"command": "git push *"})
 
-    made = approvals.remembered(answer, "execute", CALL, Offers())
+    made = approvals.rule_of_answer(answer, "execute", CALL, Offers())
 
     assert made == rule("always", command="git push *")
 
@@ -548,7 +548,7 @@ def test_an_answer_is_not_remembered_for_calls_it_was_not_about(match: dict[str,
     answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.USER, match=match)
 
     with pytest.raises(InvalidInput):
-        approvals.remembered(answer, "execute", CALL, Offers())
+        approvals.rule_of_answer(answer, "execute", CALL, Offers())
 
 
 def answers(*ids: str, **fields: Any) -> list[Answer]:

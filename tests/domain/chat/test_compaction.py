@@ -382,11 +382,11 @@ def says(text: str) -> PromptMessage:
 def test_the_request_is_the_generation_with_an_instruction_at_its_end() -> None:
     prompt = prompt_of([system(1, "rules"), user(2, "hi"), counted(3, 1)])
 
-    asked = summary_prompt.ask(prompt, hint=" keep names ")
+    asked = summary_prompt.summary_request(prompt, hint=" keep names ")
 
     assert asked.messages[:-1] == prompt.messages
     assert asked.messages[-1] == says(f"{summary_prompt.INSTRUCTION}\n\nkeep names")
-    assert summary_prompt.ask(prompt).messages[-1] == says(summary_prompt.INSTRUCTION)
+    assert summary_prompt.summary_request(prompt).messages[-1] == says(summary_prompt.INSTRUCTION)
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def test_notice_goes_with_the_decision_and_stays_the_same() -> None:
 
 def test_people_are_told_how_to_go_on_after_the_limit() -> None:
     assert chat_decision.step_limit_notice(1200) == (
-        "The turn was stopped at its limit of 1200 steps. Send a message to go on."
+        "The turn was stopped at its limit of 1200 steps. Send a message to continue."
     )
 
 

@@ -14,10 +14,10 @@ from rookery.domain.chat.fair_share import (
     Claim,
     Use,
     WaitingChat,
+    blocks_waiting_owner,
     find_donors,
     find_receiver,
     may_start,
-    takes_from_poorer,
 )
 from rookery.domain.chat.messages import ChatId
 
@@ -89,10 +89,10 @@ def test_last_slot_is_left_to_who_has_less_and_waits_for_it() -> None:
     use = Use(active=3, owners=2, own=2)
     mine, poorer = claim(1, 2, waits=True), claim(3, 0, waits=True)
 
-    assert takes_from_poorer(4, use, [mine, poorer], chat_id=ChatId(UUID(int=1)))
-    assert not takes_from_poorer(4, use, [mine, claim(2, 1)], chat_id=ChatId(UUID(int=1)))
-    assert not takes_from_poorer(4, use, [mine, claim(2, 2, waits=True)], chat_id=ChatId(UUID(int=1)))
-    assert not takes_from_poorer(9, use, [mine, poorer], chat_id=ChatId(UUID(int=1))), "there is another slot"
+    assert blocks_waiting_owner(4, use, [mine, poorer], chat_id=ChatId(UUID(int=1)))
+    assert not blocks_waiting_owner(4, use, [mine, claim(2, 1)], chat_id=ChatId(UUID(int=1)))
+    assert not blocks_waiting_owner(4, use, [mine, claim(2, 2, waits=True)], chat_id=ChatId(UUID(int=1)))
+    assert not blocks_waiting_owner(9, use, [mine, poorer], chat_id=ChatId(UUID(int=1))), "there is another slot"
 
 
 @given(

@@ -83,7 +83,7 @@ def test_turn_that_is_refused_again_and_again_comes_to_an_end(window: int, first
 @given(st.lists(TEXTS, max_size=12), st.integers(8_000, 40_000))
 def test_trimmed_prompt_keeps_system_blocks_and_the_request(texts: list[str], max_bytes: int) -> None:
     said = [message(Role.USER, PromptText(text * 3)) for text in texts]
-    prompt = summary_prompt.ask(Prompt((message(Role.SYSTEM, PromptText("rules")), *said)))
+    prompt = summary_prompt.summary_request(Prompt((message(Role.SYSTEM, PromptText("rules")), *said)))
 
     shorter = overflow.trimmed(prompt, max_bytes=max_bytes)
 
@@ -94,7 +94,7 @@ def test_trimmed_prompt_keeps_system_blocks_and_the_request(texts: list[str], ma
 
 def test_long_results_are_cut_to_their_ends_as_far_as_they_must() -> None:
     result = PromptResult("a", "read", "HEAD " + "x" * 60_000 + " TAIL")
-    prompt = summary_prompt.ask(Prompt((message(Role.USER, PromptText("go")), message(Role.TOOL, result))))
+    prompt = summary_prompt.summary_request(Prompt((message(Role.USER, PromptText("go")), message(Role.TOOL, result))))
 
     shorter = overflow.trimmed(prompt, max_bytes=20_000)
 

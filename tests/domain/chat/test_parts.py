@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import (
+    AgentNotice,
     ContentError,
     ContextFile,
     File,
@@ -103,6 +104,11 @@ GOLDEN: list[tuple[Part, str]] = [
         '"files":[{"path":"/p/AGENTS.md","size":5,"hash":"f","truncated":true}],"skills":["deploy"],'
         '"mcp_servers":["docs"]}',
     ),
+    (
+        AgentNotice(FILE_ID, "Tests", "general", "error", "so far", 9, "no key"),
+        '{"type":"agent-notice","chat_id":"0190a0b0-0000-7000-8000-000000000001","title":"Tests","kind":"general",'
+        '"outcome":"error","report":"so far","report_bytes":9,"error":"no key"}',
+    ),
 ]
 
 BARE: list[tuple[Part, str]] = [
@@ -118,6 +124,10 @@ BARE: list[tuple[Part, str]] = [
     (
         WorkspaceContext(FILE_ID, 0, ""),
         '{"type":"workspace-context","workspace_id":"0190a0b0-0000-7000-8000-000000000001","generation":0,"hash":""}',
+    ),
+    (
+        AgentNotice(FILE_ID, "", "", ""),
+        '{"type":"agent-notice","chat_id":"0190a0b0-0000-7000-8000-000000000001","title":"","kind":"","outcome":""}',
     ),
 ]
 

@@ -476,20 +476,20 @@ def test_a_large_image_carried_by_a_summary_does_not_block_the_chat() -> None:
 
 
 def test_blocks_of_the_turn_stand_behind_the_system_rows() -> None:
-    prompt = prompt_of([system(1, "rules"), system(2, "more"), user(3, "hi")], turn_blocks=["skills", " ", "overlay"])
+    prompt = prompt_of([system(1, "rules"), system(2, "more"), user(3, "hi")], step_blocks=["skills", " ", "overlay"])
 
     assert texts(prompt) == ["rules", "more", "skills", "overlay", "hi"]
     assert [message.role for message in prompt.messages][:4] == [Role.SYSTEM] * 4
 
 
 def test_blocks_come_first_without_system_rows() -> None:
-    assert texts(prompt_of([user(1, "hi")], turn_blocks=["skills"])) == ["skills", "hi"]
+    assert texts(prompt_of([user(1, "hi")], step_blocks=["skills"])) == ["skills", "hi"]
 
 
 def test_the_plan_path_is_named_in_system_rows_only() -> None:
     rows = [system(1, f"rules\n\n{PLAN_PATH}"), user(2, PLAN_PATH)]
 
-    prompt = prompt_of(rows, turn_blocks=[f"plan: {PLAN_PATH}"], plan_path="/home/x/PLAN.md")
+    prompt = prompt_of(rows, step_blocks=[f"plan: {PLAN_PATH}"], plan_path="/home/x/PLAN.md")
 
     block = "<plan-file-path>\n/home/x/PLAN.md\n</plan-file-path>"
     assert texts(prompt) == [f"rules\n\n{block}", f"plan: {block}", PLAN_PATH]
@@ -513,7 +513,7 @@ def test_the_next_step_has_the_same_prefix() -> None:
     ]
     more = [*rows, assistant(5, *SEARCH, call("a")), tool(6, result("a")), user(7, "thanks")]
 
-    first, second = prompt_of(rows, turn_blocks=["skills"]), prompt_of(more, turn_blocks=["skills"])
+    first, second = prompt_of(rows, step_blocks=["skills"]), prompt_of(more, step_blocks=["skills"])
 
     assert second.messages[: len(first.messages)] == first.messages
 

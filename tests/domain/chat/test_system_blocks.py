@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rookery.domain.chat import default_prompt, system_blocks
 from rookery.domain.chat.errors import InvalidInput
-from rookery.domain.chat.system_blocks import Awareness, InstructionFile, Mode, Skill, TurnContext
+from rookery.domain.chat.system_blocks import Awareness, InstructionFile, Mode, Skill, StepBlockInputs
 from rookery.domain.content import prompt_text
 
 # Blocks of the chat
@@ -98,8 +98,8 @@ def test_a_block_about_a_capability_is_there_exactly_when_its_tool_is(tool: str,
 
 
 def test_planning_without_the_tool_that_proposes_plans_is_told_of_no_plan_file() -> None:
-    (with_file,) = system_blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset({"propose_plan"})))
-    (without,) = system_blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset()))
+    (with_file,) = system_blocks.step_blocks(StepBlockInputs(mode=Mode.PLAN, tools=frozenset({"propose_plan"})))
+    (without,) = system_blocks.step_blocks(StepBlockInputs(mode=Mode.PLAN, tools=frozenset()))
 
     assert "call propose_plan" in with_file
     assert "propose_plan" not in without
@@ -117,7 +117,7 @@ def test_built_in_texts_are_clean_and_small() -> None:
 # Blocks of the turn
 
 OVERLAYS = (default_prompt.EXPLORE, default_prompt.PLAN, default_prompt.PLAN_SUBAGENT)
-FULL = TurnContext(
+FULL = StepBlockInputs(
     workspace_context="<workspace-context>\nx\n</workspace-context>",
     skills=(Skill("deploy", "Deploys.", "workspace"),),
     user_prompt="call me Ada",
@@ -128,7 +128,7 @@ FULL = TurnContext(
 
 
 def test_blocks_of_a_turn_have_a_fixed_order() -> None:
-    workspace, skills, person, overlay, advisor = system_blocks.turn_blocks(FULL)
+    workspace, skills, person, overlay, advisor = system_blocks.step_blocks(FULL)
 
     assert workspace.startswith("<workspace-context>")
     assert skills.startswith("<available-skills>")
@@ -138,36 +138,38 @@ def test_blocks_of_a_turn_have_a_fixed_order() -> None:
 
 
 def test_an_empty_context_gives_no_blocks() -> None:
-    assert system_blocks.turn_blocks(TurnContext(user_prompt=" \u200b\n", plan_instructions="only in plan mode")) == ()
+    assert (
+        system_blocks.step_blocks(StepBlockInputs(user_prompt=" \u200b\n", plan_instructions="only in plan mode")) == ()
+    )
 
 
 @pytest.mark.parametrize(
     ("context", "overlay"),
     [
-        (TurnContext(mode=Mode.EXPLORE), default_prompt.EXPLORE),
-        (TurnContext(mode=Mode.EXPLORE, is_subagent=True, plan_instructions="x"), default_prompt.EXPLORE),
-        (TurnContext(mode=Mode.PLAN), default_prompt.PLAN),
-        (TurnContext(mode=Mode.PLAN, is_subagent=True, plan_instructions="x"), default_prompt.PLAN_SUBAGENT),
+        (StepBlockInputs(mode=Mode.EXPLORE), default_prompt.EXPLORE),
+        (StepBlockInputs(mode=Mode.EXPLORE, is_subagent=True, plan_instructions="x"), default_prompt.EXPLORE),
+        (StepBlockInputs(mode=Mode.PLAN), default_prompt.PLAN),
+        (StepBlockInputs(mode=Mode.PLAN, is_subagent=True, plan_instructions="x"), default_prompt.PLAN_SUBAGENT),
     ],
 )
-def test_exactly_one_overlay_is_chosen(context: TurnContext, overlay: str) -> None:
-    assert system_blocks.turn_blocks(context)[-1] == overlay
-    assert sum(block in OVERLAYS for block in system_blocks.turn_blocks(context)) == 1
+def test_exactly_one_overlay_is_chosen(context: StepBlockInputs, overlay: str) -> None:
+    assert system_blocks.step_blocks(context)[-1] == overlay
+    assert sum(block in OVERLAYS for block in system_blocks.step_blocks(context)) == 1
 
 
 @pytest.mark.parametrize(("own", "block"), [("you help", "you help"), (" ", default_prompt.SUBAGENT)])
 def test_a_subagent_is_told_what_it_is_before_anything_else(own: str, block: str) -> None:
-    context = TurnContext(is_subagent=True, subagent_instruction=own, user_prompt="call me Ada")
+    context = StepBlockInputs(is_subagent=True, subagent_instruction=own, user_prompt="call me Ada")
 
-    assert system_blocks.turn_blocks(context) == (block, system_blocks.user_instructions("call me Ada"))
+    assert system_blocks.step_blocks(context) == (block, system_blocks.user_instructions("call me Ada"))
 
 
 def test_a_root_chat_has_no_subagent_instruction() -> None:
-    assert system_blocks.turn_blocks(TurnContext(subagent_instruction="you help")) == ()
+    assert system_blocks.step_blocks(StepBlockInputs(subagent_instruction="you help")) == ()
 
 
 def test_the_same_context_gives_the_same_blocks() -> None:
-    assert system_blocks.turn_blocks(FULL) == system_blocks.turn_blocks(FULL)
+    assert system_blocks.step_blocks(FULL) == system_blocks.step_blocks(FULL)
 
 
 # Workspace and skills

@@ -8,8 +8,8 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.states import ARCHIVED, EXISTING, HAS_QUEUE, State
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, BusyBehavior, Transition, is_legal
 
-# The table of state-machine.md, "Transition table", word by word, and what docs/decisions/0026 adds. Kept apart from
-# the code's own table on purpose: every other test derives its cases from that one, so a slip there would go unseen.
+# The table of state-machine.md, "Transition table", and what decisions 0026 and 0058 add. Kept apart from the
+# code's own table on purpose: every other test derives its cases from that one, so a slip there would go unseen.
 SPEC = {
     "create_chat": "N>R0",
     "set_archived": "W>XW XW>W E0>XE0 XE0>E0 E1>XE1 XE1>E1",
@@ -25,6 +25,7 @@ SPEC = {
     "promote_queued_message": "E1>R0|R1 R1>I1 I1>I1 A1>R0|R1",
     "interrupt": "R0>I0 R1>I1 A0>W A1>R0|R1|E1",
     "retry_turn": "E0>R0 E1>R1 W>R0",
+    "wake_parent": "W>R0",
     "complete_requires_action": "A0>R0 A1>R1",
     "answer_approvals": "A0>R0 A1>R1",
     "record_generation_attempt": "R0>R0 R1>R1",
@@ -158,10 +159,10 @@ def test_refusals_of_one_transition_differ_by_what_the_chat_is_doing() -> None:
     }
 
     assert said == {
-        State.R0: "This chat cannot be compacted while it is at work. Stop it, or wait for the end of its turn.",
+        State.R0: "This chat cannot be compacted while it is running. Stop it, or wait for the end of its turn.",
         State.I0: "This chat cannot be compacted while it is being stopped. Wait a moment until it has stopped.",
         State.A0: "This chat cannot be compacted while it waits for tool results or approvals. "
-        "Give it what it waits for, or stop it.",
+        "Send the results or answers, or stop it.",
     }
 
 
@@ -172,10 +173,9 @@ def test_refusals_of_one_state_differ_by_what_was_wanted() -> None:
     ]
 
     assert said == [
-        "This chat cannot be told to stop while it is idle. There is nothing to stop; send a message to go on.",
-        "The queue of this chat cannot be cleared: nothing is queued. "
-        "Reload the chat to see what became of the messages.",
-        "This chat takes no tool results while it is idle. Reload the chat to see what became of its tool calls.",
+        "This chat cannot be stopped while it is idle. There is nothing to stop; send a message to continue.",
+        "The queue of this chat cannot be cleared: the queue is empty. Reload the chat.",
+        "This chat accepts no tool results while it is idle. Reload the chat to see its tool calls.",
     ]
 
 

@@ -22,6 +22,8 @@ from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
         ("description: |\n  Ship\n  it\nname: deploy", "Ship it"),
         ("name: deploy # comment\ndescription: Ship\n  it", "Ship it"),
         ("name: deploy\nmetadata:\n  name: other\n  x: [1, 2]", ""),
+        ("name: deploy\nmetadata: {description: other}\n? [complex, key]\n: x\ndescription: 2026-01-02", "2026-01-02"),
+        ("name: deploy\ndescription: !!python/object/apply:os.getcwd 'Ship it'", "Ship it"),
     ],
 )
 def test_head_of_a_skill_is_read(head: str, description: str) -> None:
@@ -39,6 +41,9 @@ def test_head_of_a_skill_is_read(head: str, description: str) -> None:
         ("---\nname: Deploy It\n---\n", "lower-case"),
         ("---\nname: other\n---\n", "folder"),
         ("---\ndescription: x\n---\n", "lower-case"),
+        ("---\n---\n", "lower-case"),
+        ("---\nname: deploy\ndescription: Use when: asked\n---\n", "not valid YAML in line 2: .* needs quotes"),
+        ("---\nname: deploy\ndescription: [a, b]\n---\n", "description: it is a text"),
     ],
 )
 def test_file_that_is_no_skill_says_why(text: str, problem: str) -> None:

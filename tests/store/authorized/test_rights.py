@@ -18,13 +18,13 @@ from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.states import Status as ChatStatus
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.authorized.rights import Grant, Part
+from rookery.store.authorized.rights import AuthorizedMethods, Grant
 from rookery.store.authorized.settings import StaleSetting
 from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.chats import file_quota, shares
+from rookery.store.chats import files, shares
 from rookery.store.chats import viewer_access as access
 from rookery.store.chats.shares import SharePatch
-from rookery.store.chats.viewer_access import Standing, Watching
+from rookery.store.chats.viewer_access import Viewer, ViewerAccess
 from rookery.store.db import idempotency
 from rookery.store.db.hints import AccessHint, ConfigHint, Hint, WatchKind
 from rookery.store.machine import ChatSpec, Created, Machine
@@ -509,10 +509,27 @@ async def test_copies_count_against_the_quota_of_who_makes_them(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat, (_, original) = await office.chat(), await shared_file(office)
-    monkeypatch.setattr(file_quota, "MAX_UNLINKED_BYTES", 4)
+    monkeypatch.setattr(files, "MAX_UNLINKED_BYTES", 4)
 
     with pytest.raises(QuotaExceeded):
         await office.by("ada").turns.send(chat, naming(office, original))
+
+
+async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: Office) -> None:
+    """Also those that a chat uses already: a reader cannot keep more by attaching them one after the other."""
+    await settings.write_setting(office.world.conn, "chats", value={"max_file_mib_per_user": 1})
+    chat, (_, first), (_, second) = await office.chat(), await shared_file(office), await shared_file(office)
+    await office.by("ada").files.create(name="b.txt", mime_type="text/plain", data=bytes(1024 * 1024 - 9))
+    await office.by("ada").turns.send(chat, naming(office, first))
+
+    with pytest.raises(QuotaExceeded, match="1 MiB"):
+        await office.by("ada").turns.send(chat, naming(office, second))
+    with pytest.raises(QuotaExceeded, match="1 MiB"):
+        await office.by("ada").files.create(name="c.txt", mime_type="text/plain", data=b"hello")
+
+    assert len(await office.by("ada").files.list_of_chat(chat)) == 1
+    await settings.write_setting(office.world.conn, "chats", value={"max_file_mib_per_user": 0})
+    await office.by("ada").turns.send(chat, naming(office, second))
 
 
 async def test_interrupt_reaches_running_children(office: Office) -> None:
@@ -745,27 +762,27 @@ async def test_standing_follows_login_and_rights(office: Office) -> None:
     await office.share(chat, "bob")
     ids = {name: (await sessions.create_session(conn, office.id(name), now=now)).session.id for name in office.people}
 
-    async def standing(name: str, chat_id: UUID | None, **fields: object) -> Standing:
-        watching = Watching(user_id=office.id(name), credential_id=ids[name], chat_id=chat_id, **fields)  # type: ignore[arg-type]
-        return (await access.find_standings(conn, [watching], now=now))[0]
+    async def standing(name: str, chat_id: UUID | None, **fields: object) -> ViewerAccess:
+        watching = Viewer(user_id=office.id(name), credential_id=ids[name], chat_id=chat_id, **fields)  # type: ignore[arg-type]
+        return (await access.check_viewers(conn, [watching], now=now))[0]
 
-    assert await standing("ada", child) is Standing.KEPT
-    assert await standing("bob", child) is Standing.KEPT
-    assert await standing("eve", chat) is Standing.WITHDRAWN
-    assert await standing("eve", None) is Standing.KEPT
-    assert await standing("root", chat) is Standing.WITHDRAWN
-    assert await standing("root", chat, has_reason=True) is Standing.KEPT
-    assert await standing("ada", uuid4()) is Standing.DELETED
+    assert await standing("ada", child) is ViewerAccess.KEPT
+    assert await standing("bob", child) is ViewerAccess.KEPT
+    assert await standing("eve", chat) is ViewerAccess.WITHDRAWN
+    assert await standing("eve", None) is ViewerAccess.KEPT
+    assert await standing("root", chat) is ViewerAccess.WITHDRAWN
+    assert await standing("root", chat, has_reason=True) is ViewerAccess.KEPT
+    assert await standing("ada", uuid4()) is ViewerAccess.DELETED
 
     await office.by("ada").chats.patch_shares(chat, SharePatch(users={office.id("bob"): None}))
     await office.allow_admins(AdminAccess.NONE)
-    assert await standing("bob", child) is Standing.WITHDRAWN
-    assert await standing("root", chat, has_reason=True) is Standing.WITHDRAWN
+    assert await standing("bob", child) is ViewerAccess.WITHDRAWN
+    assert await standing("root", chat, has_reason=True) is ViewerAccess.WITHDRAWN
     ids["eve"] = ids["ada"]
-    assert await standing("eve", None) is Standing.LOGGED_OUT, "somebody else's session"
+    assert await standing("eve", None) is ViewerAccess.LOGGED_OUT, "somebody else's session"
     later = now + timedelta(days=2)
-    watching = [Watching(user_id=office.id("ada"), credential_id=ids["ada"], chat_id=chat)]
-    assert await access.find_standings(conn, watching, now=later) == [Standing.LOGGED_OUT]
+    watching = [Viewer(user_id=office.id("ada"), credential_id=ids["ada"], chat_id=chat)]
+    assert await access.check_viewers(conn, watching, now=later) == [ViewerAccess.LOGGED_OUT]
 
 
 # The guard itself
@@ -774,7 +791,7 @@ async def test_standing_follows_login_and_rights(office: Office) -> None:
 def test_method_without_a_rule_cannot_be_imported() -> None:
     with pytest.raises(TypeError, match=r"Leaky\.read_everything"):
 
-        class Leaky(Part):
+        class Leaky(AuthorizedMethods):
             async def read_everything(self, at: Grant) -> None: ...
 
 

@@ -20,12 +20,14 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import Text
+from rookery.domain.content.agent_kinds import KindDefinition
 from rookery.domain.models.options import ProviderType
 from rookery.store.authorized import store as authorized
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.authorized.rights import Part, Rule
+from rookery.store.authorized.rights import AuthorizedMethods, Rule
 from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chats.shares import SharePatch
+from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db import idempotency
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
@@ -182,6 +184,19 @@ def spec(store: ActorStore, town: Town) -> ChatSpec:
     return ChatSpec(owner_id=me(store), title="t", model_config_id=town.world.model_id, messages=(first,))
 
 
+def terms(parent_id: UUID) -> NewSubagent:
+    """Of a child that the spec does not fit, as far as the rights are concerned."""
+    return NewSubagent(
+        chat_id=ChatId(uuid4()),
+        parent_chat_id=ChatId(parent_id),
+        tool_call_id="c1",
+        kind="general",
+        kind_source=KindSource.BUILTIN,
+        tools=None,
+        max_minutes=60,
+    )
+
+
 def request(store: ActorStore) -> idempotency.Request:
     return idempotency.Request(me(store), "key", "chats.create", b"{}")
 
@@ -214,6 +229,7 @@ def address() -> str:
     return f"{uuid4().hex}@example.org"
 
 
+KIND = KindDefinition(name="reviewer", description="Reviews changes.")
 REQUIRED = (
     *(Action.READ, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
     *(Action.ARCHIVE, Action.DELETE, Action.SHARE, Action.MARK),
@@ -226,6 +242,7 @@ def requiring(action: Action) -> Call:
 
 CALLS: dict[str, Call] = {
     "chats.get": lambda s, t, x: s.chats.get(x),
+    "chats.list_agents": lambda s, t, x: s.chats.list_agents(x),
     "chats.list": lambda s, t, x: s.chats.list(x),
     **{f"chats.require {action}": requiring(action) for action in REQUIRED},
     "chats.patch title": lambda s, t, x: s.chats.patch(x, ChatPatch(title=uuid4().hex)),
@@ -237,7 +254,15 @@ CALLS: dict[str, Call] = {
     "chats.patch_shares": lambda s, t, x: s.chats.patch_shares(x, SharePatch()),
     "chats.leave": lambda s, t, x: s.chats.leave(x),
     "chats.list_accesses": lambda s, t, x: s.chats.list_accesses(x),
+    "agent_kinds.list": lambda s, t, x: s.agent_kinds.list(x),
+    "agent_kinds.require_own": lambda s, t, x: s.agent_kinds.require_own(x),
+    "agent_kinds.write_own": lambda s, t, x: s.agent_kinds.write_own(x, KIND, None),
+    "agent_kinds.delete_own": lambda s, t, x: s.agent_kinds.delete_own(x, "none"),
+    "agent_kinds.require_shared": lambda s, t, x: s.agent_kinds.require_shared(),
+    "agent_kinds.write_shared": lambda s, t, x: s.agent_kinds.write_shared(KIND, None),
+    "agent_kinds.delete_shared": lambda s, t, x: s.agent_kinds.delete_shared("none"),
     "turns.create": lambda s, t, x: s.turns.create(spec(s, t)),
+    "turns.spawn": lambda s, t, x: s.turns.spawn(x, spec(s, t), terms(x)),
     "turns.find_answer": lambda s, t, x: s.turns.find_answer(request(s)),
     "turns.find_sent": lambda s, t, x: s.turns.find_sent(x, "c1"),
     "turns.find_spend_limit": lambda s, t, x: s.turns.find_spend_limit(),
@@ -454,7 +479,7 @@ async def test_parts_of_rookery_have_their_grants_and_no_others(town: Town, name
 def authorized_methods() -> set[str]:
     found = set()
     for slot, part in vars(authorized).items():
-        if inspect.isclass(part) and issubclass(part, Part) and part is not Part:
+        if inspect.isclass(part) and issubclass(part, AuthorizedMethods) and part is not AuthorizedMethods:
             word = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in slot).lstrip("_")
             public = {name: member for name, member in vars(part).items() if not name.startswith("_")}
             found |= {f"{word}.{name}" for name, member in public.items() if hasattr(member, "authz")}

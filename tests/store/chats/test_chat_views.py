@@ -297,7 +297,7 @@ async def with_workspace(lists: ChatLists) -> tuple[ChatId, UUID]:
     await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, lists.id("ada"))
     await context.bind(conn, chat, workspace)
     await context.write_snapshot(conn, context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON))
-    assert await context.pin(conn, chat) is not None
+    assert await context.capture(conn, chat) is not None
     found = [repository("/a", changed_files=1), repository("/b", changed_files=2)]
     assert await diffs.write_diffs(conn, chat, found=found)
     return chat, workspace

@@ -130,7 +130,7 @@ async def test_the_number_of_queries_does_not_grow_with_the_page(lists: ChatList
 
     for q, limit, queries in (("", 1, 1), ("", 50, 1), ("common", 1, 4), ("common", 50, 4)):
         conn = Counting(lists.world.conn)
-        wanted = await chat_list.look_up(conn, search_query.parse(q), actor=actor)  # type: ignore[arg-type]
+        wanted = await chat_list.resolve_query(conn, search_query.parse(q), actor=actor)  # type: ignore[arg-type]
         page = await chat_list.list_chats(conn, wanted, actor=actor, limit=limit)  # type: ignore[arg-type]
 
         assert len(page.items) == min(limit, 8)
@@ -151,7 +151,7 @@ class Counting:
 
 async def built(lists: ChatLists, name: str, q: str, position: Position | None = None) -> Statement | None:
     actor = lists.people[name].actor
-    wanted = await chat_list.look_up(lists.world.conn, search_query.parse(q), actor=actor)
+    wanted = await chat_list.resolve_query(lists.world.conn, search_query.parse(q), actor=actor)
     return chat_list.build(wanted, viewer_id=actor.id, position=position, limit=50)
 
 

@@ -16,7 +16,7 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.content.search_query import Archived, ChatQuery, Source
 from rookery.store.chats import chat_list, chat_rows, search
-from rookery.store.chats.chat_list import Wanted
+from rookery.store.chats.chat_list import ResolvedQuery
 from tests.store.builders import World, open_world
 
 # Hyphenated words of four-byte characters, 200,000 in all: each part and each whole is a lexeme, together over 1 MiB.
@@ -42,7 +42,9 @@ async def hits(
     world: World, owner: UUID, query: str, *, archived: Archived = Archived.NO, limit: int = 50
 ) -> list[tuple[ChatId, MessageId | None]]:
     """The chats found, each with the message it was found by."""
-    wanted = Wanted(query=ChatQuery(search=(query,), archived=archived), sources=frozenset({Source.CREATED_BY_ME}))
+    wanted = ResolvedQuery(
+        query=ChatQuery(search=(query,), archived=archived), sources=frozenset({Source.CREATED_BY_ME})
+    )
     page = await chat_list.list_chats(world.conn, wanted, actor=UserActor(owner), limit=limit)
     return [(chat.id, chat.match.message_id) for chat in page.items if chat.match is not None]
 

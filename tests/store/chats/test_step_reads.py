@@ -351,7 +351,7 @@ async def test_parsing_many_rows_gives_other_tasks_their_turn(rig: Rig) -> None:
     during = turns - before
     counting.cancel()
 
-    assert during == 2_001 // step_reads.ROWS_PER_TURN
+    assert during == 2_001 // step_reads.ROWS_PER_SLICE
 
 
 # The cache

@@ -240,7 +240,7 @@ async def test_a_database_too_new_for_this_version_is_refused_with_both_numbers(
     (tmp_path / "0002_step2.sql").unlink()
 
     for refuse in (migrate.migrate, migrate.plan, migrate.check):
-        with pytest.raises(SchemaUnusable, match=r"at schema 3, which needs code of schema 2 .* is of schema 1\."):
+        with pytest.raises(SchemaUnusable, match=r"has schema 3, .* with schema 2 .* has schema 1\."):
             await refuse(connection, tmp_path)
 
 
@@ -248,7 +248,7 @@ async def test_a_database_with_a_gap_in_its_history_is_refused(connection: async
     await migrate.migrate(connection, write(tmp_path, PEOPLE, PETS, "-- min_schema: 1\nSELECT 1;\n"))
     await connection.execute("DELETE FROM schema_migrations WHERE version = 2")
 
-    with pytest.raises(SchemaUnusable, match="migration 0002 was never applied"):
+    with pytest.raises(SchemaUnusable, match="migration 0002 was not applied"):
         await migrate.migrate(connection, tmp_path)
 
 
@@ -258,7 +258,7 @@ async def test_a_database_with_a_gap_in_its_history_is_refused(connection: async
         ("0003_late.sql", PEOPLE, "should have number 0002"),
         ("0001_twice.sql", PEOPLE, "should have number 0002"),
         ("2_short.sql", PEOPLE, "is not named NNNN_subject"),
-        ("0002_silent.sql", "CREATE TABLE t ();\n-- min_schema: 1\n", "must say `-- min_schema: N`"),
+        ("0002_silent.sql", "CREATE TABLE t ();\n-- min_schema: 1\n", "must begin with `-- min_schema: N`"),
         ("0002_early.sql", "-- min_schema: 3\n", "N up to 2"),
     ],
 )

@@ -169,7 +169,7 @@ async def test_a_database_that_is_not_utf_8_is_refused_with_its_encoding(databas
         await admin.close()
 
     assert isinstance(error, DatabaseUnsuitable)
-    assert "encoded as LATIN1" in str(error)
+    assert "encoding LATIN1" in str(error)
     assert "ENCODING 'UTF8'" in str(error)
 
 
@@ -221,14 +221,14 @@ async def test_a_closed_port_is_named() -> None:
     error = await refusal(f"postgresql://rookery:{PASSWORD}@127.0.0.1:{port}/rookery".replace(" ", "%20"))
 
     assert isinstance(error, DatabaseUnreachable)
-    assert f"Nobody answers at 127.0.0.1:{port}/rookery" in str(error)
+    assert f"No server answers at 127.0.0.1:{port}/rookery" in str(error)
 
 
 async def test_an_unknown_host_is_named() -> None:
     error = await refusal("postgresql://rookery@rookery.invalid/rookery")
 
     assert isinstance(error, DatabaseUnreachable)
-    assert "The name of the host in rookery.invalid:5432/rookery is not known" in str(error)
+    assert "The host name in rookery.invalid:5432/rookery cannot be resolved" in str(error)
 
 
 async def test_another_kind_of_server_is_refused() -> None:

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rookery.app.health import ReplicaHealth
-from rookery.store.db.pool import Database, DatabaseConfig
-from rookery.store.db.pool_waits import PoolWaits
+from rookery.store.db.pool import Database, DatabaseConfig, PoolWaits
 from rookery.worker.config import WorkerConfig
 from tests.eventually import until
 

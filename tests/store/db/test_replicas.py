@@ -206,7 +206,7 @@ async def test_starting_fails_when_the_database_cannot_be_reached() -> None:
     ("change", "said"),
     [
         ("ALTER TABLE replicas OWNER TO postgres", "Make it the owner"),
-        ("ALTER ROLE rookery IN DATABASE {database} SET default_transaction_read_only = on", "can only be read"),
+        ("ALTER ROLE rookery IN DATABASE {database} SET default_transaction_read_only = on", "is read-only"),
     ],
 )
 async def test_starting_where_nothing_may_be_written_says_what_to_do(

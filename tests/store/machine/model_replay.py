@@ -144,6 +144,8 @@ class World:
                 await machine.require_compactable(tx)
             case T.RETRY_TURN:
                 await machine.retry_turn(tx)
+            case T.WAKE_PARENT:
+                await machine.wake_parent(tx, NewMessage(role=Role.USER, content=text(action.text)))
             case T.DELETE_QUEUED_MESSAGE:
                 await machine.delete_queued_message(tx, queued_id)
             case T.CLEAR_QUEUE:

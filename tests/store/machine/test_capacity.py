@@ -275,7 +275,7 @@ async def test_subagents_share_their_own_pool(rig: Rig) -> None:
 async def test_chat_that_nobody_owns_cannot_give_way(rig: Rig) -> None:
     chat_id = await rig.create()
 
-    with pytest.raises(TransitionNotAllowed, match="Nobody owns"):
+    with pytest.raises(TransitionNotAllowed, match="No worker owns"):
         await rig.run(chat_id, machine.give_way, to=SOMEBODY)
 
 

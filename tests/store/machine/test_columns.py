@@ -50,6 +50,7 @@ MOVES_HISTORY = {
     Transition.EDIT_MESSAGE: "W E0 E1 R0 R1 I0 I1 A0 A1",
     Transition.REQUEST_COMPACTION: "W E0 E1",
     Transition.RETRY_TURN: "W E0 E1",
+    Transition.WAKE_PARENT: "W",
     Transition.PROMOTE_QUEUED_MESSAGE: "E1 A1",
     Transition.INTERRUPT: "A0 A1",
     Transition.COMPLETE_REQUIRES_ACTION: "A0 A1",

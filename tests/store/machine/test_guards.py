@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from rookery.domain.chat.errors import InvariantViolation
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from tests.store.machine.held_bundles import held, updating
-from tests.store.machine.machine_rig import Conn, Rig, assistant
+from tests.store.machine.machine_rig import Conn, Rig, assistant, call, calling, result
 
 BUMP = "UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1"
 INSERT_MESSAGE = """
@@ -251,6 +252,55 @@ async def test_deleting_deleted_rows_again_leaves_the_history_version_alone(rig:
     assert after.snapshot_version == before.snapshot_version + 1
     assert after.history_version == before.history_version
     assert {m.revision for m in await rig.history(chat_id, deleted=True)} == {before.history_version}
+
+
+# One result of a call
+
+
+async def test_second_result_of_a_call_is_refused_until_the_call_is_made_again(rig: Rig) -> None:
+    chat_id = await rig.create()
+    await rig.commit(chat_id, calling(call("a", "run"), call("b", "run")))
+    await rig.commit(chat_id, result("a", "run"))
+
+    with pytest.raises(InvariantViolation, match=r"call a of chat .* has a result"):
+        await rig.commit(chat_id, result("b", "run"), result("a", "run"))
+    await rig.commit(chat_id, result("b", "run"))
+    # Some servers repeat call ids.
+    await rig.commit(chat_id, calling(call("a", "run")))
+    await rig.commit(chat_id, result("a", "run"))
+
+    with pytest.raises(InvariantViolation):
+        await rig.commit(chat_id, result("a", "run"))
+
+
+async def test_two_results_of_a_call_in_one_statement_are_refused(rig: Rig) -> None:
+    chat_id = await rig.create()
+    await rig.commit(chat_id, calling(call("a", "run")))
+
+    await refused_with(
+        rig,
+        chat_id,
+        "RK002",
+        BUMP,
+        """
+        INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+        SELECT $1, 'tool', 'both', '[{"type": "tool-result", "tool_call_id": "a", "tool_name": "run"}]', 1
+          FROM generate_series(1, 2)
+        """,
+    )
+
+
+async def test_deleted_result_and_one_of_another_chat_do_not_count(rig: Rig) -> None:
+    chat_id, other = await rig.create(), await rig.create()
+    await rig.commit(other, calling(call("a", "run")))
+    await rig.commit(other, result("a", "run"))
+    await rig.commit(chat_id, calling(call("a", "run")))
+    deleted = (await rig.commit(chat_id, result("a", "run"))).inserted[0].id
+    await rig.update(
+        chat_id, lambda tx: tx.conn.execute("UPDATE chat_messages SET deleted = true WHERE id = $1", deleted)
+    )
+
+    await rig.commit(chat_id, result("a", "run"))
 
 
 # States that must not exist

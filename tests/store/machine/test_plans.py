@@ -77,8 +77,8 @@ READS = {
     "newest": (messages.NEWEST, "uuid, bigint, bigint, int", "0, 9007199254740991, 20"),
     "older": (messages.OLDER, "uuid, bigint", "9007199254740991"),
     "newest id": (stream_reads.NEWEST_ID, "uuid", ""),
-    "glance of a viewer": (stream_reads.GLANCE, "uuid, bigint", "{seen}"),
-    "glance of a step": (step_reads.GLANCE, "uuid, bigint", "{seen}"),
+    "delta of a viewer": (stream_reads.CHAT_DELTA, "uuid, bigint", "{seen}"),
+    "delta of a step": (step_reads.CHAT_DELTA, "uuid, bigint", "{seen}"),
 }
 
 
@@ -98,7 +98,7 @@ async def test_opening_a_long_chat_reads_its_end_alone_although_statistics_are_o
         await tx.conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
         found = {}
         for index, (name, (statement, types, given)) in enumerate(READS.items()):
-            if name.startswith("glance"):
+            if name.startswith("delta"):
                 # It has no transaction in which it could choose its indexes.
                 await tx.conn.execute("SET LOCAL enable_seqscan = on; SET LOCAL enable_bitmapscan = on")
             await tx.conn.execute(f"PREPARE r{index} ({types}) AS {statement}")

@@ -160,4 +160,4 @@ async def test_state_that_a_hint_tells_is_the_committed_one(rig: Rig) -> None:
 
     (hint,) = rig.published.chats()
 
-    assert ChatState.told(hint) == ChatState.of(await rig.load(chat_id))
+    assert ChatState.from_hint(hint) == ChatState.of(await rig.load(chat_id))

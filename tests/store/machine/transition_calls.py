@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.fair_share import WaitingChat
-from rookery.domain.chat.messages import ChatId, QueuedMessageId, Role
+from rookery.domain.chat.messages import ChatId, NewMessage, QueuedMessageId, Role
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior, Transition
@@ -120,6 +120,7 @@ MOVES: dict[Transition, Move] = {
     Transition.PROMOTE_QUEUED_MESSAGE: _promote,
     Transition.INTERRUPT: lambda rig, tx: machine.interrupt(tx),
     Transition.RETRY_TURN: lambda rig, tx: machine.retry_turn(tx),
+    Transition.WAKE_PARENT: lambda rig, tx: machine.wake_parent(tx, NewMessage(role=Role.USER, content=text("notice"))),
     Transition.COMPLETE_REQUIRES_ACTION: _complete,
     Transition.ANSWER_APPROVALS: _answer,
     Transition.RECORD_GENERATION_ATTEMPT: lambda rig, tx: machine.record_generation_attempt(tx),

@@ -48,7 +48,7 @@ class ModelRows:
     async def config(self, provider: Provider, model: str = "m", **fields: Any) -> ModelConfig:
         fields.setdefault("context_limit", 1000)
         draft = ModelConfigDraft(provider_id=provider.id, model=model, **fields)
-        return await model_configs.create_model_config(self.conn, draft, by=None)
+        return await model_configs.create_model_config(self.conn, draft, by=None, ring=RING)
 
     async def chat(self, owner_id: UUID, config: ModelConfig, *, parent: UUID | None = None) -> UUID:
         chat_id = await self.conn.fetchval(

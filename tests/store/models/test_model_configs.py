@@ -15,8 +15,8 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models import options as models_options
 from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
-from rookery.store.models import model_configs, providers
-from rookery.store.models.errors import ModelConfigNotFound, ProviderUnavailable
+from rookery.store.models import key_rotation, model_configs, providers
+from rookery.store.models.errors import KeysMissing, ModelConfigNotFound, ProviderUnavailable
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderPatch
 from tests.store.models.rows import RING, ModelRows, open_nest
@@ -324,3 +324,96 @@ async def test_option_of_a_newer_version_does_not_hide_the_rest(rows: ModelRows)
     found = await model_configs.get_model_config(rows.conn, config.id)
 
     assert (found.options.top_k, found.options.temperature) == (5, None)
+
+
+# Headers
+
+HEADERS = {"X-Gate": "gate-secret-1", "X-Team": "birds-secret"}
+
+
+async def stored_text(rows: ModelRows) -> str:
+    """Everything that the table holds."""
+    return "\n".join(row[0] for row in await rows.conn.fetch("SELECT c::text FROM model_configs c"))
+
+
+async def model_with_headers(rows: ModelRows) -> model_configs.ModelConfig:
+    provider = await rows.provider("openai_compat", base_url="http://localhost:1/v1")
+    return await rows.config(provider, options={"headers": HEADERS, "think_tags": True})
+
+
+async def test_values_of_a_models_headers_are_sealed_and_masked(rows: ModelRows) -> None:
+    config = await model_with_headers(rows)
+
+    assert config.options.headers == {"X-Gate": "***", "X-Team": "***"}
+    assert model_configs.open_headers(config, RING) == HEADERS
+    assert model_configs.open_headers(config, None) == {}
+    assert "secret" not in await stored_text(rows)
+
+
+async def test_masked_header_of_a_model_keeps_its_value_and_one_that_never_was_is_refused(rows: ModelRows) -> None:
+    config = await model_with_headers(rows)
+    patch = ModelConfigPatch(options={"headers": {"x-gate": "***", "X-New": "n"}})
+    never = ModelConfigPatch(options={"headers": {"X-Never": "***"}})
+
+    changed = await model_configs.update_model_config(rows.conn, config.id, patch=patch, by=None, ring=RING)
+    with pytest.raises(InvalidInput, match="means a saved value"):
+        await model_configs.update_model_config(rows.conn, config.id, patch=never, by=None, ring=RING)
+
+    assert model_configs.open_headers(changed, RING) == {"x-gate": "gate-secret-1", "X-New": "n"}
+    assert "secret" not in await stored_text(rows)
+
+
+async def test_other_changes_of_a_model_need_no_ring_and_keep_its_headers(rows: ModelRows) -> None:
+    config = await model_with_headers(rows)
+
+    renamed = await change(rows, config, display_name="Renamed")
+    same = ModelConfigPatch(options={"headers": {"X-Gate": "***", "X-Team": "***"}, "think_tags": True})
+    saved = await model_configs.update_model_config(rows.conn, config.id, patch=same, by=None, ring=RING)
+    with pytest.raises(KeysMissing):
+        await change(rows, config, options={"headers": {"X-Gate": "another"}})
+
+    assert config.headers_enc == renamed.headers_enc == saved.headers_enc
+    assert model_configs.open_headers(saved, RING) == HEADERS
+
+
+async def test_headers_that_an_older_version_stored_unsealed_are_sealed_once_and_never_lost(rows: ModelRows) -> None:
+    config = await model_with_headers(rows)
+    await rows.conn.execute(
+        "UPDATE model_configs SET headers_enc = NULL, options = jsonb_set(options, '{headers}', $1)",
+        msgspec.json.encode(HEADERS).decode(),
+    )
+    renamed = await change(rows, config, display_name="Renamed")
+    assert model_configs.open_headers(renamed, None) == HEADERS
+
+    done = [await model_configs.seal_unsealed_headers(rows.conn, RING) for _ in range(2)]
+
+    sealed = await model_configs.get_model_config(rows.conn, config.id)
+    assert done == [1, 0]
+    assert model_configs.open_headers(sealed, RING) == HEADERS
+    assert sealed.options.think_tags is True
+    assert "secret" not in await stored_text(rows)
+
+
+async def test_sealed_headers_of_a_model_move_to_another_key_of_the_ring(rows: ModelRows) -> None:
+    config = await model_with_headers(rows)
+
+    rotation = await key_rotation.rotate(rows.conn, RING, full=True)
+
+    moved = await model_configs.get_model_config(rows.conn, config.id)
+    assert rotation.unreadable == 0
+    assert moved.headers_enc != config.headers_enc
+    assert model_configs.open_headers(moved, RING) == HEADERS
+
+
+@pytest.mark.parametrize("what", ["model", "provider"])
+async def test_headers_of_a_model_go_with_it_or_with_its_provider(rows: ModelRows, what: str) -> None:
+    config = await model_with_headers(rows)
+
+    if what == "model":
+        await model_configs.delete_model_config(rows.conn, config.id, by=None)
+    else:
+        await providers.delete_provider(rows.conn, config.provider_id)
+
+    kept = await model_configs.find_model_config(rows.conn, config.id)
+    assert kept is not None
+    assert kept.headers_enc is None

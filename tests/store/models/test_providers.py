@@ -15,7 +15,7 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import KEYLESS, ProviderType
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
-from rookery.store.models import env_providers, model_configs, providers, sealed_values, user_keys
+from rookery.store.models import key_rotation, model_configs, preset_providers, providers, user_keys
 from rookery.store.models.errors import (
     KeysMissing,
     NameTaken,
@@ -172,7 +172,7 @@ async def test_masked_header_keeps_its_value_and_one_that_never_was_is_refused(n
         patch=ProviderPatch(options={"headers": {"x-gate": "***", "X-New": "n"}}),
         ring=RING,
     )
-    with pytest.raises(InvalidInput, match="stands for a value that is saved"):
+    with pytest.raises(InvalidInput, match="means a saved value"):
         await providers.update_provider(
             nest.conn, provider.id, patch=ProviderPatch(options={"headers": {"X-Never": "***"}}), ring=RING
         )
@@ -198,7 +198,7 @@ async def test_headers_of_an_older_version_are_sealed_once(nest: ModelRows) -> N
     clear = await providers.get_provider(nest.conn, provider.id)
     assert providers.open_headers(clear, RING) == HEADERS
 
-    done = [await providers.seal_clear_headers(nest.conn, RING) for _ in range(2)]
+    done = [await providers.seal_unsealed_headers(nest.conn, RING) for _ in range(2)]
 
     moved = await providers.get_provider(nest.conn, provider.id)
     assert done == [1, 0]
@@ -209,7 +209,7 @@ async def test_headers_of_an_older_version_are_sealed_once(nest: ModelRows) -> N
 async def test_sealed_headers_move_to_another_key_of_the_ring(nest: ModelRows) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
 
-    rotation = await sealed_values.rotate(nest.conn, RING, full=True)
+    rotation = await key_rotation.rotate(nest.conn, RING, full=True)
 
     moved = await providers.get_provider(nest.conn, provider.id)
     assert rotation.unreadable == 0
@@ -321,7 +321,7 @@ ENV = {"ANTHROPIC_API_KEY": "env-key-12345", "OPENAI_API_KEY": "", "GEMINI_BASE_
 
 
 async def test_preset_becomes_a_read_only_provider_whose_key_stays_outside(nest: ModelRows) -> None:
-    made = await env_providers.ensure_env_providers(nest.conn, ENV)
+    made = await preset_providers.ensure_env_providers(nest.conn, ENV)
 
     [provider] = await providers.list_providers(nest.conn)
     assert made == [provider.id]
@@ -341,11 +341,11 @@ async def test_preset_becomes_a_read_only_provider_whose_key_stays_outside(nest:
 
 
 async def test_preset_keeps_its_row_over_restarts_and_follows_its_base_url(nest: ModelRows) -> None:
-    [first] = await env_providers.ensure_env_providers(nest.conn, ENV)
+    [first] = await preset_providers.ensure_env_providers(nest.conn, ENV)
 
-    again = await env_providers.ensure_env_providers(nest.conn, ENV)
-    moved = await env_providers.ensure_env_providers(nest.conn, {**ENV, "ANTHROPIC_BASE_URL": "https://proxy/"})
-    broken = await env_providers.ensure_env_providers(nest.conn, {**ENV, "ANTHROPIC_BASE_URL": "not a url"})
+    again = await preset_providers.ensure_env_providers(nest.conn, ENV)
+    moved = await preset_providers.ensure_env_providers(nest.conn, {**ENV, "ANTHROPIC_BASE_URL": "https://proxy/"})
+    broken = await preset_providers.ensure_env_providers(nest.conn, {**ENV, "ANTHROPIC_BASE_URL": "not a url"})
 
     assert (again, moved, broken) == ([], [first], [first])
     [provider] = await providers.list_providers(nest.conn)
@@ -356,7 +356,7 @@ async def test_preset_yields_to_a_live_provider_of_its_type(nest: ModelRows) -> 
     await nest.provider("anthropic")
     await nest.provider("openai", name="openrouter")
 
-    made = await env_providers.ensure_env_providers(nest.conn, {**ENV, "OPENROUTER_API_KEY": "or-key-1234"})
+    made = await preset_providers.ensure_env_providers(nest.conn, {**ENV, "OPENROUTER_API_KEY": "or-key-1234"})
 
     assert [p.name for p in await providers.list_providers(nest.conn) if p.id in made] == ["openrouter-2"]
 
@@ -364,7 +364,7 @@ async def test_preset_yields_to_a_live_provider_of_its_type(nest: ModelRows) -> 
 async def test_replicas_that_start_together_make_one_preset(nest: ModelRows) -> None:
     async def start() -> None:
         async with nest.connection() as conn:
-            await env_providers.ensure_env_providers(conn, ENV)
+            await preset_providers.ensure_env_providers(conn, ENV)
 
     await asyncio.gather(*(start() for _ in range(5)))
 
@@ -382,10 +382,10 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: ModelRows) -> No
     user = await nest.user()
     await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr("mine-12345"), ring=before)
 
-    assert await sealed_values.count_by_key_id(nest.conn, both) == {"old": 2}
-    rotation = await sealed_values.rotate(nest.conn, both)
-    again = await sealed_values.rotate(nest.conn, both)
-    full = await sealed_values.rotate(nest.conn, after, full=True)
+    assert await key_rotation.count_by_key_id(nest.conn, both) == {"old": 2}
+    rotation = await key_rotation.rotate(nest.conn, both)
+    again = await key_rotation.rotate(nest.conn, both)
+    full = await key_rotation.rotate(nest.conn, after, full=True)
 
     assert (rotation.by_key_id, rotation.rewrapped, rotation.unreadable) == ({"new": 2}, 2, 0)
     assert (again.rewrapped, full.rewrapped) == (0, 2)
@@ -403,7 +403,7 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: ModelRows) -> No
 async def test_rotation_counts_and_keeps_what_it_cannot_open(nest: ModelRows) -> None:
     provider = await nest.provider()
 
-    rotation = await sealed_values.rotate(nest.conn, KeyRing.parse(new_key("other")))
+    rotation = await key_rotation.rotate(nest.conn, KeyRing.parse(new_key("other")))
 
     assert (rotation.by_key_id, rotation.unreadable) == ({"test": 1}, 1)
     assert (await providers.get_provider(nest.conn, provider.id)).api_key_enc == provider.api_key_enc

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.store.models import usage, usage_daily
+from rookery.store.models import usage
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage import CallStatus, Entry, KeySource
 from tests.store.models.rows import ModelRows, open_nest
@@ -55,7 +55,7 @@ async def test_calls_of_a_kind_are_one_row(nest: ModelRows, config: ModelConfig)
     await used(nest, owner, config, input_tokens=10, output_tokens=3, cost_micros=7, runtime_ms=100)
     await used(nest, owner, config, input_tokens=5, cache_read_tokens=2, reasoning_tokens=1, runtime_ms=50)
 
-    assert await usage_daily.roll_up(nest.conn, now=NOW) == 1
+    assert await usage.roll_up(nest.conn, now=NOW) == 1
 
     row = await nest.conn.fetchrow("SELECT * FROM usage_daily")
     assert row is not None
@@ -89,18 +89,18 @@ async def test_owner_purpose_and_key_are_told_apart_and_calls_without_a_config_c
     await used(nest, owner, config, key_source=KeySource.USER)
     await used(nest, owner, config, model_config_id=None)
 
-    assert await usage_daily.roll_up(nest.conn, now=NOW) == 5
+    assert await usage.roll_up(nest.conn, now=NOW) == 5
 
 
 async def test_young_days_are_computed_anew_and_older_ones_stand(nest: ModelRows, config: ModelConfig) -> None:
     owner = await nest.user()
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)
-    await usage_daily.roll_up(nest.conn, now=NOW, days=4)
+    await usage.roll_up(nest.conn, now=NOW, days=4)
 
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)
-    await usage_daily.roll_up(nest.conn, now=NOW)
+    await usage.roll_up(nest.conn, now=NOW)
 
     assert await days(nest) == [
         (TODAY - timedelta(days=3), 1, 1),
@@ -115,7 +115,7 @@ async def test_replicas_that_roll_up_together_leave_one_set_of_rows(nest: ModelR
 
     async def run() -> None:
         async with nest.connection() as conn:
-            await usage_daily.roll_up(conn, now=NOW)
+            await usage.roll_up(conn, now=NOW)
 
     await asyncio.gather(*(run() for _ in range(4)))
 

@@ -14,9 +14,8 @@ from rookery.domain.access.rights import Role
 from rookery.domain.chat.errors import InvalidInput
 from rookery.store.people import first_admin, sessions, users
 from rookery.store.people.errors import AlreadySetUp, WrongSetupToken
-from rookery.store.people.operator import ensure_operator
 from rookery.store.people.passwords import Passwords
-from rookery.store.people.users import UserDraft
+from rookery.store.people.users import UserDraft, ensure_operator
 from rookery.testing import FakeClock
 from tests.store.people.accounts import PASSWORD, cheap_passwords, open_pool
 

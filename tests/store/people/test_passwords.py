@@ -109,7 +109,7 @@ def test_password_of_allowed_length_passes(length: int) -> None:
         "".join(chr(0xFF10 + digit) for digit in (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)),
         "half\ud800character",
     ],
-    ids=["empty", "nine", "257", "common", "common upper case", "common in full width", "half a character"],
+    ids=["empty", "nine", "257", "common", "common upper case", "common in full width", "incomplete character"],
 )
 def test_weak_password_is_refused_by_field(password: str) -> None:
     with pytest.raises(InvalidInput) as refused:

@@ -46,15 +46,15 @@ async def test_pin_copies_the_newest_snapshot_and_keeps_it(world: World) -> None
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
     await context.bind(world.conn, chat_id, place)
 
-    assert not await context.pin(world.conn, chat_id)
-    assert (await context.read_pin(world.conn, chat_id)).hash is None
+    assert not await context.capture(world.conn, chat_id)
+    assert (await context.read_capture_state(world.conn, chat_id)).hash is None
 
     await context.write_snapshot(world.conn, snapshot(place, "first"))
-    assert await context.list_unpinned(world.conn, place) == [chat_id]
-    assert await context.pin(world.conn, chat_id)
+    assert await context.list_uncaptured(world.conn, place) == [chat_id]
+    assert await context.capture(world.conn, chat_id)
     await context.write_snapshot(world.conn, snapshot(place, "second", version=2))
 
-    assert await context.list_unpinned(world.conn, place) == []
+    assert await context.list_uncaptured(world.conn, place) == []
     assert await bodies(world, chat_id) == ["first", None]
     assert (await context.list_resources(world.conn, chat_id))[1].tools == [{"name": "look"}]
 
@@ -64,16 +64,16 @@ async def test_other_snapshot_marks_the_chat_once_until_it_is_pinned_again(world
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
     await context.bind(world.conn, chat_id, place)
     await context.write_snapshot(world.conn, snapshot(place, "first"))
-    await context.pin(world.conn, chat_id)
+    await context.capture(world.conn, chat_id)
 
     assert await context.mark_dirty(world.conn, place, context_hash="first", now=NOW) == []
     marked = await context.mark_dirty(world.conn, place, context_hash="second", now=NOW)
     again = await context.mark_dirty(world.conn, place, context_hash="third", now=NOW)
 
     assert ([each.chat_id for each in marked], again) == ([chat_id], [])
-    assert (await context.read_pin(world.conn, chat_id)).dirty_since == NOW
-    await context.pin(world.conn, chat_id)
-    assert (await context.read_pin(world.conn, chat_id)).dirty_since is None
+    assert (await context.read_capture_state(world.conn, chat_id)).dirty_since == NOW
+    await context.capture(world.conn, chat_id)
+    assert (await context.read_capture_state(world.conn, chat_id)).dirty_since is None
 
 
 async def test_another_binding_forgets_the_instructions_at_once(world: World) -> None:
@@ -82,16 +82,21 @@ async def test_another_binding_forgets_the_instructions_at_once(world: World) ->
     old, new = await workspace(world, owner, "old"), await workspace(world, owner, "new")
     await context.bind(world.conn, chat_id, old)
     await context.write_snapshot(world.conn, snapshot(old, "old project"))
-    await context.pin(world.conn, chat_id)
+    await context.capture(world.conn, chat_id)
     await context.write_generation(world.conn, chat_id, workspace_id=old, generation=1)
 
     await context.bind(world.conn, chat_id, new)
 
-    pin = await context.read_pin(world.conn, chat_id)
-    assert (pin.workspace_id, pin.workspace_generation, pin.hash, pin.pinned_workspace_id) == (new, None, None, None)
+    state = await context.read_capture_state(world.conn, chat_id)
+    assert (state.workspace_id, state.workspace_generation, state.hash, state.context_workspace_id) == (
+        new,
+        None,
+        None,
+        None,
+    )
     assert await bodies(world, chat_id) == []
     assert not await context.write_generation(world.conn, chat_id, workspace_id=old, generation=2)
-    assert not await context.pin(world.conn, chat_id)
+    assert not await context.capture(world.conn, chat_id)
 
 
 async def test_older_snapshot_never_overwrites_a_newer_one(world: World) -> None:

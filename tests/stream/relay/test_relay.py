@@ -24,7 +24,7 @@ from rookery.stream.relay import dial_tokens, frames
 from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
-from rookery.stream.relay.link import NoWay, check_url
+from rookery.stream.relay.link import ReplicaUnreachable, check_url
 from rookery.testing import FakeClock
 from tests.eventually import until
 from tests.store.machine.machine_rig import assistant
@@ -321,7 +321,7 @@ async def test_second_selection_under_a_number_replaces_the_first(pair: Rig) -> 
 @pytest.mark.parametrize("fault", ["replayed", "expired", "other receiver", "unknown sender", "none", "garbage"])
 async def test_bad_token_is_refused(pair: Rig, fault: str) -> None:
     here, there = pair.sites
-    clock = pair.site.streams.parts.clock
+    clock = pair.site.streams.services.clock
     token = {
         "expired": dial_tokens.mint(
             KEY, src=here.id, dst=there.id, clock=FakeClock(start=clock.now() - timedelta(minutes=1))
@@ -361,7 +361,7 @@ async def test_token_is_good_once_and_for_half_a_minute() -> None:
 
 @pytest.mark.parametrize("url", ["ws://10.0.0.5:9000", "http://127.0.0.1:1", "ws://example.org"])
 def test_relay_beyond_this_machine_is_encrypted(url: str) -> None:
-    with pytest.raises(NoWay):
+    with pytest.raises(ReplicaUnreachable):
         check_url(url)
 
 
@@ -401,7 +401,7 @@ async def test_committed_text_is_complete_whatever_happens_to_the_link(pair: Rig
 
 
 def cut_links(rig: Rig) -> None:
-    """Break every connection between the replicas where it is, without a goodbye."""
+    """Cut every connection between the replicas, without a close frame."""
     for site in rig.sites:
         for link in site.hub.links():
             if link._connection is not None:
@@ -419,9 +419,8 @@ def select(sid: int, episode: EpisodeKey, *, generation: int) -> Select:
 async def dial(rig: Rig, to: UUID, *, token: str | None = None) -> ClientConnection:
     site = rig.sites[0]
     address = rig.addresses[to]
-    token = (
-        dial_tokens.mint(KEY, src=site.id, dst=address.id, clock=site.streams.parts.clock) if token is None else token
-    )
+    if token is None:
+        token = dial_tokens.mint(KEY, src=site.id, dst=address.id, clock=site.streams.services.clock)
     return await unix_connect(
         address.relay_unix,
         f"ws://localhost{frames.PATH}",

@@ -1,4 +1,4 @@
-"""Agents of another machine: asked through a replica there, and what is said when there is none."""
+"""Workspace agents on another machine: requests through a replica there, and errors if there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.server.listener import serving
 from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.stream.relay.dial_tokens import TokenCheck, mint
-from rookery.stream.relay.workspace_agents import AgentGate, AgentPeers
+from rookery.stream.relay.workspace_agents import AgentEndpoint, AgentPeers
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.directory import StoreWorkspaceDirectory
@@ -36,7 +36,7 @@ THERE = "there"
 
 @dataclass
 class Pair:
-    """A workspace on one machine, and a chat that is run on another."""
+    """A workspace on one machine, and a chat that runs on another."""
 
     rig: WorkspacesRig
     agent: FakeAgent
@@ -44,7 +44,7 @@ class Pair:
     chat_id: ChatId
     url: str
     asker: UUID
-    gate: AgentGate
+    gate: AgentEndpoint
     directory: StoreWorkspaceDirectory
 
     def turn(self) -> ChatWorkspace:
@@ -56,12 +56,12 @@ class Pair:
         return await self.turn().conn()
 
     async def move(self, url: str | None) -> None:
-        """Where the replica of that machine says it can be reached."""
+        """Change the published address of the replica on that machine."""
         await self.rig.pool.execute("UPDATE replicas SET relay_url = $2 WHERE host_id = $1", THERE, url)
 
 
 @asynccontextmanager
-async def served(gate: AgentGate) -> AsyncIterator[str]:
+async def served(gate: AgentEndpoint) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with serving(gate, listening):
             yield f"127.0.0.1:{listening.getsockname()[1]}"
@@ -80,14 +80,14 @@ async def pair(database_url: str) -> AsyncIterator[Pair]:
         agent = await stack.enter_async_context(fake_agent(workspace.generation))
 
         async def find(workspace_id: UUID) -> Connector | None:
-            # The row decides whether there is one; the test says what it answers.
+            # The row determines whether there is a replica; the test sets its responses.
             return UnixPath(agent.path) if await there.directory.find_own(workspace_id) is not None else None
 
         async def is_live(replica_id: UUID) -> bool:
             return replica_id == here.parts.replica_id
 
         check = TokenCheck(KEY, me=there.parts.replica_id, clock=SystemClock(), is_live=is_live)
-        gate = AgentGate(find, check)
+        gate = AgentEndpoint(find, check)
         address = await stack.enter_async_context(served(gate))
         peers = AgentPeers(here.parts.replica_id, key=KEY, pool=rig.pool, clock=SystemClock(), tls=None)
         directory = StoreWorkspaceDirectory(replace(here.parts, peers=peers))
@@ -123,7 +123,7 @@ async def test_tools_of_another_machine_reach_the_agent_with_everything_they_say
     assert put.headers["X-Rookery-Chat-Id"] == str(pair.chat_id)
     assert put.headers["X-Rookery-Generation"] == str(pair.workspace.generation)
     assert put.headers["Authorization"].startswith("Bearer ")
-    assert TOKEN_HEADER not in put.headers  # what replicas tell each other is none of the agent's business
+    assert TOKEN_HEADER not in put.headers  # headers between replicas are not forwarded to the agent
     assert asked.raw_path.startswith("/v1/processes/a%2Fb/output")
 
 
@@ -171,7 +171,7 @@ async def test_machine_that_cannot_be_reached_is_told_apart_from_one_that_is_off
         return error.value.situation
 
     found = []
-    for url in (None, "ws://203.0.113.7:1"):  # beyond the machine only encrypted
+    for url in (None, "ws://203.0.113.7:1"):  # connections to other machines must be encrypted
         await pair.move(url)
         found.append(await situation())
     await pair.rig.pool.execute("DELETE FROM replicas WHERE host_id = $1", THERE)

@@ -26,7 +26,7 @@ SOURCES = sorted(FOLDER.rglob("*.py"))
 
 
 PYTHONS = python_versions.find()
-# In the standard library, but not in that of 3.9.
+# Modules of the standard library that Python 3.9 does not have.
 NEWER = {"tomllib", "annotationlib", "compression"}
 
 
@@ -55,7 +55,7 @@ def is_allowed(name: str) -> bool:
 
 
 def unions_at_run_time(tree: ast.Module) -> list[int]:
-    """Lines where `X | None` is evaluated, which 3.9 cannot: annotations are not, thanks to the future import."""
+    """Return the lines that evaluate `X | None` at run time, which Python 3.9 cannot. Annotations are not evaluated."""
     found = []
     for node in tree.body:
         if isinstance(node, ast.Assign):

@@ -18,7 +18,7 @@ from tests.workspaces.agent.agent_rig import PATIENCE_S, Rig
 
 
 class Place:
-    """A home with a project, and what is found in them."""
+    """A home with a project, and the resources that discovery finds in them."""
 
     def __init__(self, root: Path) -> None:
         self.home = root / "home"

@@ -30,8 +30,11 @@ async def test_nothing_inside_can_end_the_agent(confined: Rig) -> None:
 
     await confined.run("pkill -9 python3; kill -9 -1")
 
+    async def all_are_reaped() -> bool:
+        return bool((await confined.get("/v1/health"))["processes"] == 0)
+
     assert (await confined.run("echo alive"))["output"] == "alive\n"
-    assert (await confined.get("/v1/health"))["processes"] == 0
+    await until(all_are_reaped, timeout=PATIENCE_S)
 
 
 async def test_orphans_are_reaped(confined: Rig) -> None:

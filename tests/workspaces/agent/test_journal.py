@@ -131,7 +131,7 @@ async def test_effect_cut_off_by_a_restart_runs_again_with_its_note(desk: Journa
     found = []
 
     async def look(attempt: Attempt) -> Response:
-        found.append(attempt.found)
+        found.append(attempt.earlier_note)
         return Response.json({})
 
     await desk.journal.once("a", "edit", "body", look)
@@ -167,7 +167,7 @@ async def test_deferred_effect_is_done_when_it_is_finished(desk: JournalRig) -> 
     again = await desk.journal.once("a", "process", "body", desk.work("a"))
 
     assert json.loads(again.body) == {"id": "p1"}
-    assert desk.journal.settled("process") == [{"exit_code": 3}]
+    assert desk.journal.finished("process") == [{"exit_code": 3}]
     assert desk.runs == []
 
 
@@ -309,14 +309,14 @@ async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhil
         noting[0].join(0.2)
         rename(source, target)
 
-    cut_off = asyncio.create_task(desk.journal.once("slow", "edit", "body", run))
+    interrupted = asyncio.create_task(desk.journal.once("slow", "edit", "body", run))
     await begun.wait()
     monkeypatch.setattr(journals, "_SPARE_LINES", 0)
     monkeypatch.setattr(os, "replace", renamed)
     await desk.do("quick")
     noting[0].join()
     monkeypatch.undo()
-    cut_off.cancel()
+    interrupted.cancel()
     desk.restart()
 
-    assert desk.journal.cut_off("edit") == [{"is": "known"}]
+    assert desk.journal.interrupted("edit") == [{"is": "known"}]

@@ -91,7 +91,7 @@ def end(driver: LocalDriver, ws: WorkspaceSpec, process_id: str) -> tuple[int, s
 
 
 class Told(Exception):
-    """Raised when the agent refused."""
+    """Raised when the agent refuses a request."""
 
 
 def run(driver: LocalDriver, ws: WorkspaceSpec, command: str) -> tuple[int, str]:

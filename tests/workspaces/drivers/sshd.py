@@ -55,14 +55,15 @@ class Sshd:
         ]
         self._config.write_text("\n".join(lines) + "\n")
 
-    def start(self) -> None:
+    def start(self, *wrapper: str) -> None:
+        """Start the server. `wrapper` is a command that runs the command given to it."""
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.directory / "log").open("ab") as log:
             # Not the tests' own output: its children may outlive the tests, and a reader of that output would wait for
             # them.
             self._process = subprocess.Popen(
-                [self._sshd, "-D", "-e", "-f", str(self._config)],
+                [*wrapper, self._sshd, "-D", "-e", "-f", str(self._config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -19,17 +19,17 @@ import pytest
 from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.launcher import bwrap_arguments
 from rookery.workspaces.drivers.launcher.sandbox_processes import find_all
+from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
-from rookery.workspaces.drivers.sandbox_check import bounded, how_to_allow_namespaces
-from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
+from rookery.workspaces.drivers.sandbox_check import bounded, namespaces_advice
 from rookery.workspaces.network_levels import Network
 from tests.eventually import until
 from tests.programs import requires
 from tests.workspaces.drivers.driver_rig import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
-OF_THE_ROOT_HERE = [name for name in bwrap_arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]
+OF_THE_ROOT_HERE = [name for name in bwrap_arguments.ROOT_DIRECTORIES if os.path.lexists(f"/{name}")]
 
 
 class LocalRig:
@@ -131,7 +131,7 @@ async def test_second_start_of_a_generation_that_answers_starts_nothing(local_ri
     await local_rig.another_driver().start(ws, local_rig.lines.append)
 
     assert (await local_rig.driver.probe(ws)).pid == first.pid
-    assert "It runs already." in local_rig.lines
+    assert "It is already running." in local_rig.lines
 
 
 async def test_two_starts_at_once_make_one_sandbox(local_rig: LocalRig) -> None:
@@ -357,7 +357,7 @@ async def test_network_of_a_template_is_capped_by_the_settings_and_told(local_ri
 
     assert output == "lo\n"
     assert endpoint.network == most
-    assert f"The template asks for the network host; drivers.local.network_max allows {most}." in local_rig.lines
+    assert f"The template requests the network host; drivers.local.network_max allows {most}." in local_rig.lines
 
 
 async def test_workspace_has_a_network_of_its_own_unless_settings_and_template_say_otherwise(
@@ -614,8 +614,8 @@ def test_command_that_allows_user_namespaces_is_the_one_for_this_machine(
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_text(f"{says}\n")
 
-    assert command in how_to_allow_namespaces(tmp_path, [str(tmp_path)])
-    assert "sysctl -w" in how_to_allow_namespaces(tmp_path, [])
+    assert command in namespaces_advice(tmp_path, [str(tmp_path)])
+    assert "sysctl -w" in namespaces_advice(tmp_path, [])
 
 
 async def test_unsafe_is_only_by_setting_warns_and_still_ends_everything(tmp_path: Path) -> None:

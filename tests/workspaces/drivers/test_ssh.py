@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rookery.runtime.clock import SystemClock
@@ -19,6 +21,8 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers import ssh
+from rookery.workspaces.drivers.launcher import directory_setup
+from rookery.workspaces.drivers.launcher.workspace_users import NOBODY, SSH_RANGE
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.drivers.ssh_connection import Facts
@@ -29,6 +33,7 @@ from tests.workspaces.drivers.driver_rig import known_machine, processes_like, s
 from tests.workspaces.drivers.sshd import Sshd
 
 LONG = 60.0
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 PYTHONS = [os.path.realpath(path) for path in python_versions.find()]
 
 
@@ -125,6 +130,77 @@ async def test_workspace_is_confined_where_bubblewrap_is(remote: Remote) -> None
     assert said.rstrip().endswith("lo")
 
 
+def owner(remote: Remote, ws: WorkspaceSpec) -> int:
+    """The user that the files of this workspace belong to, as whom it runs."""
+    return (remote.path(ws) / "home").stat().st_uid
+
+
+@as_root
+async def test_each_workspace_of_a_root_login_has_a_user_of_its_own(remote: Remote, tmp_path: Path) -> None:
+    await asyncio.to_thread(known_machine)
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
+
+    first, second = [await remote.start(remote.spec(sandbox=Sandbox(network="none"))) for _ in range(2)]
+    sharing = await remote.start(remote.spec(sandbox=Sandbox(network="none", rw_binds=(str(folder),))))
+    for ws in (first, second):
+        assert await remote.run(ws, "touch ~/made && echo made") == "made\n"
+    assert await remote.run(sharing, f"touch {folder}/made && echo made") == "made\n"
+
+    assert (owner(remote, first), owner(remote, second)) == (SSH_RANGE[0], SSH_RANGE[0] + 1)
+    assert (remote.path(second) / "home" / "made").stat().st_uid == SSH_RANGE[0] + 1
+    assert owner(remote, sharing) == (folder / "made").stat().st_uid == NOBODY
+
+
+@as_root
+async def test_workspace_of_an_older_version_gets_a_user_of_its_own_at_its_next_start(remote: Remote) -> None:
+    await asyncio.to_thread(known_machine)
+    ws = await remote.start(remote.spec(sandbox=Sandbox(network="none")))
+    await remote.run(ws, "echo mine > ~/file")
+    await remote.driver.stop(ws, 1)
+    for name in ("home", "run"):
+        directory_setup.change_owner(remote.path(ws) / name, NOBODY)
+
+    again = await remote.start(msgspec.structs.replace(ws, generation=2))
+
+    assert await remote.run(again, "cat ~/file && echo more >> ~/file") == "mine\n"
+    assert SSH_RANGE[0] <= owner(remote, again) <= SSH_RANGE[1]
+
+
+# A container with the usual 65,536 users: the command runs as root of a new user namespace.
+IN_A_CONTAINER = """
+import ctypes, os, sys
+inner, outer = os.pipe(), os.pipe()
+command = os.getpid()
+if os.fork() == 0:
+    os.read(inner[0], 1)
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/{command}/{name}", "w") as file:
+            file.write("0 0 65536")
+    os.write(outer[1], b"x")
+    os._exit(0)
+ctypes.CDLL(None).unshare(0x10000000)
+os.write(inner[1], b"x")
+os.read(outer[0], 1)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@as_root
+async def test_machine_with_too_few_users_for_workspaces_is_told_with_each_of_them(sshd: Sshd, remote: Remote) -> None:
+    await asyncio.to_thread(known_machine)
+    await asyncio.to_thread(sshd.stop)
+    await asyncio.to_thread(sshd.start, sys.executable, "-c", IN_A_CONTAINER)
+    ws = remote.spec(sandbox=Sandbox(network="none"))
+    remote.started.append(ws)
+
+    endpoints = [await remote.driver.start(ws, remote.lines.append) for _ in range(2)]
+
+    assert ["run as the same user" in each.warnings[0] for each in endpoints] == [True, True]
+    assert owner(remote, ws) == NOBODY
+
+
 async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote: Remote) -> None:
     ws = await remote.start(remote.spec())
     first = await remote.driver.probe(ws)
@@ -137,7 +213,7 @@ async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote:
     await other.close()
 
     assert again.pid == first.pid
-    assert "It runs already." in remote.lines
+    assert "It is already running." in remote.lines
     assert "Ended generation 1." in remote.lines
     assert (await remote.driver.probe(new)).answers
     assert not (await remote.driver.probe(ws)).alive
@@ -177,7 +253,7 @@ async def test_login_that_was_given_up_half_way_is_made_anew(remote: Remote, tmp
     hurried.cancel()
     await asyncio.wait([hurried])
     go.touch()
-    facts = await host.look()
+    facts = await host.get_facts()
     await driver.close()
 
     assert facts.root == str((remote.sshd.home / ".rookery").resolve())
@@ -204,7 +280,7 @@ async def test_home_too_deep_for_sockets_is_told_at_once_and_can_be_deleted(sshd
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        ('{"root": "/x\\u0000", "uid": 1, "python": "", "python_prefix": "", "bwrap": null}', "cannot be read"),
+        ('{"root": "/x\\u0000", "python": "", "python_prefix": "", "bwrap": null}', "cannot be read"),
         ("$(head -c 3000000 /dev/zero | tr '\\0' x)", "more than 1048576 bytes"),
     ],
 )
@@ -381,14 +457,14 @@ async def test_machine_behind_another_is_reached_by_a_jump(remote: Remote) -> No
 async def test_identity_lies_on_no_disk_after_the_login(remote: Remote) -> None:
     await remote.start(remote.spec())
 
-    kept = remote.driver._sockets()
+    kept = remote.driver._socket_directory()
     assert [path.name for path in kept.iterdir() if path.suffix == ".key"] == []
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
 def test_listed_hosts_are_not_for_other_machines() -> None:
     """Such templates are refused when they are pushed; a stored manifest must not get the machine's network instead."""
-    facts = Facts(root="/r", uid=1000, python="/usr/bin/python3", python_prefix="/usr", bwrap="/usr/bin/bwrap")
+    facts = Facts(root="/r", python="/usr/bin/python3", python_prefix="/usr", bwrap="/usr/bin/bwrap")
 
     with pytest.raises(DriverError, match="hosts") as caught:
         ssh._plan(spec(sandbox=Sandbox(network="hosts", hosts=("a.test",))), facts, "agent.pyz")

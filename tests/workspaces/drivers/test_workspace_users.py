@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.workspaces.drivers import workspace_users
-from rookery.workspaces.drivers.launcher import archives, directory_setup
-from rookery.workspaces.drivers.protocol import DriverError, Sandbox
+from rookery.workspaces.drivers.launcher import archives, directory_setup, workspace_users
+from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.workspace_users import STATE, Users
+from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.drivers.workspace_directory import Layout
-from rookery.workspaces.drivers.workspace_users import STATE, Users
 from tests.workspaces.drivers.driver_rig import spec
 from tests.workspaces.drivers.test_local import LocalRig, local_rig
 
@@ -35,7 +35,7 @@ def make(data_dir: Path, chosen: Users, name: str, **options: bool) -> int:
     """Make a workspace with its user, as a start leaves it."""
     at = Layout.of(data_dir, name)
     at.directory.mkdir(parents=True)
-    uid = chosen.choose(at, writes_shared=options.get("writes_shared", False))
+    uid = chosen.choose(at.directory, writes_shared=options.get("writes_shared", False))
     assert uid is not None
     directory_setup.fill(at.directory, [], None, owner=uid)
     return uid
@@ -48,7 +48,7 @@ def test_each_workspace_has_a_user_of_its_own_and_keeps_it(tmp_path: Path) -> No
     first, second = make(tmp_path, chosen, "a"), make(tmp_path, chosen, "b")
 
     assert (first, second) == (LOW, LOW + 1)
-    assert Users(tmp_path, (LOW, HIGH)).choose(Layout.of(tmp_path, "a"), writes_shared=False) == first
+    assert Users(tmp_path, (LOW, HIGH)).choose(Layout.of(tmp_path, "a").directory, writes_shared=False) == first
 
 
 @as_root
@@ -67,11 +67,11 @@ def test_user_whose_files_may_be_in_shared_folders_is_never_given_again(tmp_path
     chosen = Users(tmp_path, (LOW, LOW + 1))
     assert make(tmp_path, chosen, "a", writes_shared=True) == LOW
     assert make(tmp_path, chosen, "b") == LOW + 1
-    chosen.choose(Layout.of(tmp_path, "b"), writes_shared=True)
+    chosen.choose(Layout.of(tmp_path, "b").directory, writes_shared=True)
     _remove(tmp_path, "a")
     _remove(tmp_path, "b")
 
-    with pytest.raises(DriverError, match=r"All 2 users of drivers\.local\.uid_range are in use"):
+    with pytest.raises(LaunchError, match=r"All 2 users of drivers\.local\.uid_range are in use"):
         make(tmp_path, chosen, "c")
 
 
@@ -80,7 +80,7 @@ def test_full_range_is_told_and_nobody_is_taken_from(tmp_path: Path) -> None:
     chosen = Users(tmp_path, (LOW, LOW))
     make(tmp_path, chosen, "a")
 
-    with pytest.raises(DriverError, match="Make the range larger"):
+    with pytest.raises(LaunchError, match="Make the range larger"):
         make(tmp_path, chosen, "b")
 
 
@@ -133,7 +133,7 @@ def test_files_of_an_older_version_are_given_to_the_new_user_without_following_l
     for path in (old.home, *old.home.rglob("*")):
         os.chown(path, 65534, 65534, follow_symlinks=False)
 
-    uid = Users(tmp_path, (LOW, HIGH)).choose(old, writes_shared=False)
+    uid = Users(tmp_path, (LOW, HIGH)).choose(old.directory, writes_shared=False)
     directory_setup.fill(old.directory, [], None, owner=uid)
 
     assert {path.lstat().st_uid for path in (old.home, *old.home.rglob("*"))} == {LOW}
@@ -150,7 +150,7 @@ def test_deep_tree_is_given_with_few_open_files(tmp_path: Path) -> None:
         os.close(at)
         at = below
 
-    directory_setup.give(home, LOW)
+    directory_setup.change_owner(home, LOW)
 
     try:
         assert os.fstat(at).st_uid == LOW
@@ -166,8 +166,8 @@ async def test_start_takes_over_a_workspace_of_an_older_version(local_rig: Local
     ws = await local_rig.start()
     await local_rig.run(ws, "mkdir ~/old && echo mine > ~/old/file && ln -s /etc ~/old/link")
     await local_rig.driver.stop(ws, 1)
-    directory_setup.give(local_rig.path(ws) / "home", 65534)
-    directory_setup.give(local_rig.path(ws) / "run", 65534)
+    directory_setup.change_owner(local_rig.path(ws) / "home", 65534)
+    directory_setup.change_owner(local_rig.path(ws) / "run", 65534)
 
     again = msgspec.structs.replace(ws, generation=2)
     await local_rig.start(again)
@@ -212,8 +212,8 @@ def test_range_outside_of_a_container_s_users_falls_back_and_says_so(
     monkeypatch.setattr(workspace_users, "_mapped", lambda path: [(0, 65535)])
     chosen = Users(tmp_path, (LOW, HIGH))
 
-    assert chosen.choose(place(tmp_path, "a"), writes_shared=False) == workspace_users.NOBODY
-    assert chosen.tester == workspace_users.NOBODY
+    assert chosen.choose(place(tmp_path, "a").directory, writes_shared=False) == workspace_users.NOBODY
+    assert chosen.check_uid == workspace_users.NOBODY
     problem = chosen.problem()
     assert problem is not None
     assert "set drivers.local.uid_range" in problem
@@ -240,8 +240,8 @@ def test_range_must_be_mapped_without_a_gap(mapped: list[tuple[int, int]], fits:
 def test_server_that_is_a_normal_user_has_workspaces_of_that_user(tmp_path: Path) -> None:
     chosen = Users(tmp_path, (LOW, HIGH))
 
-    assert chosen.choose(place(tmp_path, "a"), writes_shared=False) is None
-    assert chosen.tester is None
+    assert chosen.choose(place(tmp_path, "a").directory, writes_shared=False) is None
+    assert chosen.check_uid is None
     assert chosen.problem() is None
 
 

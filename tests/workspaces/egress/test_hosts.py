@@ -83,5 +83,5 @@ def test_entry_covers_what_it_says(entry: str, host: str, port: int, fits: bool)
 def test_long_list_is_shown_in_short() -> None:
     rules = [hosts.parse(f"h{number}.test") for number in range(25)]
 
-    assert hosts.shown(rules).endswith("h19.test and 5 more")
-    assert hosts.shown([]) == "none"
+    assert hosts.format_rules(rules).endswith("h19.test and 5 more")
+    assert hosts.format_rules([]) == "none"

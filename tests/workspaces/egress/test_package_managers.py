@@ -239,6 +239,6 @@ async def test_connect_is_a_connection_on_standard_input_and_output(site: Site) 
 
     assert reached == (0, "XXXY\n")
     assert refused == (1, refused[1])
-    assert "which workspaces never reach" in refused[1]
+    assert "which workspaces cannot reach" in refused[1]
     assert [(code, text.startswith("usage: ")) for code, text in wrong] == [(2, True)] * 4
     assert site.driver.egress_sockets.stats.requests == {"allowed": 1, "blocked_address": 1}

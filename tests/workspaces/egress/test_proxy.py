@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from rookery.runtime.address_guard import Lookups
-from rookery.workspaces.egress.byte_relay import Wire
+from rookery.workspaces.egress.byte_relay import ByteStream
 from rookery.workspaces.egress.policy import Policy
-from rookery.workspaces.egress.proxy import Proxy, Times
-from rookery.workspaces.egress.stats import EgressStats
+from rookery.workspaces.egress.proxy import EgressStats, Proxy, Timeouts
 from tests.eventually import until
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 
 MEBIBYTE = 1024 * 1024
-QUICK = Times(head=0.3, connect=2.0, idle=0.5, half=0.3, linger=0.3)
+QUICK = Timeouts(head=0.3, connect=2.0, idle=0.5, half=0.3, linger=0.3)
 
 
 class Rig:
@@ -30,40 +29,40 @@ class Rig:
         self.names = Names()
         self.names.set("listed.test", [HERE])
         self.stats = EgressStats()
-        self.times = Times(linger=0.5)
+        self.times = Timeouts(linger=0.5)
         self.hosts: tuple[str, ...] = ()
         self.allow: tuple[str, ...] = ()
         self.is_public = False
         self.lookups = Lookups(3)
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> ByteStream:
         near, far = socket.socketpair(socket.AF_UNIX)
         for each in (near, far):
             each.setblocking(False)
         proxy = Proxy(self.names.guard(*self.allow), self.stats, self.times)
-        served = await Wire.over(far)
+        served = await ByteStream.from_socket(far)
 
         async def serve() -> None:
             try:
                 policy = Policy(1, self.hosts, is_public=self.is_public)
                 await proxy.serve(served, "w1", policy, lookups=self.lookups)
             finally:
-                served.drop()
+                served.abort()
 
         self.tasks.append(asyncio.create_task(serve()))
-        return await Wire.over(near)
+        return await ByteStream.from_socket(near)
 
-    async def ask(self, request: bytes, *, end: bool = False) -> bytes:
+    async def ask(self, request: bytes, *, close_sending: bool = False) -> bytes:
         """Return everything that comes back."""
         client = await self.connect()
         try:
             await client.write(request)
-            if end:
-                client.end()
+            if close_sending:
+                client.close_sending()
             return await everything(client)
         finally:
-            client.drop()
+            client.abort()
 
     async def close(self) -> None:
         for task in self.tasks:
@@ -71,7 +70,7 @@ class Rig:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def everything(client: Wire) -> bytes:
+async def everything(client: ByteStream) -> bytes:
     found = b""
     async with asyncio.timeout(30):
         while data := await client.read():
@@ -112,7 +111,7 @@ async def test_plain_request_reaches_the_listed_host(rig: Rig, caplog: pytest.Lo
     ("host", "why"),
     [
         ("other.test", "other.test is not one of the hosts"),
-        ("listed.test:1", "listed for other ports than 1"),
+        ("listed.test:1", "allowed on other ports than 1"),
         ("listed.test.other.test", "is not one of the hosts"),
         ("127.0.0.1", "is an address"),
         ("[::1]", "is an address"),
@@ -181,14 +180,14 @@ async def test_host_that_does_not_answer_is_told(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status", "why"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", 400, "This is a proxy"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "This server is a proxy"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "first line"),
         (b"GET http://listed.test/ HTTP/1.1\nHost: x\n\n", 400, "CR LF"),
         (b"GET http://listed.test/ HTTP/1.1\r\nA: b\nC: d\r\n\r\n", 400, "one of its headers"),
         (
             b"GET http://listed.test/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             400,
-            "two ways",
+            "the end of its body is ambiguous",
         ),
         (b"GET http://listed.test/ HTTP/1.1\r\nX: " + b"y" * 40_000, 431, "at most 32768 bytes"),
         (b"X" * 40_000, 431, "at most 32768 bytes"),
@@ -211,8 +210,8 @@ async def test_half_a_request_is_not_waited_for_without_end(rig: Rig) -> None:
     rig.times = QUICK
 
     assert (await rig.ask(b"GET http://listed.test/ HTTP/1.1\r\nX: ")).startswith(b"HTTP/1.1 408 ")
-    assert (await rig.ask(b"GET http://listed.test/ HTTP/1.1\r\nX: ", end=True)).startswith(b"HTTP/1.1 400 ")
-    assert await rig.ask(b"", end=True) == b""
+    assert (await rig.ask(b"GET http://listed.test/ HTTP/1.1\r\nX: ", close_sending=True)).startswith(b"HTTP/1.1 400 ")
+    assert await rig.ask(b"", close_sending=True) == b""
 
 
 async def test_second_request_on_a_connection_reaches_nobody(rig: Rig) -> None:
@@ -258,10 +257,10 @@ async def test_body_that_is_framed_wrongly_is_cut_off(rig: Rig, body: bytes) -> 
     rig.hosts = (f"listed.test:{port}",)
     head = f"POST http://listed.test:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
-    answer = await rig.ask(head + body, end=True)
+    answer = await rig.ask(head + body, close_sending=True)
 
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"its body does not end as its headers say" in answer
+    assert b"its body does not have the announced length" in answer
     assert not whole.is_set()
 
 
@@ -296,7 +295,7 @@ async def test_client_that_asks_first_is_told_to_go_on(rig: Rig) -> None:
     interim = await client.read_head(1000)
     await client.write(b"abc")
     answer = await everything(client)
-    client.drop()
+    client.abort()
 
     assert interim == b"HTTP/1.1 100 Continue"
     assert answer.endswith(b"abc")
@@ -315,7 +314,7 @@ async def test_host_that_does_not_speak_http_is_told_as_that(rig: Rig, said: byt
 
     answer = await rig.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
 
-    assert answer.startswith(b"HTTP/1.1 502 listed.test gave no answer")
+    assert answer.startswith(b"HTTP/1.1 502 listed.test did not respond")
 
 
 async def test_tunnel_carries_bytes_both_ways_and_ends_with_its_ends(rig: Rig) -> None:
@@ -333,9 +332,9 @@ async def test_tunnel_carries_bytes_both_ways_and_ends_with_its_ends(rig: Rig) -
     head = await client.read_head(1000)
     sending = asyncio.create_task(client.write(b"x" * (3 * MEBIBYTE)))
     await sending
-    client.end()
+    client.close_sending()
     back = await everything(client)
-    client.drop()
+    client.abort()
     await asyncio.wait(rig.tasks)
 
     assert head == b"HTTP/1.1 200 Connection established"
@@ -361,7 +360,7 @@ async def test_large_answer_arrives_whole_at_a_reader_that_is_late(rig: Rig) -> 
     await until(lambda: rig.stats.bytes["received"] > 0)
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
     answer = await everything(client)
-    client.drop()
+    client.abort()
 
     assert answer.count(b"z") == size
 
@@ -386,7 +385,7 @@ async def test_peer_that_never_reads_holds_little_memory_and_is_given_up(rig: Ri
 
     await client.write(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
     await asyncio.wait(rig.tasks, timeout=30)
-    client.drop()
+    client.abort()
     await until(lambda: rig.out.open == 0)
 
     assert all(task.done() for task in rig.tasks)
@@ -407,7 +406,7 @@ async def test_tunnel_on_which_nothing_moves_is_ended(rig: Rig) -> None:
     plain = await rig.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
 
     assert tunnel.startswith(b"HTTP/1.1 200 ")
-    assert plain.startswith(b"HTTP/1.1 502 listed.test gave no answer")
+    assert plain.startswith(b"HTTP/1.1 502 listed.test did not respond")
     await until(lambda: rig.out.open == 0)
 
 
@@ -419,12 +418,12 @@ async def test_client_that_has_its_answer_and_leaves_is_not_kept_for_long(rig: R
 
     port = await rig.out.serve(stay)
     rig.hosts = (f"listed.test:{port}",)
-    rig.times = Times(idle=3600, half=0.2, linger=0.2)
+    rig.times = Timeouts(idle=3600, half=0.2, linger=0.2)
     client = await rig.connect()
 
     await client.write(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
     head = await client.read_head(1000)
-    client.drop()
+    client.abort()
 
     assert head.startswith(b"HTTP/1.1 200 OK")
     await until(lambda: rig.out.open == 0)
@@ -450,7 +449,7 @@ async def test_tunnel_in_use_outlives_the_time_of_an_idle_one(rig: Rig) -> None:
         await client.write(b".")
         assert await client.read() == b"."
 
-    client.drop()
+    client.abort()
 
 
 async def test_every_public_host_and_port_is_reached_where_the_network_is_public(rig: Rig) -> None:
@@ -488,7 +487,7 @@ async def test_what_is_not_public_is_refused_where_the_network_is_public(rig: Ri
 
 async def test_names_that_nobody_answers_hold_up_their_own_workspace_only(rig: Rig) -> None:
     rig.is_public = True
-    rig.times = Times(connect=0.3, linger=0.3)
+    rig.times = Timeouts(connect=0.3, linger=0.3)
     port = await rig.out.web()
     asked, answers = rig.names.asked, asyncio.Event()
 
@@ -516,12 +515,12 @@ async def test_head_that_comes_byte_by_byte_is_not_searched_again_and_again(rig:
     class Counted(bytearray):
         looked_at = 0
 
-        def find(self, what: bytes, start: int = 0, end: int = 0) -> int:  # type: ignore[override]
+        def find(self, what: bytes, start: int = 0, close_sending: int = 0) -> int:  # type: ignore[override]
             Counted.looked_at += len(self) - start
-            return super().find(what, start, end)
+            return super().find(what, start, close_sending)
 
     near, far = socket.socketpair(socket.AF_UNIX)
-    client, served = await Wire.over(near), await Wire.over(far)
+    client, served = await ByteStream.from_socket(near), await ByteStream.from_socket(far)
     served._unread = Counted()
     head = b"GET http://listed.test/ HTTP/1.1\r\nX: " + b"y" * 3000
 
@@ -533,5 +532,5 @@ async def test_head_that_comes_byte_by_byte_is_not_searched_again_and_again(rig:
 
     assert await reading == head
     assert Counted.looked_at < 10 * len(head)
-    client.drop()
-    served.drop()
+    client.abort()
+    served.abort()

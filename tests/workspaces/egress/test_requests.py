@@ -175,7 +175,7 @@ def test_header_of_blanks_costs_no_time() -> None:
 
 
 def test_answer_is_passed_on_without_what_was_meant_for_the_proxy() -> None:
-    status, head = requests.answer_head(
+    status, head = requests.parse_answer_head(
         lines(
             "HTTP/1.1 200 OK",
             "Connection: keep-alive, X-Hop",
@@ -202,4 +202,4 @@ def test_answer_is_passed_on_without_what_was_meant_for_the_proxy() -> None:
 @pytest.mark.parametrize("text", ["", "SSH-2.0-OpenSSH", "HTTP/2 200", "HTTP/1.1 20", "HTTP/1.1 200 OK\r\nno colon"])
 def test_answer_that_is_none_is_not_passed_on(text: str) -> None:
     with pytest.raises(ValueError, match="no "):
-        requests.answer_head(text.encode())
+        requests.parse_answer_head(text.encode())

@@ -17,11 +17,11 @@ import pytest
 
 from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
-from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.egress.sockets import EgressSockets
 from tests.eventually import until
 from tests.programs import requires
@@ -155,13 +155,13 @@ async def test_everything_else_is_refused_in_words(world: World) -> None:
 
     assert "other.test is not one of the hosts that this workspace may reach" in await get("http://other.test/")
     assert f"Allowed: listed.test:{port}, inside.test:{inside}" in await get("http://other.test/")
-    assert "is listed for other ports than 80" in await get("http://listed.test/")
+    assert "is allowed on other ports than 80" in await get("http://listed.test/")
     assert "is an address" in await get(f"http://127.0.0.2:{inside}/")
     assert "is an address" in await get("'http://[::ffff:7f00:1]/'")
     assert "is an address" in await get("http://169.254.169.254/latest/meta-data/")
     assert "leads to an address of the server's machine" in await get(f"http://inside.test:{inside}/")
-    assert "only http and https are let through" in await get("ftp://listed.test/")
-    assert "This is a proxy" in await get("--noproxy '*' http://127.0.0.1:3128/")
+    assert "only http and https are allowed" in await get("ftp://listed.test/")
+    assert "is a proxy" in await get("--noproxy '*' http://127.0.0.1:3128/")
     assert "response 403" in await get("https://other.test/")
     assert "other.test is not one of the hosts" in (await world.run(ws, urllib("https://other.test/")))[1]
     assert world.out.heard == []
@@ -253,13 +253,13 @@ async def test_another_replica_takes_over_and_whoever_connects_only_waits(world:
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
     ws = await world.start(first, f"listed.test:{port}")
-    await second.egress_sockets.keep()
+    await second.egress_sockets.reconcile()
     assert not await second.egress_sockets.serve(ws.id)  # one at a time
 
     await first.egress_sockets.close()
     asking = asyncio.create_task(world.run(ws, f"curl -sS http://listed.test:{port}/"))
     await until(lambda: is_connected(world, ws))
-    await second.egress_sockets.keep()
+    await second.egress_sockets.reconcile()
 
     assert await asking == (0, "hello from outside")
     assert (first.egress_sockets.stats.requests, second.egress_sockets.stats.requests) == ({}, {"allowed": 1})
@@ -272,7 +272,7 @@ from rookery.runtime.address_guard import Guard
 from rookery.workspaces.egress.sockets import EgressSockets
 async def main():
     egress_sockets = EgressSockets(Path(sys.argv[1]), Guard())
-    await egress_sockets.keep()
+    await egress_sockets.reconcile()
     print("served" if egress_sockets._served else "not served", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -293,11 +293,11 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     assert await other.stdout.readline() == b"served\n"
 
     refused = await world.run(ws, f"curl -sS http://listed.test:{port}/")
-    await driver.egress_sockets.keep()
+    await driver.egress_sockets.reconcile()
     has_taken_too_early = bool(driver.egress_sockets._served)
     other.kill()
     await other.wait()
-    await driver.egress_sockets.keep()
+    await driver.egress_sockets.reconcile()
 
     assert "cannot be reached" in refused[1]  # the other replica responded: it does not know this name
     assert not has_taken_too_early
@@ -322,7 +322,7 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
     assert (world.out.open, first.egress_sockets.stats.connections) == (1, 1)
 
     await (first if who.startswith("the") else second).stop(ws, 0)
-    await first.egress_sockets.keep()
+    await first.egress_sockets.reconcile()
 
     await until(lambda: world.out.open == 0)
     assert first.egress_sockets.stats.connections == 0
@@ -333,12 +333,12 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
 async def test_sandbox_that_died_is_not_served_any_more(world: World) -> None:
     driver = await world.replica()
     ws = await world.start(driver, "listed.test")
-    await driver.egress_sockets.keep()
+    await driver.egress_sockets.reconcile()
     assert Layout.of(world.data_dir, ws.id).egress_socket.exists()
 
     (running,) = await sandboxes.find(Layout.of(world.data_dir, ws.id).directory)
     await sandboxes.kill(running)
-    await driver.egress_sockets.keep()
+    await driver.egress_sockets.reconcile()
 
     assert not Layout.of(world.data_dir, ws.id).egress_socket.exists()
 
@@ -380,7 +380,7 @@ async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
 
     _, told = await world.run(ws, "curl -sS http://listed.test/")
     await driver.egress_sockets.close()
-    await closed.egress_sockets.keep()
+    await closed.egress_sockets.reconcile()
     none = await world.start(closed, "listed.test")
 
     assert 'drivers.local.network_max = "hosts"' in told

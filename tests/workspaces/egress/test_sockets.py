@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from rookery.workspaces.drivers.launcher import process_identity
+from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.workspace_directory import Layout
-from rookery.workspaces.egress.byte_relay import Wire
+from rookery.workspaces.egress.byte_relay import ByteStream
 from rookery.workspaces.egress.policy import Policies, Policy
-from rookery.workspaces.egress.sockets import ALWAYS, EgressSockets
+from rookery.workspaces.egress.sockets import ALWAYS_ALLOWED, EgressSockets
 from tests.eventually import until
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 from tests.workspaces.egress.test_proxy import everything
@@ -44,13 +44,18 @@ class Machine:
 
     def start(self, *hosts: str) -> None:
         self.replicas[0].allow(WORKSPACE, Policy(1, hosts))
-        record = {"workspace_id": WORKSPACE, "generation": 1, "pid": os.getpid(), "boot_id": process_identity.boot_id()}
-        self.place.record.write_text(json.dumps({**record, "pid_start": process_identity.start_of(os.getpid())}))
+        record = {
+            "workspace_id": WORKSPACE,
+            "generation": 1,
+            "pid": os.getpid(),
+            "boot_id": sandbox_processes.boot_id(),
+        }
+        self.place.record.write_text(json.dumps({**record, "pid_start": sandbox_processes.start_time(os.getpid())}))
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> ByteStream:
         handle = os.open(self.place.egress_socket, os.O_PATH)
         try:
-            return Wire(*await asyncio.open_unix_connection(f"/proc/self/fd/{handle}"))
+            return ByteStream(*await asyncio.open_unix_connection(f"/proc/self/fd/{handle}"))
         finally:
             os.close(handle)
 
@@ -60,7 +65,7 @@ class Machine:
             await client.write(request.encode())
             return (await everything(client)).decode()
         finally:
-            client.drop()
+            client.abort()
 
     async def close(self) -> None:
         for egress_sockets in self.replicas:
@@ -84,7 +89,7 @@ async def test_one_replica_serves_and_another_follows(machine: Machine) -> None:
     served = [await first.serve(WORKSPACE), await second.serve(WORKSPACE), await first.serve(WORKSPACE)]
     await first.close()
     left = machine.place.egress_socket.exists()
-    await second.keep()
+    await second.reconcile()
 
     assert served == [True, False, True]
     assert not left
@@ -97,7 +102,7 @@ async def test_workspace_without_a_policy_is_not_served(machine: Machine) -> Non
     egress_sockets = machine.replica()
 
     assert not await egress_sockets.serve(WORKSPACE)
-    await egress_sockets.keep()
+    await egress_sockets.reconcile()
 
     assert not machine.place.egress.exists()
 
@@ -131,7 +136,7 @@ async def test_list_of_a_workspace_whose_directory_is_gone_goes_too(machine: Mac
     egress_sockets = machine.replica()
     Policies(machine.data_dir / "egress").write("gone", Policy(1, ("listed.test",)))
 
-    await egress_sockets.keep()
+    await egress_sockets.reconcile()
 
     assert list((machine.data_dir / "egress").iterdir()) == []
 
@@ -144,7 +149,7 @@ async def test_strange_files_beside_the_lists_disturb_nobody(machine: Machine) -
     (machine.data_dir / "egress" / "folder.json").mkdir()
     (machine.data_dir / "workspaces" / "folder").mkdir()
 
-    await egress_sockets.keep()
+    await egress_sockets.reconcile()
 
     assert machine.place.egress_socket.exists()
 
@@ -156,7 +161,7 @@ async def test_lock_of_a_replica_that_is_cut_short_is_freed_in_the_end(machine: 
     client = await machine.connect()
     await until(lambda: first.stats.connections == 1)
 
-    leaving = asyncio.create_task(first.shut(WORKSPACE))
+    leaving = asyncio.create_task(first.stop(WORKSPACE))
     await until(lambda: Policies(machine.data_dir / "egress").find(WORKSPACE) is None)
     leaving.cancel()
     await asyncio.wait({leaving})
@@ -164,21 +169,21 @@ async def test_lock_of_a_replica_that_is_cut_short_is_freed_in_the_end(machine: 
     machine.start("listed.test")
 
     assert await second.serve(WORKSPACE)
-    client.drop()
+    client.abort()
 
 
 async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> None:
-    egress_sockets = machine.replica(max_per_workspace=2, max_in_all=10)
+    egress_sockets = machine.replica(max_per_workspace=2, max_total=10)
     machine.start("listed.test")
     await egress_sockets.serve(WORKSPACE)
     held = [await machine.connect() for _ in range(2)]
     await until(lambda: egress_sockets.stats.connections == 2)
 
     refused = await machine.ask("GET http://listed.test/ HTTP/1.1\r\n\r\n")
-    held[0].drop()
+    held[0].abort()
     await until(lambda: egress_sockets.stats.connections == 1)
     allowed = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
-    held[1].drop()
+    held[1].abort()
 
     assert "503 Too many connections" in refused
     assert "may have 2 connections at once" in refused
@@ -187,19 +192,19 @@ async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> No
 
 
 async def test_full_replica_has_room_for_a_few_of_every_workspace(machine: Machine) -> None:
-    egress_sockets = machine.replica(max_per_workspace=20, max_in_all=1)
+    egress_sockets = machine.replica(max_per_workspace=20, max_total=1)
     machine.start("listed.test")
     await egress_sockets.serve(WORKSPACE)
-    held = [await machine.connect() for _ in range(ALWAYS - 1)]
-    await until(lambda: egress_sockets.stats.connections == ALWAYS - 1)
+    held = [await machine.connect() for _ in range(ALWAYS_ALLOWED - 1)]
+    await until(lambda: egress_sockets.stats.connections == ALWAYS_ALLOWED - 1)
 
     few = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
-    await until(lambda: egress_sockets.stats.connections == ALWAYS - 1)
+    await until(lambda: egress_sockets.stats.connections == ALWAYS_ALLOWED - 1)
     held.append(await machine.connect())
-    await until(lambda: egress_sockets.stats.connections == ALWAYS)
+    await until(lambda: egress_sockets.stats.connections == ALWAYS_ALLOWED)
     many = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
     for each in held:
-        each.drop()
+        each.abort()
 
     assert "403 " in few
     assert "The server has too many connections of workspaces" in many

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from rookery.runtime.address_guard import Guard, Lookups
 from rookery.workspaces.egress import hosts, socks
-from rookery.workspaces.egress.byte_relay import Broken, Wire
+from rookery.workspaces.egress.byte_relay import Broken, ByteStream
 from rookery.workspaces.egress.policy import Policy
-from rookery.workspaces.egress.proxy import Proxy, Times
+from rookery.workspaces.egress.proxy import EgressStats, Proxy, Timeouts
 from rookery.workspaces.egress.requests import Refusal, Request
-from rookery.workspaces.egress.stats import EgressStats
 from tests.workspaces.egress.outside_servers import HERE
 from tests.workspaces.egress.test_proxy import QUICK, Rig, everything, rig
 
@@ -64,7 +63,7 @@ async def test_tunnel_is_made_to_names_and_to_public_addresses(
                 await client.write(asked[number : number + 1])
                 await asyncio.sleep(0)
         answer = await everything(client)
-        client.drop()
+        client.abort()
         await asyncio.wait(rig.tasks)
 
     answer = answer if pieces == "step by step" else answer.removeprefix(WELCOME)
@@ -130,7 +129,7 @@ async def test_half_a_request_is_not_waited_for_without_end(rig: Rig, said: byte
     rig.times = QUICK
 
     answer = await rig.ask(said)
-    ended = await rig.ask(said, end=True)
+    ended = await rig.ask(said, close_sending=True)
 
     greeted = said.startswith(HELLO)
     assert answer == ended == (WELCOME + reply(1) if greeted else UNWILLING)
@@ -157,7 +156,7 @@ NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join).filter(lambda nam
 async def _parsed(data: bytes, cuts: Sequence[int]) -> Request | str:
     """Return the result of these bytes when they arrive in these pieces and then end."""
     near, far = socket.socketpair(socket.AF_UNIX)
-    client, served = await Wire.over(near), await Wire.over(far)
+    client, served = await ByteStream.from_socket(near), await ByteStream.from_socket(far)
 
     async def send() -> None:
         at = 0
@@ -166,7 +165,7 @@ async def _parsed(data: bytes, cuts: Sequence[int]) -> Request | str:
                 await client.write(data[at:cut])
             at = cut
             await asyncio.sleep(0)
-        client.end()
+        client.close_sending()
 
     sending = asyncio.create_task(send())
     try:
@@ -178,8 +177,8 @@ async def _parsed(data: bytes, cuts: Sequence[int]) -> Request | str:
         return "broken"
     finally:
         await sending
-        client.drop()
-        served.drop()
+        client.abort()
+        served.abort()
 
 
 @given(
@@ -214,7 +213,7 @@ def test_noise_comes_to_a_refusal_or_to_a_host_that_can_be_checked(data: bytes, 
     assert found == whole
     if isinstance(found, Request):
         assert 1 <= found.port <= 65_535
-        assert hosts.address(found.host) == found.host or hosts.normal(found.host) == found.host
+        assert hosts.canonical_address(found.host) == found.host or hosts.canonical_name(found.host) == found.host
     else:
         assert found in ("malformed", "broken")
 
@@ -229,15 +228,15 @@ def test_no_noise_reaches_anybody_or_is_left_unanswered(data: bytes, first: byte
 
     async def serve() -> None:
         near, far = socket.socketpair(socket.AF_UNIX)
-        client, served = await Wire.over(near), await Wire.over(far)
-        proxy = Proxy(Guard(resolve=resolve), EgressStats(), Times(head=5, linger=1))
+        client, served = await ByteStream.from_socket(near), await ByteStream.from_socket(far)
+        proxy = Proxy(Guard(resolve=resolve), EgressStats(), Timeouts(head=5, linger=1))
         await client.write(first + data)
-        client.end()
+        client.close_sending()
         async with asyncio.timeout(20):
             # Only listed hosts, and none of them: every valid request is refused before a host is contacted.
             await proxy.serve(served, "w", Policy(1, ("only.test:1",)), lookups=Lookups(1))
-        served.drop()
-        client.drop()
+        served.abort()
+        client.abort()
 
     asyncio.run(serve())
 

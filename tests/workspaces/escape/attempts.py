@@ -7,6 +7,7 @@ that was refused for another reason than the one named here, such as a typing er
 from __future__ import annotations
 
 import platform
+import struct
 from typing import NamedTuple
 
 from rookery.workspaces.drivers.launcher import seccomp
@@ -55,6 +56,18 @@ def family(call: str, number: int, kind: int, protocol: int = 0) -> str:
         f"import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); made = (ctypes.c_int * 2)(); "
         f"print('MADE' if libc.syscall({NUMBERS[call]}, ctypes.c_ulong({number}), {kind}, {protocol}, made) >= 0 "
         "else os.strerror(ctypes.get_errno()))"
+    )
+
+
+def add_interface(name: str) -> str:
+    """Ask the kernel for a network interface, as `ip link add NAME type dummy` does on machines that have it."""
+    is_named = struct.pack("=HH4s", 8, 3, name.encode())
+    is_dummy = struct.pack("=HHHH8s", 16, 18, 9, 1, b"dummy")
+    body = bytes(16) + is_named + is_dummy
+    request = struct.pack("=IHHII", 16 + len(body), 16, 0x605, 1, 0) + body  # RTM_NEWLINK, made and acknowledged
+    return python(
+        f"import os, socket, struct; route = socket.socket(16, 3, 0); route.send(bytes.fromhex('{request.hex()}')); "
+        "print(os.strerror(-struct.unpack_from('=i', route.recv(4096), 16)[0]))"
     )
 
 
@@ -210,7 +223,7 @@ SOCKETS = [
     Attempt("enter the network of a process outside", "nsenter -t {outside} -n true", ABSENT),
     Attempt("enter the network of the machine", "nsenter --net=/proc/1/ns/net true", FORBIDDEN),
     Attempt("find another network in /var/run", "ls /var/run/netns /run/netns", ABSENT),
-    Attempt("add a way out", "unshare -Ur ip link add out type dummy", "not permitted|not found"),
+    Attempt("add a way out", "unshare -Ur " + add_interface("out"), FORBIDDEN),
 ]
 
 PAST_THE_PROXY = [

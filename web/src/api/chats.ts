@@ -1,6 +1,7 @@
 import { del, get, patch, post } from "@/api/http";
 import type {
   AccessPage,
+  AgentList,
   ChatListPage,
   ChatView,
   CostView,
@@ -66,4 +67,6 @@ export const compact = (chat: string) => post<ChatView>(at(chat, "/compact"));
 export const reconcileInvalid = (chat: string) => post<ChatView>(at(chat, "/reconcile-invalid"));
 export const proposeTitle = (chat: string) => post<TitleView>(at(chat, "/title/propose"));
 export const listAccesses = (chat: string) => get<AccessPage>(at(chat, "/accesses"), { limit: 100 });
+export const listAgents = (chat: string, signal?: AbortSignal) =>
+  get<AgentList>(at(chat, "/agents"), undefined, signal);
 export const getCost = (chat: string) => get<CostView>(at(chat, "/cost"));

@@ -1,6 +1,6 @@
 import type { ErrorBody, FieldError } from "@/api/types.gen";
 
-/** The server answered and refused. `message` is a sentence for people. */
+/** The server refused the request. `message` is a sentence for users. */
 export class ApiError extends Error {
   readonly status: number;
   readonly code: string;
@@ -20,13 +20,16 @@ export class ApiError extends Error {
     return this.body.fields ?? [];
   }
 
-  /** What is wrong with one field of the request, if the server named it. */
+  /** Return the error message for one field of the request, if the server named the field. */
   field(name: string): string | undefined {
     return this.fields.find((one) => one.field === name || one.field.endsWith(`.${name}`))?.message;
   }
 }
 
-/** No answer came. Whether the server acted is unknown: repeat with the same `client_id` or `Idempotency-Key`. */
+/**
+ * No response arrived, so it is unknown whether the server did anything. Repeat with the same `client_id` or
+ * `Idempotency-Key`.
+ */
 export class Unreachable extends Error {
   constructor(cause: unknown) {
     super("The server cannot be reached. Check the connection and try again.", { cause });
@@ -34,7 +37,7 @@ export class Unreachable extends Error {
   }
 }
 
-/** A sentence about any failure. */
+/** Return the error message to show for any exception. */
 export function sentence(error: unknown): string {
   if (error instanceof Error && error.message) return error.message;
   return "Something went wrong.";
@@ -48,7 +51,7 @@ export function hasCode(error: unknown, ...codes: string[]): error is ApiError {
   return error instanceof ApiError && codes.includes(error.code);
 }
 
-/** The queued message is not there any more: it was sent, or deleted elsewhere. */
+/** Return whether the queued message no longer exists: it was sent, or another client deleted it. */
 export function leftQueue(error: unknown): boolean {
   return hasCode(error, "queued_message_not_found", "queue_empty");
 }

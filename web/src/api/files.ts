@@ -4,10 +4,10 @@ import { reasonOf } from "@/api/reasons";
 import { keyHeaders } from "@/api/session_key";
 import type { ErrorBody, FileView } from "@/api/types.gen";
 
-/** Where a file's bytes are. Browsers load it by themselves only when it is signed (`links.ts`). */
+/** Return the address of a file's bytes. An `<img>` or a link needs the signed form (`links.ts`). */
 export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
 
-/** The bytes of a file of a chat. An administrator who reads somebody else's says why, which no address can. */
+/** Fetch a file of a chat. An administrator who reads another user's file must send a reason, in a header. */
 export async function fetchFile(id: string, chat: string, signal?: AbortSignal): Promise<Blob> {
   let response: Response;
   try {
@@ -29,7 +29,7 @@ export interface Upload {
   cancel: () => void;
 }
 
-/** Upload a file with progress, which `fetch` cannot tell. */
+/** Upload a file and report progress, which `fetch` does not support. */
 export function upload(file: Blob, name: string, onProgress: (share: number) => void): Upload {
   const request = new XMLHttpRequest();
   const done = new Promise<FileView>((resolve, reject) => {

@@ -10,7 +10,7 @@ export interface RequestOptions {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
-  /** The page is going away, and the request must outlive it. */
+  /** Complete the request even if the page is closed. */
   keepalive?: boolean;
 }
 
@@ -19,32 +19,32 @@ type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 const BASE = "/api/v1";
 
 interface Listeners {
-  /** The session is over: sign in again over the page. */
+  /** Called when the session has ended. The user signs in again in a dialog. */
   signedOut: () => void;
-  /** The build that the server has, when it says so. */
+  /** Called with the build of the web application that the server reports. */
   build: (id: string) => void;
 }
 
 const listeners: Listeners = { signedOut: () => {}, build: () => {} };
 
-/** Be told of what any answer may bring. Called once, by the shell. */
+/** Set the listeners for events that any response may report. Called once, by the shell. */
 export function listen(given: Partial<Listeners>): void {
   Object.assign(listeners, given);
 }
 
-/** The stream client hears of the end of a session as well. */
+/** Report the end of the session. Used by the stream client, which has its own connections. */
 export function tellSignedOut(): void {
   listeners.signedOut();
 }
 
-/** `/chats/x?limit=5` with every value encoded; absent values are left out. */
+/** Return an address such as `/chats/x?limit=5`. Values are encoded; undefined values are omitted. */
 export function address(path: string, query: Query = {}): string {
   const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = new URLSearchParams(pairs.map(([key, value]) => [key, String(value)])).toString();
   return `${BASE}${path}${search ? `?${search}` : ""}`;
 }
 
-/** One request. Raises `ApiError` for refusals and `Unreachable` when no answer came. */
+/** Send one request. Throws `ApiError` if the server refuses it, and `Unreachable` if no response arrives. */
 export async function request<T>(method: Method, path: string, options: RequestOptions = {}): Promise<T> {
   const { query, body, headers, signal, keepalive } = options;
   const response = await send(address(path, query), {
@@ -68,11 +68,11 @@ interface Early {
 }
 
 declare global {
-  /** What theme.js asked for before this code was there. */
+  /** Requests and sockets that theme.js started before this code was loaded. */
   var rookeryEarly: Early | undefined;
 }
 
-/** The answer to a request that is under way already. Once, and to the first question: a later one wants a newer one. */
+/** Return the response of a request that theme.js started. Each is used once; later requests load newer data. */
 function takeEarly(url: string): Promise<Response> | null {
   const requests = globalThis.rookeryEarly?.requests;
   const response = requests?.[url];
@@ -81,7 +81,7 @@ function takeEarly(url: string): Promise<Response> | null {
   return response;
 }
 
-/** A socket that is open or opens already. It tells what it heard so far when its new owner has begun to listen. */
+/** Return a socket that theme.js opened. Messages it has received are delivered again once a listener is attached. */
 export function takeEarlySocket(url: string): WebSocket | null {
   const early = globalThis.rookeryEarly;
   const found = early?.socket;
@@ -98,7 +98,7 @@ export function takeEarlySocket(url: string): WebSocket | null {
   return socket;
 }
 
-/** Nobody came for what was asked for early: another page is shown. */
+/** Drop early requests that were not used, because another page is shown. */
 export function dropEarly(): void {
   globalThis.rookeryEarly?.socket?.socket.close();
   globalThis.rookeryEarly = undefined;
@@ -106,11 +106,11 @@ export function dropEarly(): void {
 
 async function send(url: string, init: RequestInit): Promise<Response> {
   try {
-    // A question that says more than where it goes was not foreseen.
+    // Early requests have no options, so a request with options cannot use one.
     const isPlain = init.method === "GET" && Object.keys(init.headers ?? {}).length === 0;
     const key = sessionKey();
     const response = await ((isPlain && takeEarly(url)) || fetchWithKey(url, init));
-    // Another tab has signed in meanwhile: this request had the cookie of the one session and the key of the other.
+    // Another tab has signed in meanwhile: the cookie and the key of this request belong to different sessions.
     if (response.status === 401 && sessionKey() !== key) return await fetchWithKey(url, init);
     return response;
   } catch (error) {
@@ -139,15 +139,15 @@ async function refusal(response: Response, path: string): Promise<ApiError> {
   try {
     body = (await response.json()) as Partial<ErrorBody>;
   } catch {
-    // A proxy's page; the status alone has to do.
+    // The body is an error page of a proxy; only the status is used.
   }
   const error = new ApiError(response.status, body, Number.isFinite(after) && after > 0 ? after * 1000 : null);
-  // Wrong passwords are 401 as well, and are the login form's to show.
+  // A wrong password is also 401; the login form shows it.
   if (error.status === 401 && !path.startsWith("/auth/") && path !== "/setup") listeners.signedOut();
   return error;
 }
 
-/** An answer that is plain text. */
+/** Send a GET request and return the response as plain text. */
 export async function getText(path: string): Promise<string> {
   const response = await send(address(path), { credentials: "same-origin" });
   if (!response.ok) throw await refusal(response, path);

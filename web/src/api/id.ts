@@ -1,6 +1,6 @@
-/** A name that nobody else has, for something that may be asked for again. */
+/** Return a new UUID, for requests that may be repeated. */
 export function newId(): string {
-  // Not crypto.randomUUID(): browsers offer it only over https and on the machine itself.
+  // Not crypto.randomUUID(), which browsers provide only over https and on localhost.
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;
   bytes[8] = ((bytes[8] ?? 0) & 0x3f) | 0x80;

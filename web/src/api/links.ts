@@ -1,14 +1,14 @@
 /**
- * Signed addresses: pictures and downloads, which the browser loads by itself and without the session key. Each is for
- * one address and this session, for a few minutes.
+ * Signed addresses for images and downloads, which the browser loads without the session key. Each is valid for one
+ * address and this session, for a few minutes.
  */
 import { get } from "@/api/http";
 import { sessionKey } from "@/api/session_key";
 import type { ItemsOfDownloadLink } from "@/api/types.gen";
 
-// The server signs for five minutes at least.
+// A signature is valid for at least five minutes.
 const FRESH_MS = 4 * 60_000;
-// An address has 8 KiB at most, and paths of workspaces may be long.
+// An address has at most 8 KiB, and paths of workspaces may be long.
 const MOST_AT_ONCE = 100;
 const MOST_CHARS = 4000;
 const MOST_KEPT = 1000;
@@ -28,13 +28,13 @@ interface Asked {
 const kept = new Map<string, Kept>();
 let waiting = new Map<string, Asked>();
 
-/** The signed address, if there is one that is still good; null otherwise. */
+/** Return the signed address if it is known and still valid, else null. */
 export function freshLink(path: string): string | null {
   const found = kept.get(path);
   return found && found.key === sessionKey() && performance.now() < found.until ? found.url : null;
 }
 
-/** The signed address. What is asked for at once is asked for together. */
+/** Return the signed address. Concurrent calls are combined into one request. */
 export function signedLink(path: string): Promise<string> {
   const fresh = freshLink(path);
   if (fresh !== null) return Promise.resolve(fresh);

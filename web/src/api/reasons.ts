@@ -1,6 +1,6 @@
 /**
- * Why an administrator reads somebody else's chat. Kept in memory only: a reason is given for one visit, and after a
- * reload it is asked for again.
+ * Reasons that an administrator gave for reading other users' chats. They are kept in memory only, so after a reload
+ * the reason has to be given again.
  */
 const HEADER = "Rookery-Break-Glass";
 export const MIN_REASON = 10;
@@ -16,24 +16,24 @@ export function hasReason(chat: string): boolean {
   return reasons.has(chat);
 }
 
-/** Somebody else may sign in here next. */
+/** Drop all reasons, because another user may sign in next. */
 export function forgetReasons(): void {
   reasons.clear();
 }
 
-/** What a request that reads this address says about why; nothing for chats that need no reason. */
+/** Return the header with the reason for requests to this path; empty if no reason was given. */
 export function reasonHeaders(path: string): Record<string, string> {
   const chat = /^\/chats\/([^/?]+)/.exec(path)?.[1];
   return chat === undefined ? {} : reasonOf(decodeURIComponent(chat));
 }
 
-/** The same for what belongs to a chat and has an address of its own, such as its files. */
+/** Return the same header for data of a chat under another path, such as its files. */
 export function reasonOf(chat: string): Record<string, string> {
   const reason = reasons.get(chat);
   return reason === undefined ? {} : { [HEADER]: bytes(reason) };
 }
 
-/** Headers carry bytes, and browsers refuse letters beyond the first 256: these are the bytes of UTF-8. */
+/** Encode a header value as UTF-8 bytes: browsers refuse characters above U+00FF in headers. */
 function bytes(text: string): string {
   return String.fromCharCode(...new TextEncoder().encode(text));
 }

@@ -5,7 +5,7 @@
 const NAME = "rookery.session_key";
 const HEADER = "Rookery-Session-Key";
 
-// For this tab alone, where storage is forbidden.
+// For this tab only, if the storage is not available.
 let inMemory: string | null = null;
 
 export function sessionKey(): string | null {
@@ -22,7 +22,7 @@ export function keepSessionKey(key: string): void {
     localStorage.setItem(NAME, key);
     inMemory = null;
   } catch {
-    // It stays in memory, and is asked for again after a reload.
+    // The key stays in memory. After a reload the user signs in again.
   }
 }
 
@@ -31,26 +31,26 @@ export function forgetSessionKey(): void {
   try {
     localStorage.removeItem(NAME);
   } catch {
-    // There is none.
+    // The storage is not available.
   }
 }
 
-/** What every request of the session says. */
+/** Return the header that each request of the session sends. */
 export function keyHeaders(): Record<string, string> {
   const key = sessionKey();
   return key === null ? {} : { [HEADER]: key };
 }
 
-/** What a socket offers, which cannot send headers. The server answers with the first. */
+/** Return the subprotocols for a WebSocket, which cannot send headers. The server selects the first. */
 export function socketProtocols(): string[] {
   const key = sessionKey();
   return key === null ? ["rookery.v1"] : ["rookery.v1", `rookery.session.${key}`];
 }
 
-/** Hear that another tab has signed in, or out: then there is no key. */
+/** Call the listener when another tab signs in (with the new key) or out (with null). */
 export function onSessionKey(hear: (key: string | null) => void): void {
   window.addEventListener("storage", (event) => {
-    // All of the storage was cleared where there is no name.
+    // An event without a key means that the whole storage was cleared.
     if (event.storageArea === localStorage && (event.key === NAME || event.key === null)) hear(sessionKey());
   });
 }

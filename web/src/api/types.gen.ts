@@ -1,6 +1,6 @@
 // Written by web/scripts/api_types.py from docs/api/openapi.json (`make docs`). Do not edit.
 
-/** An administrator read a chat with a stated reason, or reset the password of its owner. `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and `reason` are null for a reset. */
+/** An administrator read a chat with a reason, or reset the password of its owner. `user` is the administrator; it is null if the account is deleted, and for a command on the server's machine. `chat_id` and `reason` are null for a reset. */
 export interface Access {
   at: string;
   kind: AccessKind;
@@ -11,7 +11,7 @@ export interface Access {
 
 export type AccessKind = "password_reset" | "read";
 
-/** The accesses since the user last dismissed a notice. Send `through` to dismiss this one. */
+/** The accesses since the user last dismissed a notice. Send `through` to dismiss this one. For 30 days after a password reset, a notice is dismissed only for the session or token that dismisses it. */
 export interface AccessNotice {
   reads: number;
   password_resets: number;
@@ -25,14 +25,14 @@ export interface AccessPage {
   next_cursor: string | null;
 }
 
-/** What a chat waits for: results of its client ("tools"), or a user's approval ("approval"). Without a deadline it waits without limit. */
+/** The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval"). Without a deadline, it waits without limit. */
 export interface Action {
   kind: "approval" | "tools";
   tool_calls: ActionCall[];
   deadline_at: string | null;
 }
 
-/** A call that a chat waits for, with its arguments exactly as the model wrote them. `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered. */
+/** A tool call that a chat waits for. `args` are exactly as the model wrote them. `always` describes the rule that the answer "always" would create: a glob for each path of the arguments. */
 export interface ActionCall {
   tool_call_id: string;
   tool_name: string;
@@ -48,13 +48,75 @@ export interface ActionRequired {
   deadline_at: string | null;
 }
 
-/** Administrators' access to the chats of other users: none, with a reason that the owner sees, or unrestricted. */
+/** The access of administrators to other users' chats: none, with a reason that the owner sees, or unrestricted. */
 export type AdminAccess = "break_glass" | "full" | "none";
+
+/** Any of the keys; absent keys keep their values. */
+export interface AdvisorSettingsChange {
+  enabled?: boolean;
+  max_uses_per_run?: number;
+  max_output_tokens?: number;
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
+
+/** The advisor, which agents ask for a second opinion. Without a model, the chat's own model answers. `max_uses_per_run` counts since the user's last message. The effort needs a model. */
+export interface AdvisorSettingsValues {
+  enabled?: boolean;
+  max_uses_per_run?: number;
+  max_output_tokens?: number;
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
 
 /** The number of chats that would be archived, and of archived chats that would be deleted. 1,000 archived may stand for more. */
 export interface AffectedView {
   auto_archive: number;
   retention: number;
+}
+
+/** The subagents of a chat, the last updated first. */
+export interface AgentList {
+  agents: AgentView[];
+}
+
+/** The end of a subagent's turn, as its parent and the user are told. `outcome` is a value of `AgentOutcome`. `report` is the beginning of the subagent's report, of which it has `report_bytes` in all. */
+export interface AgentNotice {
+  type: "agent-notice";
+  chat_id: string;
+  title: string;
+  kind: string;
+  outcome: string;
+  report?: string;
+  report_bytes?: number;
+  error?: string | null;
+}
+
+/** A subagent, as users see it. `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`. `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended: `finished`, `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is null if it has no budget of its own. */
+export interface AgentView {
+  chat_id: string;
+  parent_chat_id: string;
+  tool_call_id: string;
+  title: string;
+  kind: string;
+  kind_source: string;
+  status: string;
+  phase: string | null;
+  stalled: boolean;
+  silent_seconds: number | null;
+  activity: string;
+  outcome: string | null;
+  model_config_id: string;
+  reasoning_effort: string | null;
+  created_at: string;
+  updated_at: string;
+  running_since: string | null;
+  deadline_at: string | null;
+  steps: number;
+  tokens: number;
+  cost_micros: number;
+  unpriced_request_count: number;
+  budget_micros: number | null;
 }
 
 /** `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. */
@@ -79,7 +141,7 @@ export interface ApprovalSettingsChange {
   timeout_seconds?: number;
 }
 
-/** Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered. Without `allow_always` users are asked each time, whatever they answered before. */
+/** The group `approvals`: rules for tool calls. With a timeout of 0 seconds, questions have no deadline. Without `allow_always`, earlier answers do not count, and users are asked each time. */
 export interface ApprovalSettingsValues {
   default?: Default;
   rules?: Rule[];
@@ -94,12 +156,12 @@ export interface AuditSettingsChange {
   retention_days?: number;
 }
 
-/** 0 keeps them forever. */
+/** The retention of the audit log. With 0 days, entries are kept forever. */
 export interface AuditSettingsValues {
   retention_days?: number;
 }
 
-/** The handling of a message that is sent to a busy chat. */
+/** The effect of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
 
 export interface ChatChanged {
@@ -147,9 +209,10 @@ export interface ChatSettingsChange {
   running_roots?: number;
   running_subagents?: number;
   dynamic_tool_timeout_seconds?: number;
+  max_file_mib_per_user?: number;
 }
 
-/** 0 means never for the days, and no limit for the pools. `retention_days` begin when a chat is archived. */
+/** Limits of chats. 0 days mean never, and 0 for a pool or for files means no limit. `retention_days` are counted from the archiving of a chat. */
 export interface ChatSettingsValues {
   retention_days?: number;
   auto_archive_days?: number;
@@ -157,6 +220,7 @@ export interface ChatSettingsValues {
   running_roots?: number;
   running_subagents?: number;
   dynamic_tool_timeout_seconds?: number;
+  max_file_mib_per_user?: number;
 }
 
 /** The fields of a chat by which clients order responses and events. */
@@ -213,7 +277,7 @@ export interface ChatView {
   action?: Action | null;
 }
 
-/** An instruction file that was in effect, without its text. */
+/** An instruction file of a workspace context, without its text. */
 export interface ContextFile {
   path: string;
   size?: number;
@@ -241,7 +305,7 @@ export interface ContextState {
   servers?: number;
 }
 
-/** The fill level of the model's context at the newest answer. */
+/** The tokens in the model's context at the newest answer, and their limit. */
 export interface ContextUsage {
   context_tokens?: number | null;
   context_limit?: number | null;
@@ -283,7 +347,7 @@ export interface CreateBody {
   title?: string | null;
 }
 
-/** A new workspace. Without a name, one is made from the template's. */
+/** A new workspace. Without a name, it gets one made from the template's name. */
 export interface CreateWorkspaceBody {
   template: string;
   name?: string | null;
@@ -297,13 +361,13 @@ export interface DebugUpdate {
   run_id: string | null;
 }
 
-/** A user's answer. */
+/** A user's answer to a question. */
 export type Decision = "approve" | "deny";
 
-/** The treatment of calls that no rule matches. */
+/** The effect on calls that no rule matches. */
 export type Default = "allow" | "ask";
 
-/** A repository as last seen. */
+/** The last known state of a repository. */
 export interface DiffStatus {
   root: string;
   branch: string | null;
@@ -368,7 +432,7 @@ export interface EditView {
 /** Reasoning effort, from least to most. */
 export type Effort = "high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh";
 
-/** A row of the log. In `diff` a field has its value before and after, or only the fact that it changed. */
+/** A row of the log. `diff` has the old and new value of each field, or `CHANGED`. */
 export interface Entry {
   id: number;
   at: string;
@@ -422,7 +486,7 @@ export interface FiguresView {
   runtime_ms: number;
 }
 
-/** A file. `data` is base64; a stored file has a `file_id` instead. For a stored file, clients need not send the `media_type`: the server knows it (`submission.with_facts`). */
+/** A file. `data` is base64; a stored file has a `file_id` instead. Clients need not send the `media_type` of a stored file, because the server sets it (`submission.with_facts`). */
 export interface File {
   type: "file";
   media_type?: string;
@@ -438,7 +502,7 @@ export interface FileInput {
   file_id: string;
 }
 
-/** A quoted snippet, not an upload. */
+/** A quoted piece of a file. */
 export interface FileReference {
   type: "file-reference";
   file_name: string;
@@ -495,6 +559,13 @@ export interface Goodbye {
 export type GroupBy = "day" | "model" | "provider" | "purpose" | "user";
 
 /** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
+export interface GroupViewOfAdvisorSettingsValues {
+  values: AdvisorSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfApprovalSettingsValues {
   values: ApprovalSettingsValues;
   pinned: string[];
@@ -544,6 +615,13 @@ export interface GroupViewOfSpendSettingsValues {
 }
 
 /** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
+export interface GroupViewOfSubagentSettingsValues {
+  values: SubagentSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfWorkspaceSettingsValues {
   values: WorkspaceSettingsValues;
   pinned: string[];
@@ -554,6 +632,8 @@ export interface GroupsView {
   prompts?: GroupViewOfPromptSettingsValues;
   models?: GroupViewOfModelSettingsValues;
   chats?: GroupViewOfChatSettingsValues;
+  subagents?: GroupViewOfSubagentSettingsValues;
+  advisor?: GroupViewOfAdvisorSettingsValues;
   approvals?: GroupViewOfApprovalSettingsValues;
   sharing?: GroupViewOfSharingSettingsValues;
   spend?: GroupViewOfSpendSettingsValues;
@@ -589,7 +669,7 @@ export interface HookContext {
   text: string;
 }
 
-/** A notice that a hook adds, for people only. */
+/** A notice that a hook adds, for users only. */
 export interface HookNotice {
   type: "hook-notice";
   text: string;
@@ -699,6 +779,36 @@ export interface JobView {
   runs: JobRunView[];
 }
 
+/** A kind of subagent. Without `tools`, it has every tool of a subagent. */
+export interface KindBody {
+  description: string;
+  prompt?: string;
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+  tools?: string[] | null;
+  read_only?: boolean;
+  max_minutes?: number | null;
+}
+
+/** A kind of subagent. `source` is `builtin`, `deployment` or `user`. A kind that another of the same name replaces has `hidden_by`, the source of the other. Workspaces may define more kinds, which only their chats have. */
+export interface KindView {
+  name: string;
+  source: string;
+  description: string;
+  prompt: string;
+  model_config_id: string | null;
+  reasoning_effort: Effort | null;
+  tools: string[] | null;
+  read_only: boolean;
+  max_minutes: number | null;
+  updated_at: string | null;
+  hidden_by: string | null;
+}
+
+export interface KindsView {
+  kinds: KindView[];
+}
+
 /** `token` is the part of the link after the #. */
 export interface LinkBody {
   token: string;
@@ -763,7 +873,7 @@ export interface McpServerView {
   decided_at: string | null;
 }
 
-/** The consent state. `changed`: the owner answered about another entry of this name. */
+/** The state of consent. `changed`: the owner's answer was for another entry with this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
 
 /** The caller's account. `permissions` lists what this session or token allows beyond the caller's own data. Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope `all`. `warnings` concern the server, and only administrators get them. */
@@ -787,12 +897,12 @@ export interface MessageAdded {
   message: MessageView;
 }
 
-/** The stream's `message_part` event: `n` adjacent parts, of which `seq` is the last, sent as one. */
+/** The `message_part` event of a stream: `n` adjacent parts merged into one; `seq` is the number of the last. */
 export interface MessagePart {
   type: "message_part";
   seq: number;
   role: MessageRole;
-  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext;
+  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice;
   n?: number;
 }
 
@@ -803,7 +913,7 @@ export interface MessageView {
   id: number;
   chat_id: string;
   role: string;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice)[];
   created_at: string;
   created_by: string | null;
   model_config_id: string | null;
@@ -889,14 +999,18 @@ export interface ModelConfigView {
 export interface ModelSettingsChange {
   title_generation?: OverrideBody | null;
   compaction?: OverrideBody | null;
+  general_subagents?: OverrideBody | null;
+  explore_subagents?: OverrideBody | null;
   allow_personal_overrides?: boolean;
   generate_titles?: boolean;
 }
 
-/** The models that write titles and summaries, and what users may decide for themselves. */
+/** The models that write titles and summaries and that subagents use, and what users may decide for themselves. */
 export interface ModelSettingsValues {
   title_generation?: OverrideView | null;
   compaction?: OverrideView | null;
+  general_subagents?: OverrideView | null;
+  explore_subagents?: OverrideView | null;
   allow_personal_overrides?: boolean;
   generate_titles?: boolean;
 }
@@ -966,7 +1080,7 @@ export interface NewUserBody {
   password?: string | null;
 }
 
-/** The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this call. None where no pattern can express it, such as for a call that is too long; then the user has to supply one. `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name. */
+/** The patterns of the rule that the answer "always" would create, for each scope. `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule if the tool is one of an MCP server. */
 export interface Offers {
   chat?: Record<string, string> | null;
   user?: Record<string, string> | null;
@@ -1084,7 +1198,7 @@ export interface Period {
 
 export type PeriodKind = "day" | "month" | "week";
 
-/** `chat_default` is the deployment's default; `model` names one. */
+/** A user's own default model. `chat_default` means that of the deployment. */
 export interface PersonalOverride {
   mode: "chat_default" | "model";
   model_config_id?: string | null;
@@ -1155,7 +1269,7 @@ export interface PromoteView {
   chat: ChatState;
 }
 
-/** A user message: its text parts, joined by line breaks. */
+/** A user message with its text parts, joined by line breaks. */
 export interface Prompt {
   id: number;
   chat_id: string;
@@ -1169,7 +1283,7 @@ export interface PromptSettingsChange {
   plan_mode_instructions?: string;
 }
 
-/** The first instructions of every new chat. `include_default` puts the built-in prompt before the deployment's own. */
+/** The instructions of new chats. With `include_default`, the built-in prompt precedes the deployment's own. */
 export interface PromptSettingsValues {
   system_prompt?: string;
   include_default?: boolean;
@@ -1270,7 +1384,7 @@ export interface QueueView {
 /** A message that waits for its turn. `steer` messages are added at the next step. */
 export interface QueuedMessageView {
   id: number;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice)[];
   model_config_id: string | null;
   reasoning_effort: string | null;
   client_id: string | null;
@@ -1366,7 +1480,7 @@ export interface RetryView {
   status_code?: number | null;
 }
 
-/** An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies. `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read. */
+/** An approval rule. `tool` is a glob for the tool's name, or `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to match; other arguments may have any value. The model gets `reason` if the rule denies. `problem` is set for a stored rule that is no longer valid. If it restricts, it matches every call of its tool. If it permits, it matches none. A rule with an unknown field cannot be read, because the field may narrow the rule. */
 export interface Rule {
   tool: string;
   action: RuleAction;
@@ -1375,7 +1489,7 @@ export interface Rule {
   problem?: string | null;
 }
 
-/** The effect of a rule on a call that it matches, the strongest first. `always` answers a question in advance; a "do not ask again" answer creates such a rule. */
+/** The effect of a rule on a call that it matches, the strongest first. `always` answers a question in advance. The answer "do not ask again" creates such a rule. */
 export type RuleAction = "allow" | "always" | "ask" | "deny";
 
 /** A rule. `tool` is a glob over the tool's name; the values in `match` are globs over arguments, by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
@@ -1396,10 +1510,10 @@ export interface RulesView {
   rules: Rule[];
 }
 
-/** Scopes of an API token. A token never allows more than its user may do. */
+/** The scopes of an API token. A token does not allow more than the rights of its user. */
 export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
 
-/** The search hit of a chat: the newest message of its family that matches. All null if only a title matches. `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit. */
+/** The newest message of a chat's family that matches a search. All fields are null if only a title matches. `chat_id` is the chat of the message, which may be a subagent's. `snippet` is plain text around the match. */
 export interface SearchMatch {
   chat_id?: string | null;
   message_id?: number | null;
@@ -1461,7 +1575,7 @@ export interface SetupStatus {
   needed: boolean;
 }
 
-/** An entry; `user` may also be the keyword for all users. */
+/** A reader of the chat. `user` is `everyone` if all users may read it. */
 export interface ShareView {
   user: "everyone" | PublicUser;
   role: string;
@@ -1499,7 +1613,7 @@ export interface SpendSettingsChange {
   period?: PeriodKind;
 }
 
-/** The group `spend` of the runtime settings. A limit of 0 means none. */
+/** The group `spend` of the runtime settings. A limit of 0 means no limit. */
 export interface SpendSettingsValues {
   enabled?: boolean;
   default_limit_micros?: number;
@@ -1527,6 +1641,22 @@ export interface StatusChanged {
 }
 
 export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | GitChanges | MessagePart;
+
+/** Any of the keys; absent keys keep their values. */
+export interface SubagentSettingsChange {
+  enabled?: boolean;
+  max_minutes?: number;
+  stall_minutes?: number;
+  wake_parent?: boolean;
+}
+
+/** `max_minutes` is the longest turn of a subagent. After `stall_minutes` without a sign of life, a subagent is reported as stalled. With `wake_parent`, a chat at rest is resumed when one of its subagents ends. */
+export interface SubagentSettingsValues {
+  enabled?: boolean;
+  max_minutes?: number;
+  stall_minutes?: number;
+  wake_parent?: boolean;
+}
 
 export interface Synced {
   type: "synced";
@@ -1612,7 +1742,7 @@ export interface TokensView {
   reasoning: number;
 }
 
-/** A tool call. `args_delta` is for live parts only. `parsed_commands` is set for shell text that can be parsed. */
+/** A tool call. `args_delta` is used in live parts only. `parsed_commands` is set for shell text, if possible. */
 export interface ToolCall {
   type: "tool-call";
   tool_call_id: string;
@@ -1627,7 +1757,7 @@ export interface ToolCall {
   provider_meta?: Record<string, unknown> | null;
 }
 
-/** A tool result. `result_delta` and `result_reset` are for live parts only. */
+/** A tool result. `result_delta` and `result_reset` are used in live parts only. */
 export interface ToolResult {
   type: "tool-result";
   tool_call_id: string;
@@ -1743,7 +1873,7 @@ export interface WindowView {
   differs: boolean;
 }
 
-/** The workspace instructions that the model gets from this row on. For people only. */
+/** The workspace context that the model gets from this row on, shown to users only. */
 export interface WorkspaceContext {
   type: "workspace-context";
   workspace_id: string;
@@ -1770,7 +1900,7 @@ export interface WorkspaceSettingsChange {
   delete_after_stopped_days?: number;
 }
 
-/** 0 means no limit for the numbers, and never for the times. `max_idle_minutes` caps the value of templates. */
+/** Limits of workspaces. A number of 0 means no limit, and a time of 0 means never. `max_idle_minutes` is the upper limit of the idle times of templates. */
 export interface WorkspaceSettingsValues {
   max_per_user?: number;
   max_running_per_user?: number;
@@ -1808,10 +1938,10 @@ export interface WorkspaceView {
   operation: OperationView | null;
 }
 
-/** Scopes of an API token. A token never allows more than its user may do. */
+/** The scopes of an API token. A token does not allow more than the rights of its user. */
 export type rookeryOf_domain__access__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";
 
-/** The scope of an answer that is remembered: this chat and its subagents, or all chats of its owner. */
+/** The chats to which a remembered answer applies: the chat and its subagents, or all chats of its owner. */
 export type rookeryOf_domain__chat__approvals__Scope = "chat" | "user";
 
 export type rookeryOf_store__people__users__Status = "active" | "disabled";

@@ -7,7 +7,7 @@ import type {
   WorkspaceFileView,
 } from "@/api/types.gen";
 
-/** As much of a workspace as a picker shows. */
+/** The fields of a workspace that a picker shows. */
 export interface WorkspaceRow {
   id: string;
   name: string;
@@ -15,10 +15,10 @@ export interface WorkspaceRow {
   driver: string;
   status: string;
   agent_state?: string;
-  /** Why it failed, or does not answer. */
+  /** The reason if it failed or does not respond. */
   error?: string | null;
   warning?: string | null;
-  /** What it may reach since its last start; null before the first. */
+  /** The network that it has since its last start; null before the first start. */
   network?: string | null;
   stops_at?: string | null;
 }
@@ -38,29 +38,29 @@ export const createWorkspace = (template: string, key: string) =>
 export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);
 export const stopWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/stop`);
 
-/** Whose files are looked at: those of a chat's workspace, or of one that a new chat will have. */
+/** The workspace whose files are listed: that of a chat, or one chosen for a new chat. */
 export type FilesOf = { chat: string } | { workspace: string };
 
 const at = (of: FilesOf) =>
   "chat" in of ? `/chats/${encodeURIComponent(of.chat)}` : `/workspaces/${encodeURIComponent(of.workspace)}`;
 
-/** A folder of the workspace; `path` ends in a slash, or is empty for where the agent works. */
+/** List a folder of the workspace. `path` ends with a slash; the empty path is the working folder. */
 export const listFolder = (of: FilesOf, path: string, signal?: AbortSignal) =>
   get<FolderView>(`${at(of)}/folder`, { path }, signal);
-/** A file of the chat's workspace as text. */
+/** Return a file of the chat's workspace as text. */
 export const readFile = (chat: string, path: string, signal?: AbortSignal) =>
   get<WorkspaceFileView>(`${at({ chat })}/file`, { path }, signal);
-/** Where the bytes of that file are. */
+/** Return the address of the file's bytes. */
 export const bytesAddress = (chat: string, path: string) => address(`${at({ chat })}/file/bytes`, { path });
-/** What the workspace tells the agent of a chat: instructions, skills, servers of tools. */
+/** Return the captured context of a chat: instructions, skills and MCP servers of its workspace. */
 export const getContext = (chat: string) => get<ContextView>(`${at({ chat })}/context`);
-/** Take over what it tells now. */
+/** Capture the current context of the workspace. */
 export const refreshContext = (chat: string) => put<ContextView>(`${at({ chat })}/context`, undefined);
 
 const serversAt = (workspace: string) => `/workspaces/${encodeURIComponent(workspace)}/mcp-servers`;
-/** MCP servers that files of the workspace name. For its owner only. */
+/** List the MCP servers that files of the workspace define. For the owner of the workspace. */
 export const listServers = (workspace: string) => get<ItemsOfMcpServerView>(serversAt(workspace));
-/** Let a server run with the entry of this hash, or not. */
+/** Allow or deny the MCP server with the entry of this hash. */
 export const answerServer = (workspace: string, hash: string, decision: "agree" | "deny") =>
   put<ItemsOfMcpServerView>(`${serversAt(workspace)}/${hash}`, { decision });
 export const withdrawServer = (workspace: string, hash: string) =>

@@ -16,18 +16,18 @@ followSessionKey();
 followPage();
 openAhead();
 
-/** The whole application: what every page shares, and the pages. */
+/** The application: the shared components and the router. */
 export function App() {
   useEffect(() => {
-    // Nothing of it is needed before somebody presses a key in a page that is there.
+    // Loaded after the page, because it is not needed before the first key press.
     let end = () => {};
-    import("@/ui/focus_keeper").then(
+    import("@/ui/focus_restore").then(
       (module) => {
-        end = module.keepFocus();
+        end = module.restoreFocus();
       },
       () => {},
     );
-    // The one failed load of a part of the page that was healed by a reload is history now.
+    // The application has loaded, so the mark of an automatic reload is removed.
     const timer = setTimeout(() => sessionStorage.removeItem("rookery.reloaded"), 10_000);
     return () => {
       clearTimeout(timer);

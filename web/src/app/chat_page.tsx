@@ -13,10 +13,10 @@ import { isMac } from "@/ui/keys";
 
 const Panel = lazy(() => import("@/features/panel/panel").then((module) => ({ default: module.Panel })));
 
-// Which part of the panel was last shown for a chat, until the page is closed.
+// The last open tab of the panel for each chat, until the page is closed.
 const tabs = new Map<string, string>();
 
-/** A conversation with its header, and the panel beside it. */
+/** The page of a chat: header, conversation and panel. */
 export function ChatPage() {
   const { id = "" } = useParams();
   const chat = useChat(id);

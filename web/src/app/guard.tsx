@@ -10,7 +10,7 @@ import { startWatch, stopWatch } from "@/state/watch";
 import { Button } from "@/ui/button";
 import { Spinner } from "@/ui/spinner";
 
-/** Lets signed-in people through, and leads all others to where they can become that. */
+/** Show the children to signed-in users; redirect others to the setup or login page. */
 export function Guarded({ children }: { children: ReactNode }) {
   const { data, error, refetch } = useQuery(meQuery);
   const { pathname, search } = useLocation();
@@ -34,7 +34,7 @@ export function Guarded({ children }: { children: ReactNode }) {
 
 function SignedIn({ children }: { children: ReactNode }) {
   useEffect(() => {
-    // Without it the interface looks as it did here last time.
+    // If it fails, the appearance stored in this browser is used.
     loadAppearance().catch(() => {});
     startWatch();
     const ends = [followChats(), stopWatch];
@@ -45,7 +45,7 @@ function SignedIn({ children }: { children: ReactNode }) {
   return children;
 }
 
-/** Nothing at first: most loads are over before anybody would have seen it. */
+/** A loading indicator. It appears after a delay, because most loads are short. */
 export function Loading() {
   const [isLate, setLate] = useState(false);
   useEffect(() => {

@@ -1,7 +1,7 @@
 import { NewChatPage as NewChat } from "@/features/conversation/new_chat_page";
 import { ListButton } from "@/ui/list_button";
 
-/** A greeting and a place to write, under the bar that small screens need. */
+/** The page for a new chat, with the header that small screens need. */
 export function NewChatPage() {
   return (
     <div className="flex min-h-0 flex-1 flex-col">

@@ -9,18 +9,18 @@ import { toast } from "@/ui/toast";
 
 export type News = { event: "done" | "failed" | "needs"; text: string } | null;
 
-/** What a change of a root chat means for somebody who looks elsewhere. */
+/** Return the notification for a change of a root chat that is not in view. */
 export function newsOf(old: ChatView | undefined, chat: ChatView): News {
   if (!old || chat.parent_chat_id !== null || old.snapshot_version >= chat.snapshot_version) return null;
   const [before, after] = [markOf(old), markOf(chat)];
   if (after === "needs" && before !== "needs") return { event: "needs", text: `“${chat.title}” needs you.` };
   if (chat.status === "error" && old.status !== "error") return { event: "failed", text: `“${chat.title}” failed.` };
-  // A turn that was stopped was stopping before: whoever stopped it knows.
+  // A turn that a user stopped needs no notification.
   if (old.status === "running" && chat.status === "waiting") return { event: "done", text: `“${chat.title}” is done.` };
   return null;
 }
 
-/** Tell what happens in chats that no tab has in view; only one of several tabs does. */
+/** Show notifications about chats that are not in view. If several tabs are open, one of them shows it. */
 export function useNotifications(): void {
   const navigate = useNavigate();
   useEffect(() => {
@@ -32,7 +32,7 @@ export function useNotifications(): void {
         if (!news || !appearance.getState()[`notify_${news.event}`]) return;
         const isInView = location.pathname === `/c/${chat.id}` && document.visibilityState === "visible";
         const name = `rookery:${chat.id}:${chat.snapshot_version}`;
-        // The tab that shows it takes its turn as well, and says nothing: no other has to.
+        // The tab that shows the chat takes the lock too and shows nothing, so that no other tab does.
         void inOneTab(name, turnOf(isInView), () => {
           if (!isInView) tell(news.text, chat, (path) => void navigate(path));
         });
@@ -41,7 +41,7 @@ export function useNotifications(): void {
   }, [navigate]);
 }
 
-/** How long a tab waits for its turn: the one in view is first, then those that can be seen at all. */
+/** Return the delay before a tab tries to take the lock: shortest for the focused tab, then for visible tabs. */
 function turnOf(isInView: boolean): number {
   if (isInView) return 0;
   return document.visibilityState === "visible" ? 100 : 200;
@@ -67,7 +67,7 @@ function tell(text: string, chat: ChatView, open: (path: string) => void): void 
   toast(text, { action: { label: "Open", run: () => open(path) }, ms: 8_000 });
 }
 
-/** Two short tones, made here: no file has to be loaded. */
+/** Play two short generated tones. */
 function beep(): void {
   const audio = new AudioContext();
   for (const [index, frequency] of [660, 880].entries()) {

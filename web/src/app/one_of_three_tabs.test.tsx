@@ -54,7 +54,7 @@ const news = (status: string, version: number) => {
 const pass = (ms: number) => act(() => vi.advanceTimersByTimeAsync(ms));
 
 test("one of three tabs tells that a turn is done, and one of the next", async () => {
-  // A toast with the same words takes the place of the former, so those that appear are counted.
+  // A toast replaces an earlier one with the same text, so the insertions are counted.
   const page = mount(<Toasts />);
   let appeared = 0;
   new MutationObserver((changes) => {
@@ -85,7 +85,7 @@ test("a tab that hears of it a second later finds it told", async () => {
   expect(told).toEqual(["first"]);
 });
 
-test("the tab that shows the chat comes first, whoever heard of it first", async () => {
+test("the tab that shows the chat comes first, independent of who got the event first", async () => {
   const told: string[] = [];
   void inOneTab("n", 200, () => told.push("hidden"));
   void inOneTab("n", 100, () => told.push("visible"));

@@ -3,7 +3,7 @@ import { Link, useRouteError } from "react-router";
 import { sentence } from "@/api/errors";
 import { Button } from "@/ui/button";
 
-/** A page that says what is wrong and what to do about it. */
+/** A page with an error and what to do about it. */
 export function Problem({ title, text, children }: { title: string; text: string; children?: ReactNode }) {
   return (
     <div className="grid h-full place-items-center overflow-y-auto p-6">
@@ -18,7 +18,10 @@ export function Problem({ title, text, children }: { title: string; text: string
 
 export function NotFoundPage() {
   return (
-    <Problem title="Nothing is here" text="The address may be wrong, or what was here is gone or not shared with you.">
+    <Problem
+      title="Nothing is here"
+      text="The address may be wrong, or the page was deleted or is not shared with you."
+    >
       <HomeLink />
     </Problem>
   );
@@ -32,15 +35,15 @@ export function HomeLink() {
   );
 }
 
-// A part of the page that is gone belongs to an older build; the page of the new one knows the new parts.
+// A missing chunk belongs to an older build. Reloading the page loads the current build.
 const CHUNK = /dynamically imported module|importing a module script failed|error loading dynamically/i;
 
-/** A page failed; the rest of the application goes on. */
+/** The error page of a route. The rest of the application continues to work. */
 export function RouteError() {
   const error = useRouteError();
   const isChunk = CHUNK.test(sentence(error));
   useEffect(() => {
-    // Once only: a reload that does not help must not be repeated for ever.
+    // Reload only once: if it does not help, another reload would not either.
     if (!isChunk || sessionStorage.getItem("rookery.reloaded")) return;
     sessionStorage.setItem("rookery.reloaded", "1");
     location.reload();

@@ -5,7 +5,7 @@ import { NewChatPage } from "@/app/new_chat_page";
 import { NotFoundPage, RouteError } from "@/app/problem_page";
 import { Shell } from "@/app/shell";
 
-/** Every address of the application. Pages that few visits need are loaded when they are opened. */
+/** All routes of the application. Rarely used pages are loaded when they are opened. */
 export const router = createBrowserRouter([
   {
     errorElement: <RouteError />,

@@ -26,10 +26,10 @@ const SignInDialog = lazy(async () => ({
   default: (await import("@/features/login/sign_in_dialog")).SignInDialog,
 }));
 
-/** What surrounds every page of somebody who is signed in: the list at the left, the page, and what lies over both. */
+/** The layout of all pages for signed-in users: the chat list, the page, and dialogs and banners. */
 export function Shell() {
   const { sidebarWidth, sidebarOpen } = useStore(layout);
-  // On a small screen there is one pane. The list is an entry of the history, so that going back leaves it.
+  // A small screen shows one pane. The list is a history entry, so that the back button closes it.
   const listOpen = (useLocation().state as { list?: boolean } | null)?.list === true;
   usePageTitle();
   useNotifications();
@@ -79,7 +79,7 @@ export function Shell() {
   );
 }
 
-/** Loaded when a session ended; by then nobody can do anything else. */
+/** The sign-in dialog, loaded when a session has ended. */
 function SignInAgain() {
   const isOver = useStore(session, (state) => state.signedOut);
   return (
@@ -91,7 +91,7 @@ function SignInAgain() {
   );
 }
 
-/** A line above the page. On a phone the words take the whole width, and what can be done stands below them. */
+/** A line above the page. On small screens its buttons are below the text. */
 function Banner({ icon, children }: { icon: ReactNode; children: ReactNode }) {
   return (
     <div
@@ -104,7 +104,7 @@ function Banner({ icon, children }: { icon: ReactNode; children: ReactNode }) {
   );
 }
 
-/** The server was updated while the page was open. Nobody is interrupted: the reload is theirs to choose. */
+/** The banner shown after the server was updated. The user decides when to reload. */
 function NewBuild() {
   const isNew = useStore(session, (state) => state.newBuild);
   if (!isNew) return null;
@@ -118,7 +118,7 @@ function NewBuild() {
   );
 }
 
-/** What administrators did with the account since the last such notice. It stays until it is dismissed. */
+/** The notice about accesses by administrators since the last one was dismissed. */
 function AccessBanner() {
   const notice = useSelf().access_notice;
   const dismiss = useMutation({
@@ -147,7 +147,7 @@ function AccessBanner() {
   );
 }
 
-/** For administrators: what people type here crosses the network unprotected. */
+/** The warning to administrators that the server is used over an unencrypted connection. */
 function ClearBanner() {
   if (!useSelf().warnings?.includes("in_the_clear")) return null;
   return (

@@ -22,7 +22,7 @@ const HELP: [string, string][] = [
   ["?", "This list"],
 ];
 
-/** The keys of the whole application, and the list of them. */
+/** The keyboard shortcuts of the application, and the dialog that lists them. */
 export function Shortcuts() {
   const navigate = useNavigate();
   const { id } = useParams();

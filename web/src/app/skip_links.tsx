@@ -4,7 +4,7 @@ import { focusNewest } from "@/features/timeline/feed_keys";
 const LOOK =
   "sr-only focus:not-sr-only focus:absolute focus:z-50 focus:m-2 focus:rounded-md focus:bg-bg1 focus:p-2 focus:shadow-pop";
 
-/** The first stops of the Tab key: past the list, to where one writes and to what was said last. */
+/** Skip links: the first Tab stops, which lead past the list to the message box and to the newest message. */
 export function SkipLinks() {
   const { pathname } = useLocation();
   const hasComposer = pathname === "/" || pathname.startsWith("/c/");

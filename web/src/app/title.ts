@@ -5,7 +5,7 @@ import type { ChatView } from "@/api/types.gen";
 import { NO_FILTER, unreadCount } from "@/chat/sidebar_list";
 import { useChatList } from "@/state/chat_list";
 
-/** `(2) Fix the flaky test - Rookery`: what waits to be read, and where one is. */
+/** Return the page title with the number of unread chats, such as `(2) Fix the flaky test - Rookery`. */
 export function pageTitle(unread: number, title: string | undefined): string {
   return `${unread > 0 ? `(${unread}) ` : ""}${title ? `${title} - ` : ""}Rookery`;
 }

@@ -3,13 +3,13 @@ import type { Access, AccessNotice } from "@/api/types.gen";
 export interface Visit {
   who: string;
   reason: string;
-  /** Which chat was read; null for what is about the account. */
+  /** The chat that was read; null for accesses to the account. */
   chat: string | null;
   at: string;
   requests: number;
 }
 
-/** One entry for each person, chat and reason, with the newest time: a visit is many requests. Newest first, as given. */
+/** Group accesses by user, chat and reason, because one visit causes many requests. Each group has its newest time. */
 export function visitsOf(accesses: readonly Access[]): Visit[] {
   const visits = new Map<string, Visit>();
   for (const { at, user, kind, chat_id, reason: said } of accesses) {
@@ -29,7 +29,7 @@ export function visitsOf(accesses: readonly Access[]): Visit[] {
   return [...visits.values()];
 }
 
-/** What administrators did since the last notice was dismissed, as a sentence. */
+/** Return a sentence about the accesses since the last notice was dismissed. */
 export function noticeOf(notice: AccessNotice): string {
   const did = [notice.password_resets > 0 && "reset your password", notice.reads > 0 && "read your chats"];
   return `An administrator has ${did.filter(Boolean).join(" and ")}.`;

@@ -1,10 +1,10 @@
-/** What a chat has edited, file by file, from the results of its tools. Commands may have changed more. */
+/** Edits of a chat by file, from the results of its tools. Changes made by commands are not included. */
 
 import { fields, list, text } from "@/chat/tools";
 import type { Message } from "@/chat/types";
 import { type DiffFile, editedFile } from "@/lib/diff";
 
-/** Files in the order of their first edit. */
+/** Return the edited files in the order of their first edit. */
 export function changedFiles(messages: Iterable<Message>): DiffFile[] {
   const found = new Map<string, string[]>();
   const calls = new Map<string, unknown>();
@@ -26,7 +26,7 @@ export function changedFiles(messages: Iterable<Message>): DiffFile[] {
   return [...found].map(([path, diffs]) => editedFile(path, diffs));
 }
 
-/** The messages since the last prompt. */
+/** Return the messages from the last user message on. */
 export function lastTurn(messages: readonly Message[]): readonly Message[] {
   const at = messages.findLastIndex((message) => message.role === "user");
   return at < 0 ? messages : messages.slice(at);
@@ -34,7 +34,7 @@ export function lastTurn(messages: readonly Message[]): readonly Message[] {
 
 const MOST_PATHS = 200;
 
-/** Files that calls of a chat were about, the newest first. */
+/** Return the files that tool calls of a chat named, newest first. */
 export function knownPaths(messages: Iterable<Message>): string[] {
   const found = new Set<string>();
   for (const message of [...messages].sort((a, b) => b.id - a.id)) {

@@ -1,9 +1,9 @@
-/** Rows of the list of chats, kept current by events. */
+/** Merging of chat events into the chat list. */
 import type { ChatView } from "@/api/types.gen";
 
 /**
- * The newer of two views of one chat, field by field: what runs is ordered by `snapshot_version`, what is written
- * about it by `meta_version`. Events leave `children` out.
+ * Merge two views of one chat. Fields of the execution state are taken from the view with the higher
+ * `snapshot_version`, and descriptive fields from the one with the higher `meta_version`. Events have no `children`.
  */
 export function mergeChat(known: ChatView, news: ChatView): ChatView {
   const runs = news.snapshot_version >= known.snapshot_version;
@@ -29,12 +29,12 @@ export function mergeChat(known: ChatView, news: ChatView): ChatView {
     merged.context = known.context ?? null;
     merged.meta_version = known.meta_version;
   }
-  // Counts of repositories move no version: the later look wins.
+  // Change counts have no version, so the newer observation is used.
   if (known.git && news.git && news.git.refreshed_at < known.git.refreshed_at) merged.git = known.git;
   return merged;
 }
 
-/** A list with one chat's news merged in, at its own place or under its root. Unknown chats leave it as it is. */
+/** Merge an event into the list, for a root chat or a subagent's chat. Events of unknown chats change nothing. */
 export function mergeIntoList(list: readonly ChatView[], news: ChatView): readonly ChatView[] {
   let changed = false;
   const next = list.map((chat) => {

@@ -1,4 +1,4 @@
-/** Diffs as one list of rows, so that only those in view have to be there. */
+/** Diffs as one flat list of rows, so that only the visible rows are mounted. */
 
 import type { ReferencePart } from "@/chat/types";
 import type { DiffFile, DiffLine } from "@/lib/diff";
@@ -12,26 +12,26 @@ export type DiffRow =
 
 export interface Side {
   line: DiffLine;
-  /** Its place among the lines of the file. */
+  /** The index of the line in its file. */
   at: number;
 }
 
-/** Lines that were selected: from the first to the last place, both in. */
+/** Selected lines, from the first to the last index, inclusive. */
 export interface Selection {
   key: string;
   anchor: number;
   head: number;
 }
 
-// Above this many lines a file starts folded: few want to read it, and all have to pass it.
+// Files with more lines are collapsed at first.
 export const FOLD_LINES = 3_000;
 
 interface Shown {
-  /** Files that were opened or closed by hand. */
+  /** Files that the user expanded or collapsed. */
   toggled: ReadonlySet<string>;
   viewed: (file: DiffFile) => boolean;
   split: boolean;
-  /** Where a comment is being written. */
+  /** The lines to which the open comment box belongs. */
   commenting: Selection | null;
 }
 
@@ -53,7 +53,7 @@ function lineRow(file: DiffFile, line: DiffLine, at: number): DiffRow {
   return { kind: "line", key: `${file.key}\0${at}`, file, line, at };
 }
 
-/** Old lines at the left of the new ones that took their place. */
+/** Return rows with old lines on the left and the new lines that replace them on the right. */
 function pairs(file: DiffFile): DiffRow[] {
   const rows: DiffRow[] = [];
   let left: Side[] = [];
@@ -96,7 +96,7 @@ function withComment(file: DiffFile, rows: DiffRow[], at: Selection | null): Dif
   return rows.toSpliced(index + 1, 0, { kind: "comment", key: `${file.key}\0comment`, file });
 }
 
-/** The lines of its file that a row shows. */
+/** Return the indexes of the lines that a row shows. */
 export function placesOf(row: DiffRow): number[] {
   if (row.kind === "line") return row.line.kind === "head" || row.line.kind === "note" ? [] : [row.at];
   if (row.kind !== "pair") return [];
@@ -108,7 +108,7 @@ export function isSelected(selection: Selection | null, key: string, at: number)
   return at >= Math.min(selection.anchor, selection.head) && at <= Math.max(selection.anchor, selection.head);
 }
 
-/** What a selection quotes: on the side where it ends, since numbers of two sides say nothing together. */
+/** Return the quoted lines of a selection. Only the side on which it ends is quoted, so that line numbers are consistent. */
 export function quoted(file: DiffFile, selection: Selection) {
   const from = Math.min(selection.anchor, selection.head);
   const to = Math.max(selection.anchor, selection.head);
@@ -124,7 +124,7 @@ export function quoted(file: DiffFile, selection: Selection) {
   };
 }
 
-/** Where quoted lines are now: the same numbers with the same text, or else at least the numbers. Null when gone. */
+/** Find quoted lines in the current diff: by number and text, else by number. Null if the lines no longer exist. */
 export function placed(files: readonly DiffFile[], quote: ReferencePart): Selection | null {
   let near: Selection | null = null;
   for (const file of files) {
@@ -144,18 +144,18 @@ export function placed(files: readonly DiffFile[], quote: ReferencePart): Select
   return near;
 }
 
-/** The row of the next or previous piece that changed, from a row on. */
+/** Return the row of the next or previous hunk, starting from a row. */
 export function nextChange(rows: readonly DiffRow[], from: number, by: 1 | -1): number | null {
   for (let at = from + by; at >= 0 && at < rows.length; at += by) {
     const row = rows[at];
     if (row?.kind === "line" && row.line.kind === "head") return at;
-    // Folded, binary or renamed: the file itself is what changed.
+    // A collapsed, binary or renamed file has no lines; its header row is the target.
     if (row?.kind === "file" && (!row.isOpen || row.file.lines.length === 0)) return at;
   }
   return null;
 }
 
-/** Tells one state of a file from another, for marks that fall when it changes. */
+/** Return a key of the file's content. A "viewed" mark is removed when it changes. */
 export function signature(file: DiffFile): string {
   let hash = 0;
   for (const line of file.lines) {
@@ -170,7 +170,7 @@ export type TreeRow =
   | { kind: "folder"; key: string; name: string; depth: number }
   | { kind: "file"; key: string; name: string; depth: number; file: DiffFile };
 
-/** Files under their folders; folders that hold one folder only are one row with it. */
+/** Return the files as a tree of rows. A folder that contains only one folder shares a row with it. */
 export function fileTree(files: readonly DiffFile[]): TreeRow[] {
   const rows: TreeRow[] = [];
   let open: string[] = [];

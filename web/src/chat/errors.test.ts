@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { errorCard, offeredActions } from "@/chat/errors";
 
-// The table of what is offered for each kind of failure.
+// The actions offered for each kind of error.
 test.each([
   ["overloaded", "Provider overloaded", ["retry", "switch_model"]],
   ["rate_limit", "Rate limited", ["retry", "switch_model"]],
@@ -41,7 +41,7 @@ test("what is offered is what this person can do", () => {
   expect(of("auth", { isAdmin: true })).toEqual(["switch_model", "own_key", "provider"]);
   expect(of("content_filter", {})).toEqual(["edit", "switch_model"]);
   expect(of("content_filter", { hasPrompt: false })).toEqual(["switch_model"]);
-  // A reader, or an archived chat: nothing can be done about it here.
+  // Readers, and owners of archived chats, have no actions.
   for (const kind of ["generic", "auth", "usage_limit", "hook_denied", "chat_invalid_state"]) {
     expect(of(kind, { mayAct: false, isAdmin: true })).toEqual([]);
   }

@@ -1,4 +1,4 @@
-/** What is said about a failed turn, and what may be done about it. */
+/** Texts and actions for failed turns. */
 import type { ChatError } from "@/chat/types";
 
 export type ErrorAction = "retry" | "switch_model" | "compact" | "edit" | "usage" | "provider" | "own_key" | "repair";
@@ -40,17 +40,17 @@ export function errorCard(error: ChatError): ErrorCard {
   return (Object.hasOwn(CARDS, kind) ? CARDS[kind] : undefined) ?? GENERIC;
 }
 
-/** Who looks at the failure, and what there is to act on. */
-export interface Onlooker {
-  /** Owns the chat, and it is not archived. */
+/** The user who sees the error. */
+export interface ErrorViewer {
+  /** The user owns the chat, and the chat is not archived. */
   mayAct: boolean;
   isAdmin: boolean;
-  /** There is a prompt that can be edited. */
+  /** The chat has a user message that can be edited. */
   hasPrompt: boolean;
 }
 
-/** The actions of the card that this person can take. */
-export function offeredActions(error: ChatError, { mayAct, isAdmin, hasPrompt }: Onlooker): ErrorAction[] {
+/** Return the actions that this user can take. */
+export function offeredActions(error: ChatError, { mayAct, isAdmin, hasPrompt }: ErrorViewer): ErrorAction[] {
   if (!mayAct) return [];
   return errorCard(error).actions.filter(
     (action) => (action !== "edit" || hasPrompt) && (action !== "provider" || isAdmin),

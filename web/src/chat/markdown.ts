@@ -1,6 +1,6 @@
 /**
- * Markdown to tokens. While text arrives only its tail is read again: blocks before the last two that are not blank
- * cannot change by what follows. Raw HTML stays text; nothing here makes markup.
+ * Parses Markdown into tokens. While text arrives, only its tail is parsed again: blocks before the last two
+ * non-blank ones cannot change any more. Raw HTML is kept as text.
  */
 import { Lexer, type MarkedOptions, type Token, type TokensList } from "marked";
 import remend from "remend";
@@ -17,7 +17,7 @@ export interface MathToken {
 const BLOCK_MATH = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])[ \t]*(?:\n|$)/;
 const INLINE_MATH = /^(?:\$\$([^\n]+?)\$\$|\\\((.+?)\\\)|\\\[(.+?)\\\])/;
 
-/** A single dollar is a price or a variable of a shell; two of them, `\(` and `\[` are formulas. */
+/** Formulas begin with `$$`, `\(` or `\[`. A single dollar sign is not a formula: it may be a price or a shell variable. */
 const OPTIONS: MarkedOptions = {
   gfm: true,
   extensions: {
@@ -41,12 +41,12 @@ function position(src: string, pattern: RegExp): number | undefined {
   return at < 0 ? undefined : at;
 }
 
-/** The tokens of a whole text. */
+/** Return the tokens of a complete text. */
 export function lex(text: string): Token[] {
   return [...(new Lexer(OPTIONS).lex(text) as TokensList)];
 }
 
-/** The beginning of a text, about so long: it ends with a paragraph if one ends near. */
+/** Return the beginning of a text with about this length, cut at the end of a paragraph if there is one nearby. */
 export function headOf(text: string, length: number): string {
   if (text.length <= length) return text;
   const at = text.lastIndexOf("\n\n", length);
@@ -60,10 +60,10 @@ export interface Lexed {
 
 export const NOTHING: Lexed = { text: "", tokens: [] };
 
-// How many blocks at the end may still change.
+// The number of blocks at the end that may still change.
 const TAIL_BLOCKS = 2;
 
-/** The tokens of a text that grew since `before`; equal to reading all of it, save for link definitions. */
+/** Return the tokens of a text that grew since `before`. Equal to parsing all of it, except for link definitions. */
 export function lexTail(before: Lexed, text: string): Lexed {
   if (text === before.text) return before;
   if (!text.startsWith(before.text) || before.text === "") return { text, tokens: lex(text) };
@@ -77,7 +77,7 @@ export function lexTail(before: Lexed, text: string): Lexed {
   return { text, tokens: [...kept, ...lex(text.slice(from))] };
 }
 
-/** The last block with its unfinished marks completed, for showing only. */
+/** Return the tokens with unfinished markup of the last block completed, for display. */
 export function completed(lexed: Lexed): readonly Token[] {
   const last = lexed.tokens.at(-1);
   if (
@@ -89,13 +89,13 @@ export function completed(lexed: Lexed): readonly Token[] {
   return whole === last.raw ? lexed.tokens : [...lexed.tokens.slice(0, -1), ...lex(whole)];
 }
 
-/** Where a link may lead; anything else is shown as text. */
+/** Return the URL if a link may lead there, else null. Other links are shown as text. */
 export function safeHref(href: string): string | null {
   const trimmed = href.trim();
   return /^(https?:\/\/|mailto:)/i.test(trimmed) ? trimmed : null;
 }
 
-/** The host that a link leads to. */
+/** Return the host of a link. */
 export function hostOf(href: string): string {
   try {
     return new URL(href).host;
@@ -104,7 +104,7 @@ export function hostOf(href: string): string {
   }
 }
 
-/** The text of a link names another host than the one it leads to. */
+/** Return whether the text of a link names another host than its URL. */
 export function isMisleading(text: string, href: string): boolean {
   const said = /^(?:https?:\/\/)?((?:[\w-]+\.)+[a-z]{2,})(?:[/:?#]|$)/i.exec(text.trim());
   if (!said?.[1]) return false;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { McpServerView } from "@/api/types.gen";
-import { commandOf, isWaiting, standingOf } from "@/chat/mcp_servers";
+import { commandOf, isWaiting, statusOf } from "@/chat/mcp_servers";
 
 const server = (given: Partial<McpServerView> = {}): McpServerView => ({
   name: "docs",
@@ -27,8 +27,8 @@ test("every state has its words", () => {
   expect(isWaiting(server())).toBe(true);
   expect(isWaiting(server({ state: "changed" }))).toBe(true);
   expect(isWaiting(server({ state: "denied" }))).toBe(false);
-  expect(standingOf(server({ state: "agreed", running: true, tools: ["a"] }))).toBe("Running, 1 tool");
-  expect(standingOf(server({ state: "agreed" }))).toBe("Allowed, not running");
-  expect(standingOf(server({ state: "agreed", error: "It ended." }))).toBe("It ended.");
-  expect(standingOf(server({ state: "denied" }))).toBe("Denied");
+  expect(statusOf(server({ state: "agreed", running: true, tools: ["a"] }))).toBe("Running, 1 tool");
+  expect(statusOf(server({ state: "agreed" }))).toBe("Allowed, not running");
+  expect(statusOf(server({ state: "agreed", error: "It ended." }))).toBe("It ended.");
+  expect(statusOf(server({ state: "denied" }))).toBe("Denied");
 });

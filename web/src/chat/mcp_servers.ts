@@ -1,12 +1,12 @@
-/** MCP servers that files of a workspace name, in words. */
+/** Texts about MCP servers that files of a workspace define. */
 import type { McpServerView } from "@/api/types.gen";
 
-/** Whether somebody has to say whether it may run. */
+/** Return whether the owner has to allow or deny the server. */
 export function isWaiting(server: McpServerView): boolean {
   return server.state === "asked" || server.state === "changed";
 }
 
-/** The command line, with quotes where an argument would fall apart without them. */
+/** Return the command line, with quotes around arguments that need them. */
 export function commandOf(server: McpServerView): string {
   return [server.command, ...server.args].map(quoted).join(" ");
 }
@@ -15,8 +15,8 @@ function quoted(word: string): string {
   return /^[\w@%+=:,./\\-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
-/** Where it stands, for a list. */
-export function standingOf(server: McpServerView): string {
+/** Return the status of the server, for a list. */
+export function statusOf(server: McpServerView): string {
   if (server.state === "asked") return "Waiting for your answer";
   if (server.state === "changed") return "Changed, waiting for your answer";
   if (server.state === "denied") return "Denied";

@@ -1,4 +1,4 @@
-/** What a workspace may reach, in words. The names are those of `network` in templates and workspaces. */
+/** Descriptions of the networks of workspaces, by the value of `network` in templates and workspaces. */
 
 const SHORT: Record<string, string> = {
   none: "None",
@@ -16,5 +16,5 @@ const WORDS: Record<string, string> = {
 
 export const networkName = (network: string): string => SHORT[network] ?? network;
 export const networkWords = (network: string): string => WORDS[network] ?? `Network: ${network}.`;
-/** Whether people should be told before they trust what runs there. */
+/** Return whether users should be warned about this network. */
 export const isOpenNetwork = (network: string | null | undefined): boolean => network === "host";

@@ -1,4 +1,4 @@
-/** Files that texts name, so that they can be opened. */
+/** File paths in texts, which can be opened in the panel. */
 import { fields } from "@/chat/tools";
 
 export interface FilePlace {
@@ -9,7 +9,7 @@ export interface FilePlace {
 const NAMED = /^((?:\.?\/)?[\w@+.-]+(?:\/[\w@+.-]+)*)(?::(\d{1,7})(?::\d+|-\d+)?)?$/;
 const HAS_EXTENSION = /[\w-]\.[A-Za-z][A-Za-z0-9]{0,9}$/;
 const WITHOUT_EXTENSION = new Set(["Dockerfile", "Makefile", "LICENSE", "README", "CHANGELOG"]);
-// A name without a folder may be anything with a dot in it: only what is surely a file.
+// A name without a folder counts as a file only with one of these extensions.
 const SURE = new Set(
   "c cc cfg conf cpp cs css csv diff env go h hpp html ini ipynb java js json jsx kt lock lua md mjs patch php py rb rs rst scss sh sql svelte swift tf toml ts tsx txt vue xml yaml yml".split(
     " ",
@@ -17,7 +17,7 @@ const SURE = new Set(
 );
 const LONGEST = 300;
 
-/** The file that a text is the name of, such as `src/a.py:12`; null for anything else. */
+/** Parse a text such as `src/a.py:12` as a file and a line; null if it is not a path. */
 export function filePlace(text: string): FilePlace | null {
   const found = text.length <= LONGEST ? NAMED.exec(text) : null;
   const path = found?.[1]?.replace(/^\.\//, "");
@@ -30,16 +30,16 @@ export function filePlace(text: string): FilePlace | null {
   return isPlain && !SURE.has(name.slice(name.lastIndexOf(".") + 1).toLowerCase()) ? null : { path, line };
 }
 
-/** The folders that lead to a file, the outermost first, each ending in a slash. */
+/** Return the parent folders of a file, outermost first, each with a slash at its end. */
 export function foldersTo(path: string): string[] {
   const names = path.split("/").slice(0, -1);
   return names.map((_, at) => `${names.slice(0, at + 1).join("/")}/`);
 }
 
-// What the server writes where it shortens a result.
+// The text that the server writes into a truncated result.
 const REMOVED = /bytes of this result were removed\. All of it is in (\/[^\n]{1,500}?): read a range of that\./;
 
-/** Where the whole of a shortened result is kept in the workspace, if it is. */
+/** Return the path of the file with the complete result of a truncated one, if it was stored. */
 export function keptFile(result: unknown): string | null {
   const found = fields(fields(result).truncated).file;
   if (typeof found === "string" && found !== "") return found;

@@ -45,7 +45,7 @@ test("a send is shown until the stream has it, by its name or by the answer's ve
   expect(settle([send({ answered: 5 })], data({}))).toEqual([]);
 });
 
-test("a failed send stays until somebody decides, or until it shows that only the answer was lost", () => {
+test("a failed send stays until the user decides, or until the stream shows that only the response was lost", () => {
   const failed = send({ failed: "No answer.", answered: 1 });
   expect(settle([failed], data({}))).toEqual([failed]);
   expect(shownStatus(data({}), [failed])).toBe("waiting");

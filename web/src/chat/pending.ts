@@ -1,6 +1,6 @@
 /**
- * Operations that were begun and not yet confirmed by the stream. They are never written into the data: what is shown
- * is the data with them projected onto it, so taking one away brings the exact former state back.
+ * Pending operations: started, but not yet confirmed by the stream. They are applied to the data only for display, so
+ * removing one restores the exact earlier state.
  */
 import type { SendBody } from "@/api/types.gen";
 import type { ChatData } from "@/chat/reducer";
@@ -12,7 +12,7 @@ export type Content = SendBody["content"];
 interface Base {
   /** The `client_id` of sends; unique among pending operations. */
   id: string;
-  /** The server answered: the stream shows it once it has reached this version. */
+  /** The snapshot version in the server's response. The stream shows the operation when it reaches this version. */
   answered?: number;
   failed?: string;
 }
@@ -20,7 +20,7 @@ interface Base {
 export interface PendingSend extends Base {
   kind: "send";
   content: Content;
-  /** Names of attached files, for the row that is shown meanwhile. */
+  /** The content, for the row that is shown meanwhile. */
   parts: Part[];
   at: string;
   queued: boolean;
@@ -37,14 +37,14 @@ export type PendingOp =
   | (Base & { kind: "start" })
   | (Base & { kind: "edit"; messageId: number; parts: Part[]; at: string });
 
-/** The operations that the data does not yet show. */
+/** Return the operations that the data does not show yet. */
 export function settle(pending: readonly PendingOp[], data: ChatData): readonly PendingOp[] {
   const left = pending.filter((op) => !isSettled(op, data));
   return left.length === pending.length ? pending : left;
 }
 
 function isSettled(op: PendingOp, data: ChatData): boolean {
-  // No answer came, but the message did arrive.
+  // The response was lost, but the message arrived.
   if (op.failed) return op.kind === "send" && hasClientId(data, op.id);
   const seen = op.answered !== undefined && data.snapshot >= op.answered;
   switch (op.kind) {
@@ -64,7 +64,7 @@ function isSettled(op: PendingOp, data: ChatData): boolean {
   }
 }
 
-/** Whether the queue stands in this order. Others may have left it, or come behind it. */
+/** Return whether the queue has this order. Messages may have been removed, or added at the end. */
 function isOrdered(data: ChatData, order: readonly number[]): boolean {
   const ids = data.queue.map((one) => one.id);
   const left = order.filter((id) => ids.includes(id));
@@ -80,7 +80,7 @@ function hasClientId(data: ChatData, id: string): boolean {
 }
 
 export interface QueueRow {
-  /** Null while the server has not taken it. */
+  /** Null until the server has accepted it. */
   id: number | null;
   key: string;
   parts: readonly Part[];
@@ -89,7 +89,7 @@ export interface QueueRow {
   faint: boolean;
 }
 
-/** The queue as it is shown. */
+/** Return the queue with pending operations applied. */
 export function shownQueue(data: ChatData, pending: readonly PendingOp[]): QueueRow[] {
   const hidden = new Set<number>();
   const texts = new Map<number, Part[]>();
@@ -106,7 +106,7 @@ export function shownQueue(data: ChatData, pending: readonly PendingOp[]): Queue
     rows.sort((a, b) => (places.get(a.id ?? -1) ?? 1e9) - (places.get(b.id ?? -1) ?? 1e9));
   }
   const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !op.failed);
-  // As the server does: the last one that interrupts is the head.
+  // As on the server, the newest interrupting message is first.
   const first = sends.filter(interrupts).reverse();
   const last = sends.filter((op) => !interrupts(op));
   return [...first.map(pendingRow), ...rows, ...last.map(pendingRow)];
@@ -138,7 +138,7 @@ function pendingRow(op: PendingSend): QueueRow {
   };
 }
 
-/** The status as it is shown. */
+/** Return the status with pending operations applied. */
 export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Status {
   let status = data.status;
   for (const op of pending) {
@@ -150,19 +150,19 @@ export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Stat
   return status;
 }
 
-/** Sends that stand as rows of their own at the end of the transcript. */
+/** Return pending messages that are shown as rows at the end of the timeline. */
 export function sendRows(pending: readonly PendingOp[]): PendingSend[] {
   return pending.filter((op): op is PendingSend => op.kind === "send" && (!op.queued || Boolean(op.failed)));
 }
 
-/** The messages as they are shown: an edit takes away what it replaces. */
+/** Return the ids of the shown messages: without those that a pending edit replaces. */
 export function shownOrder(data: ChatData, pending: readonly PendingOp[]): readonly number[] {
   const edit = pending.find((op) => op.kind === "edit");
   if (edit?.kind !== "edit" || edit.failed) return data.order;
   return data.order.filter((id) => id < edit.messageId);
 }
 
-/** The words of a message, with references as they are written in the composer. */
+/** Return the text of a message, with references in the form that the composer uses. */
 export function plainText(parts: readonly Part[]): string {
   return spaced(parts)
     .map((piece) => (typeof piece === "string" ? piece : tokenOf(piece)))
@@ -173,7 +173,7 @@ export function filesOf(parts: readonly Part[]) {
   return parts.filter((part) => part.type === "file");
 }
 
-/** What an answered send would look like; for rows of sends that are under way. */
+/** Return a pending message in the form of a stored one, for its row. */
 export function asMessage(op: PendingSend): Message {
   return {
     id: 0,
@@ -193,7 +193,7 @@ export function asMessage(op: PendingSend): Message {
   };
 }
 
-/** The order in which one has taken the place of another, and which one it then stands before. Null: nothing moves. */
+/** Move one id to the position of another. Return the new order and the id that follows the moved one; null if nothing moves. */
 export function moveInOrder(
   order: readonly number[],
   moved: number,

@@ -1,4 +1,4 @@
-/** What the agent is doing, in one word; the first that fits. */
+/** Return what the agent is doing, in one word. The first matching phase is used. */
 
 import { shownBlocks } from "@/chat/preview";
 import type { ChatData } from "@/chat/reducer";

@@ -1,19 +1,19 @@
-/** Live parts of the running step, folded into what is shown of it. */
+/** The preview of the running step, built from live parts. */
 
-import type { CallPart, FilePart, Part, ResultPart, SourcePart } from "@/chat/types";
+import type { CallPart, FilePart, NoticePart, Part, ResultPart, SourcePart } from "@/chat/types";
 import { PartialJson } from "@/lib/partial_json";
 
-// Chosen: what a person can scroll through while it runs; the stored result follows.
+// Chosen: enough to scroll through while the tool runs. The stored result replaces it.
 const LIVE_OUTPUT = 64 * 1024;
 
-/** One tool call, live or stored, as cards need it. */
+/** One tool call, live or stored, in the form that cards use. */
 export interface ToolView {
   id: string;
   name: string;
   args: unknown;
-  /** Arguments are complete. */
+  /** Whether the arguments are complete. */
   argsDone: boolean;
-  /** Output while it runs, newest 64 KiB. */
+  /** Live output, the newest 64 KiB. */
   output: string;
   result: unknown;
   hasResult: boolean;
@@ -32,18 +32,19 @@ export type Block =
   | { kind: "sources"; sources: SourcePart[] }
   | { kind: "file"; file: FilePart }
   | { kind: "notice"; text: string }
+  | { kind: "agent"; notice: NoticePart }
   | { kind: "search"; call: ToolView }
   | { kind: "unknown"; part: unknown };
 
 export interface Preview {
-  /** History version and generation attempt: parts of another one are not shown. */
+  /** History version and generation attempt. Parts of other episodes are not shown. */
   episode: readonly [number, number];
   lastSeq: number;
   blocks: readonly Block[];
-  /** The attempt failed and is tried again: dimmed. */
+  /** The attempt failed and is retried; its text is dimmed. */
   stale: boolean;
   truncated: boolean;
-  /** Shown until the first replayed part: a repeated beginning must not flash. */
+  /** The earlier blocks, shown until the first replayed part arrives, so that nothing flickers. */
   ghost: readonly Block[] | null;
 }
 
@@ -51,25 +52,25 @@ export function emptyPreview(episode: readonly [number, number], ghost: readonly
   return { episode, lastSeq: 0, blocks: [], stale: false, truncated: false, ghost };
 }
 
-/** The live view of a call, if its result is arriving. */
+/** Return the live view of a call whose result is arriving. */
 export function liveCall(preview: Preview | null, id: string): ToolView | null {
   const found = preview?.blocks.find((block) => block.kind === "tool" && block.call.id === id);
   return found?.kind === "tool" ? found.call : null;
 }
 
-/** A stored call with what is arriving of its result: calls are stored before they run, results after. */
+/** Combine a stored call with its live output. Calls are stored before they run, results afterwards. */
 export function withLive(call: ToolView, live: ToolView | null): ToolView {
   if (!live || live === call || call.hasResult) return call;
   const { output, result, hasResult, isError, endedAt } = live;
   return { ...call, output, result, hasResult, isError, endedAt };
 }
 
-/** What is on screen of a preview. */
+/** Return the blocks of a preview that are shown. */
 export function shownBlocks(preview: Preview): readonly Block[] {
   return preview.ghost && preview.blocks.length === 0 ? preview.ghost : preview.blocks;
 }
 
-/** Nothing is new but more words of the last block, which is read or thought in a place of its own. */
+/** Return whether the only change is more text in the last block, which renders its text itself. */
 export function isOnlyLonger(before: Preview | null, now: Preview | null): boolean {
   if (!before || !now || before.stale !== now.stale || before.truncated !== now.truncated) return false;
   const old = shownBlocks(before);
@@ -80,12 +81,12 @@ export function isOnlyLonger(before: Preview | null, now: Preview | null): boole
   const [was, is] = [old[end], blocks[end]];
   if (was?.kind === "text" && is?.kind === "text") return was.refusal === is.refusal && is.text.startsWith(was.text);
   if (was?.kind !== "reasoning" || is?.kind !== "reasoning") return false;
-  // A thought right behind a call is shown with it.
+  // Reasoning directly after a call is shown with the call.
   const isAlone = blocks[end - 1]?.kind !== "tool";
   return isAlone && was.endedAt === is.endedAt && is.text.startsWith(was.text);
 }
 
-/** The words that are arriving, if it is words. */
+/** Return the arriving text, if the last block is text. */
 export function lastWords(preview: Preview | null): string | null {
   const last = preview ? shownBlocks(preview).at(-1) : undefined;
   return last?.kind === "text" || last?.kind === "reasoning" ? last.text : null;
@@ -109,10 +110,10 @@ export function newTool(id: string, name: string): ToolView {
   };
 }
 
-// Parsers of arguments that are arriving, by the blocks that show them. Beside the state, since they change in place.
+// Parsers of arriving arguments, by block. They are outside of the state because they are mutable.
 const parsers = new WeakMap<ToolView, PartialJson>();
 
-/** The blocks with one more part. */
+/** Return the blocks with one more part. */
 export function appendPart(blocks: readonly Block[], part: Part, now: () => string): readonly Block[] {
   switch (part.type) {
     case "text":
@@ -129,6 +130,8 @@ export function appendPart(blocks: readonly Block[], part: Part, now: () => stri
       return part.file_id || part.data ? [...blocks, { kind: "file", file: part }] : blocks;
     case "hook-notice":
       return [...blocks, { kind: "notice", text: part.text }];
+    case "agent-notice":
+      return [...blocks, { kind: "agent", notice: part }];
     default:
       return blocks;
   }
@@ -137,7 +140,7 @@ export function appendPart(blocks: readonly Block[], part: Part, now: () => stri
 function appendText(blocks: readonly Block[], text: string, refusal: boolean): readonly Block[] {
   const last = blocks.at(-1);
   if (last?.kind === "text") return [...blocks.slice(0, -1), { ...last, text: last.text + text }];
-  // Blank words never open a block; inside one they are kept, since they part words and paragraphs.
+  // Blank text never starts a block. Inside a block it is kept, because it separates words and paragraphs.
   return text.trim() === "" ? blocks : [...blocks, { kind: "text", text, refusal }];
 }
 
@@ -186,7 +189,7 @@ function appendResult(blocks: readonly Block[], part: ResultPart, now: () => str
   return put(blocks, at, { kind: isSearch(blocks[at], part) ? "search" : "tool", call: withResult(known, part, now) });
 }
 
-/** A call with what one part of its result says. */
+/** Apply one part of a result to its call. */
 export function withResult(call: ToolView, part: ResultPart, now: () => string): ToolView {
   const next: ToolView = { ...call, argsDone: true, mcpServerId: part.mcp_server_id ?? call.mcpServerId };
   if (part.result_reset) next.output = "";
@@ -215,7 +218,7 @@ function callOf(block: Block | undefined): ToolView | null {
   return block?.kind === "tool" || block?.kind === "search" ? block.call : null;
 }
 
-/** The block of a call: by id; without one the newest of that name that has no result. */
+/** Find the block of a call by its id; without an id, the newest call of this tool without a result. */
 function findCall(blocks: readonly Block[], id: string, name: string): number {
   for (let at = blocks.length - 1; at >= 0; at -= 1) {
     const call = callOf(blocks[at]);

@@ -1,12 +1,12 @@
 /**
- * Random legal streams, cut into frames, with duplicates, gaps and reconnects, against a plain model of the server.
- * What components rely on (ui.md, O1 to O7) must hold in every state that is shown.
+ * Random valid streams, cut into frames, with duplicates, gaps and reconnects, checked against a simple model of the
+ * server. The invariants that components rely on (I1 to I6 below) must hold in every published state.
  */
 import { expect, test } from "vitest";
 import { type ChatData, connected, EMPTY, type Held, take } from "@/chat/reducer";
 import type { Message, StreamEvent } from "@/chat/types";
 
-/** A small generator of numbers from a seed, so that a failure can be repeated. */
+/** A random number generator with a seed, so that a failure can be repeated. */
 function random(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -26,7 +26,7 @@ const message = (id: number, role: string, text: string): Message =>
     client_id: null,
   }) as unknown as Message;
 
-/** The server's side: a chat that runs turns, and what a connection is told of it. */
+/** The server: a chat that runs turns, and the events for each connection. */
 class Server {
   messages: Message[] = [];
   status = "waiting";
@@ -64,7 +64,7 @@ class Server {
     return { type: "status", status: this.status, archived: false };
   }
 
-  /** A new connection with what it holds. */
+  /** Open a new connection; return its first events. */
   join(afterId: number): StreamEvent[] {
     const hello: StreamEvent = {
       type: "hello",
@@ -90,12 +90,12 @@ class Server {
     return { type: "message_part", seq, role: "assistant", part: { type: "text", text } };
   }
 
-  /** Something happens; what a connected client is told. */
+  /** Make one random change; return its events. */
   step(): StreamEvent[] {
     const dice = this.rand();
     if (this.status === "waiting" || this.status === "error") {
       if (dice < 0.15 && this.messages.length > 2) {
-        // An edit cuts the history: the window is sent anew.
+        // An edit truncates the history, so the window is sent again.
         this.messages = this.messages.slice(0, 1 + Math.floor(this.rand() * (this.messages.length - 1)));
         return this.sync([
           { type: "history_reset", count: this.messages.length, has_more: false, first_message_id: null },
@@ -144,25 +144,25 @@ const textOf = (data: ChatData) =>
   (data.preview?.blocks ?? []).map((block) => ("text" in block ? block.text : "")).join("");
 
 function check(data: ChatData, before: ChatData | null, wasPart: boolean): void {
-  // O2
+  // I2: the order is ascending.
   expect([...data.order].sort((a, b) => a - b)).toEqual(data.order);
-  // O5
+  // I5: a chat at rest has no preview.
   if (data.status === "waiting" || data.status === "error") expect(data.preview).toBeNull();
   if (!before) return;
-  // O1: a committed step and its preview are never shown together, and never neither.
+  // I1: either a committed step or its preview is shown, never both and never neither.
   const committed = data.order.some((id) => !before.messages.has(id) && data.messages.get(id)?.role === "assistant");
   if (committed) expect(textOf(data)).toBe("");
   const vanished =
     textOf(before).trim() !== "" && textOf(data) === "" && !before.preview?.stale && !data.preview?.ghost;
   if (vanished) expect(committed).toBe(true);
-  // O3
+  // I3: messages keep their identity until a reset.
   if (before.resets === data.resets) for (const [id, one] of before.messages) expect(data.messages.get(id)).toBe(one);
   if (!wasPart) return;
-  // O7: parts leave everything but the preview as it is, down to identity.
+  // I6: a live part changes only the preview.
   expect(data.messages).toBe(before.messages);
   expect(data.order).toBe(before.order);
   expect(data.queue).toBe(before.queue);
-  // O6
+  // I4: the preview of an episode only grows.
   const same = before.preview && data.preview && before.preview.episode.join() === data.preview.episode.join();
   if (same && !data.preview?.ghost && !before.preview?.ghost)
     expect(textOf(data).startsWith(textOf(before)) || textOf(data) === "").toBe(true);
@@ -176,7 +176,7 @@ test.each(Array.from({ length: 60 }, (_, seed) => seed))("a client ends with wha
   const feed = (events: StreamEvent[], cutAt = Number.POSITIVE_INFINITY) => {
     for (const [at, event] of events.entries()) {
       if (at >= cutAt) return false;
-      // Duplicates of parts happen when a relay reconnects.
+      // A relay that reconnects may send parts twice.
       const repeats = event.type === "message_part" && rand() < 0.05 ? 2 : 1;
       for (let n = 0; n < repeats; n += 1) {
         const taken = take(held, event, 0);
@@ -211,7 +211,7 @@ test.each(Array.from({ length: 60 }, (_, seed) => seed))("a client ends with wha
 });
 
 test("what an old chat's connection still says changes nothing of the new one (O4)", () => {
-  // Held states are values: an event applied to the old one cannot reach the new one.
+  // States are immutable: applying an event to an old state does not change a new one.
   const old: Held = { data: EMPTY, pending: [] };
   const fresh: Held = { data: EMPTY, pending: [] };
   take(old, { type: "status", status: "running", archived: false }, 0);

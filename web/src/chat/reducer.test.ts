@@ -144,14 +144,14 @@ test("a second reset restarts the collection, and the list is replaced at once",
 
 test("rows before a new window stay as long as its first one was known", () => {
   const far = play([reset(), ...[1, 2, 3, 4].map((id) => added(message(id))), status("waiting"), synced(1, 4)]).held;
-  // An edit cut the end off; the window begins in the midst of what is held.
+  // An edit removed the end of the history; the window begins in the middle of the held messages.
   const cut = play([reset(), added(message(3)), added(message(9)), status("running"), synced(2, 9)], far);
   expect(cut.held.data.order).toEqual([1, 2, 3, 9]);
   expect(cut.held.data.messages.get(1)).toBe(far.data.messages.get(1));
   expect(cut.held.data.hasMore).toBe(far.data.hasMore);
   expect(cut.shown).toHaveLength(1);
 
-  // What lies between the window and what is held is not known, nor whether that is still there.
+  // The messages between the window and the held ones are unknown, so the held ones are dropped.
   const other = play([reset(), added(message(8)), added(message(9)), status("waiting"), synced(2, 9)], far);
   expect(other.held.data.order).toEqual([8, 9]);
 });

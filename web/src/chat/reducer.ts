@@ -1,8 +1,8 @@
 /**
- * From events of a chat's stream to what a client shows of it: the contract of every client (streaming.md).
+ * The reducer from the events of a chat's stream to the data that a client shows (docs/api/streams.md).
  *
- * Pure. Everything up to `synced` is one change; only live parts change anything earlier. What the rest of the
- * application relies on (ui.md, O1 to O7) is tested in reducer.test.ts and reducer.fuzz.test.ts.
+ * Pure. The events up to `synced` are one change; only live parts take effect before it. The invariants that the rest
+ * of the application relies on are tested in reducer.test.ts and reducer.fuzz.test.ts.
  */
 import { appendPart, emptyPreview, type Preview } from "@/chat/preview";
 import type { Action, ChatError, Message, Queued, Retry, Status, StreamEvent } from "@/chat/types";
@@ -18,14 +18,14 @@ export interface ChatData {
   retry: Retry | null;
   action: Action | null;
   preview: Preview | null;
-  /** What to send as `after_id` when connecting again. */
+  /** The value of `after_id` for the next connection. */
   afterId: number;
   snapshot: number;
-  /** Server's clock less ours, in ms; countdowns use it. */
+  /** The server's clock minus the client's, in ms; used by countdowns. */
   clockSkew: number;
-  /** The first window arrived. */
+  /** Whether the first window has arrived. */
   loaded: boolean;
-  /** Counts replaced histories: heights and places of before mean nothing. */
+  /** The number of history resets. After a reset, earlier row heights and positions are invalid. */
   resets: number;
 }
 
@@ -47,7 +47,7 @@ export const EMPTY: ChatData = {
   resets: 0,
 };
 
-/** The published data and the change that is arriving. */
+/** The published data, and the change that is being received. */
 export interface Held {
   data: ChatData;
   pending: readonly StreamEvent[];
@@ -55,18 +55,18 @@ export interface Held {
 
 export interface Taken {
   held: Held;
-  /** `data` may be shown now: at the end of a change, and after live parts. */
+  /** When to publish `data`: at the end of a change, and after live parts. */
   publish: "no" | "soon" | "now";
-  /** A part did not follow the one before: ask the server for a fresh start. */
+  /** A part is missing, so the client has to request a resync. */
   resync: boolean;
 }
 
-/** A new connection begins: preview, banner and the unfinished change of the old one are gone. */
+/** Start a new connection: the preview, the retry banner and the unfinished change of the old one are dropped. */
 export function connected(held: Held): Held {
   return { data: { ...held.data, preview: null, retry: null }, pending: [] };
 }
 
-/** Take in one event. `now` is the client's clock in ms. */
+/** Apply one event. `now` is the client's clock in ms. */
 export function take(held: Held, event: StreamEvent, now: number): Taken {
   const quiet = (next: Held): Taken => ({ held: next, publish: "no", resync: false });
   switch (event.type) {
@@ -119,7 +119,7 @@ function takePart(held: Held, event: Extract<StreamEvent, { type: "message_part"
 function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "preview_reset" }>): ChatData {
   if (event.reason === "ended") return { ...data, preview: null };
   const repeats = event.reason === "lagged" || event.reason === "rebase";
-  // A failed attempt stays on screen, dimmed, until the next one begins: its `retry` came with this reset.
+  // The preview of a failed attempt stays, dimmed, until the next attempt starts. Its `retry` arrived before this reset.
   if (event.reason === "retry" && data.preview) return { ...data, preview: { ...data.preview, stale: true } };
   const ghost = repeats ? (data.preview?.blocks ?? null) : null;
   return { ...data, preview: emptyPreview([event.history_version, event.generation_attempt], ghost) };
@@ -158,8 +158,8 @@ function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): C
 }
 
 /**
- * A new window, and what was held before its beginning: who reads far back stays there. History only ever loses its end,
- * so where the first row of the window was known, all rows before it are still what they were.
+ * Combine a new window with older messages that the client holds, so that the scroll position is kept. A history only
+ * loses its end: if the first message of the window is known, all messages before it are unchanged.
  */
 function withOlder(before: ChatData, newest: Map<number, Message>, hasMore: boolean): Partial<ChatData> {
   const first = Math.min(...newest.keys());
@@ -203,7 +203,7 @@ function inOrder(messages: Map<number, Message>): Pick<ChatData, "messages" | "o
   return { messages, order };
 }
 
-/** Messages from an answer of the API: older pages, and what a send made. Known ids stay as they are. */
+/** Add messages from an API response: older pages, and sent messages. Messages with known ids are not replaced. */
 export function withMessages(data: ChatData, items: readonly Message[], hasMore?: boolean): ChatData {
   const messages = new Map(data.messages);
   for (const item of items) if (!messages.has(item.id)) messages.set(item.id, item);
@@ -211,7 +211,7 @@ export function withMessages(data: ChatData, items: readonly Message[], hasMore?
   return { ...data, ...known, hasMore: hasMore ?? data.hasMore };
 }
 
-/** The ghost of a repeated beginning goes after a moment, whether or not anything came. */
+/** Drop the earlier blocks of a replayed preview. Called after a delay, even if no part has arrived. */
 export function withoutGhost(data: ChatData): ChatData {
   if (!data.preview?.ghost) return data;
   return { ...data, preview: { ...data.preview, ghost: null } };

@@ -1,13 +1,13 @@
 /**
- * References to files in a message. In the composer they stand in the text as `@path:12-20`, so that they can be moved
- * and deleted like words; on the way out each becomes a part at its place.
+ * References to files in a message. In the composer a reference is text such as `@path:12-20`, so that it can be moved
+ * and deleted like a word. When the message is sent, each reference becomes a part at its position.
  */
 import type { Part, ReferencePart, TextPart } from "@/chat/types";
 
-/** A whole file is referred to without lines. */
+/** Return whether the reference is to lines, not to a whole file. */
 export const hasLines = (reference: ReferencePart) => reference.end_line > 0;
 
-/** How a reference is written. */
+/** Return the text of a reference in the composer. */
 export function tokenOf(reference: ReferencePart): string {
   const { file_name, start_line, end_line } = reference;
   if (!hasLines(reference)) return `@${file_name}`;
@@ -18,7 +18,7 @@ export function mention(path: string): ReferencePart {
   return { type: "file-reference", file_name: path, start_line: 0, end_line: 0, content: "" };
 }
 
-// What may not follow a token: more of a name, or more of a number.
+// Characters that may not follow a token, because they would continue its name or number.
 const MORE = /^(?:[\w/-]|[.:]\w)/;
 
 interface Place {
@@ -27,7 +27,7 @@ interface Place {
   reference: ReferencePart;
 }
 
-/** Where references stand in a text, in order. Longer ones first: `@a:12` is not `@a:1` and a 2. */
+/** Find references in a text, in order. Longer tokens match first, so that `@a:12` is not read as `@a:1` and "2". */
 function places(text: string, references: readonly ReferencePart[]): Place[] {
   const found: Place[] = [];
   const byLength = [...references].sort((a, b) => tokenOf(b).length - tokenOf(a).length);
@@ -42,14 +42,14 @@ function places(text: string, references: readonly ReferencePart[]): Place[] {
   return found.sort((a, b) => a.at - b.at);
 }
 
-/** The references that a text still has. */
+/** Return the references that still occur in the text. */
 export function usedReferences(text: string, references: readonly ReferencePart[]): ReferencePart[] {
   if (references.length === 0) return [];
   const used = new Set(places(text, references).map((one) => one.reference));
   return references.filter((one) => used.has(one));
 }
 
-/** Text and references as they go out: trimmed as the server does it, nothing empty. */
+/** Split a text into text and reference parts for sending. Texts are trimmed as on the server; empty ones are omitted. */
 export function contentOf(text: string, references: readonly ReferencePart[]): (TextPart | ReferencePart)[] {
   const parts: (TextPart | ReferencePart)[] = [];
   let from = 0;
@@ -66,7 +66,7 @@ export function contentOf(text: string, references: readonly ReferencePart[]): (
   return parts;
 }
 
-/** A text without one of its references. */
+/** Remove a reference from a text. */
 export function withoutReference(text: string, reference: ReferencePart): string {
   let left = text;
   for (const { at, end } of places(text, [reference]).reverse())
@@ -74,18 +74,18 @@ export function withoutReference(text: string, reference: ReferencePart): string
   return left;
 }
 
-/** A remark on lines, under what is typed already. */
+/** Append a reference to lines with a comment, below the existing text. */
 export function withRemark(text: string, reference: ReferencePart, remark: string): string {
   const before = text.trimEnd();
   return `${before}${before ? "\n" : ""}${tokenOf(reference)} ${remark}\n`;
 }
 
-/** A file, behind what is typed already. */
+/** Append a reference to a file, after the existing text. */
 export function withMention(text: string, reference: ReferencePart): string {
   return `${text}${/\S$/.test(text) ? " " : ""}${tokenOf(reference)} `;
 }
 
-/** Texts and references in order, with the space between them that trimming took. */
+/** Return texts and references in order, with the whitespace that trimming removed. */
 export function spaced(parts: readonly Part[]): (string | ReferencePart)[] {
   const pieces: (string | ReferencePart)[] = [];
   let before: Part["type"] | null = null;
@@ -102,7 +102,7 @@ export function spaced(parts: readonly Part[]): (string | ReferencePart)[] {
   return pieces;
 }
 
-/** The name that is being typed behind an `@`, and where it begins; null when the caret is elsewhere. */
+/** Return the partial path after an `@` at the caret and its position; null if there is none. */
 export function mentionAt(text: string, caret: number): { at: number; query: string } | null {
   const found = /(?:^|\s)@([^\s@:]*)$/.exec(text.slice(0, caret));
   return found ? { at: caret - (found[1] ?? "").length - 1, query: found[1] ?? "" } : null;

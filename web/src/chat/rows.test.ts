@@ -173,3 +173,41 @@ test("what arrives for a stored call belongs to its card and to no row of its ow
   const over = { ...stored, hasResult: true };
   expect(withLive(over, live)).toBe(over);
 });
+
+const ended = (outcome = "finished"): Part => ({
+  type: "agent-notice",
+  chat_id: "child",
+  title: "callers",
+  kind: "explore",
+  outcome,
+  report: "3 callers",
+});
+
+test("a notice of a subagent is a card, never a bubble of the user", () => {
+  const rows = new RowMaker().make(
+    [
+      message(1, "user", [say("go")]),
+      message(2, "assistant", [say("started")]),
+      message(3, "user", [ended(), ended("error")]),
+      message(4, "assistant", [say("thanks")]),
+    ],
+    false,
+    OPTIONS,
+  );
+  expect(rows.map((row) => row.kind)).toEqual(["day", "user", "prose", "footer", "agent", "agent", "prose", "footer"]);
+  expect(rows.filter((row) => row.kind === "agent").map((row) => row.key)).toEqual(["m3:0", "m3:1"]);
+});
+
+test("a notice between two steps stays inside the running turn", () => {
+  const held = [
+    message(1, "user", [say("go")]),
+    message(2, "assistant", [call("a")]),
+    message(3, "tool", [result("a")]),
+    message(4, "user", [ended()]),
+    message(5, "assistant", [think("hm"), say("done")]),
+  ];
+  const rows = new RowMaker().make(held, false, OPTIONS);
+  expect(rows.map((row) => row.kind)).toEqual(["day", "user", "tool", "agent", "reasoning", "prose", "footer"]);
+  const thought = rows.find((row) => row.kind === "reasoning");
+  expect(thought?.kind === "reasoning" && thought.liveId).toBe(namesAfter(held.slice(0, 4)).next());
+});

@@ -1,15 +1,15 @@
 /**
- * From messages to the rows of a timeline. Pure; rows keep their keys under append, prepend and commit, and rows that
- * did not change keep their identity, so that only new ones render.
+ * Builds the rows of a timeline from messages. Pure. Rows keep their keys when messages are appended, prepended or
+ * committed, and unchanged rows keep their identity, so that only new rows render.
  */
 import { type Block, newTool, type ToolView, withResult } from "@/chat/preview";
-import { ThoughtNames } from "@/chat/thoughts";
+import { ReasoningIds } from "@/chat/reasoning_ids";
 import { isGroupable, isQuiet } from "@/chat/tools";
-import type { FilePart, Message, SourcePart } from "@/chat/types";
+import type { FilePart, Message, NoticePart, SourcePart } from "@/chat/types";
 
 export type GroupItem = { kind: "tool"; call: ToolView } | ({ kind: "reasoning" } & Thought);
 
-/** What is known of a thought: `id` once it is stored, `liveId` from its first word on. */
+/** A block of reasoning. `id` is its id once it is stored; `liveId` is its id from the first live part on. */
 export interface Thought {
   id: string;
   liveId: string;
@@ -42,17 +42,18 @@ export type Row =
   | { kind: "sources"; key: string; id: string; sources: SourcePart[] }
   | { kind: "files"; key: string; files: FilePart[] }
   | { kind: "notice"; key: string; text: string }
+  | { kind: "agent"; key: string; notice: NoticePart }
   | { kind: "unknown"; key: string; part: unknown }
   | { kind: "compaction"; key: string; id: string; result: Record<string, unknown>; running: boolean }
   | { kind: "interrupted"; key: string; at: string }
   | { kind: "footer"; key: string; figures: TurnFigures };
 
-/** A block with the message it came from and its place there. */
+/** A block, with its message and its index in the message. */
 interface Placed {
   block: Block;
   message: Message;
   index: number;
-  /** The name of a thought that it has before it is stored. */
+  /** The id of reasoning before it is stored. */
   liveId?: string;
 }
 
@@ -61,11 +62,24 @@ interface Turn {
   rest: Message[];
 }
 
-/** Messages of one turn each: a user message and all that follows until the next. */
+/** Return whether a message only tells the parent about its subagents. The server writes it, not the user. */
+export function isNotice(message: Message): boolean {
+  return message.role === "user" && message.content.length > 0 && message.content.every(isNoticePart);
+}
+
+function isNoticePart(part: Message["content"][number]): boolean {
+  return part.type === "agent-notice";
+}
+
+/**
+ * Split messages into turns: a user message and all messages up to the next one. A notice between two steps belongs to
+ * the running turn; another notice starts a turn.
+ */
 export function turnsOf(messages: readonly Message[]): Turn[] {
   const turns: Turn[] = [];
   for (const message of messages) {
-    if (message.role === "user") turns.push({ user: message, rest: [] });
+    const isBetweenSteps = isNotice(message) && turns.at(-1)?.rest.at(-1)?.role === "tool";
+    if (message.role === "user" && !isBetweenSteps) turns.push({ user: message, rest: [] });
     else if (turns.length === 0) turns.push({ user: null, rest: [message] });
     else turns.at(-1)?.rest.push(message);
   }
@@ -74,8 +88,8 @@ export function turnsOf(messages: readonly Message[]): Turn[] {
 
 const COMPACTION = "chat_summarized";
 
-/** The blocks of a turn in order, results joined to their calls. */
-function placedBlocks(messages: readonly Message[], names: ThoughtNames): Placed[] {
+/** Return the blocks of a turn in order, with results joined to their calls. */
+function placedBlocks(messages: readonly Message[], names: ReasoningIds): Placed[] {
   const placed: Placed[] = [];
   const calls = new Map<string, Placed>();
   for (const message of messages) {
@@ -88,7 +102,7 @@ function placedBlocks(messages: readonly Message[], names: ThoughtNames): Placed
       switch (part.type) {
         case "text":
           if (!part.text.trim()) return;
-          // Words of the server are not the model's.
+          // Texts that the server inserted are not shown as text of the model.
           if (message.role === "system") placed.push({ block: { kind: "notice", text: part.text }, message, index });
           else
             placed.push({ block: { kind: "text", text: part.text, refusal: part.refusal ?? false }, message, index });
@@ -143,7 +157,11 @@ function placedBlocks(messages: readonly Message[], names: ThoughtNames): Placed
         case "hook-notice":
           placed.push({ block: { kind: "notice", text: part.text }, message, index });
           return;
-        // Which instructions applied is shown with the chat's context, not in its midst.
+        case "agent-notice":
+          placed.push({ block: { kind: "agent", notice: part }, message, index });
+          names.call(`m${message.id}`);
+          return;
+        // Instruction files are shown in the panel, not in the timeline.
         case "workspace-context":
         case "hook-context":
         case "file-reference":
@@ -158,14 +176,14 @@ function placedBlocks(messages: readonly Message[], names: ThoughtNames): Placed
 
 export interface RowOptions {
   grouped: boolean;
-  /** Day separators need to know where a day begins. */
+  /** Returns the calendar day of a time, for day separators. */
   dayOf: (at: string) => string;
 }
 
-/** A group has the key of its first call: it stays the same while calls join at its end. */
+/** Add the rows of a run of calls. A group has the key of its first call, which does not change when calls are added. */
 function pushRun(rows: Row[], run: Placed[], active: boolean, options: RowOptions): void {
   let end = run.length;
-  // Thoughts after the last call are not part of what was done.
+  // Reasoning after the last call does not belong to the group.
   while (end > 0 && run[end - 1]?.block.kind === "reasoning") end -= 1;
   const done = run.slice(0, end);
   const calls = done.filter((one) => one.block.kind === "tool");
@@ -219,16 +237,19 @@ function pushOne(rows: Row[], one: Placed, active: boolean): void {
     case "notice":
       rows.push({ kind: "notice", key, text: block.text });
       return;
+    case "agent":
+      rows.push({ kind: "agent", key, notice: block.notice });
+      return;
     case "unknown":
       rows.push({ kind: "unknown", key, part: block.part });
   }
 }
 
-/** The rows of one turn without its user row. */
+/** Return the rows of one turn, without its user row. */
 function turnRows(turn: Turn, active: boolean, options: RowOptions): Row[] {
   const rows: Row[] = [];
   let run: Placed[] = [];
-  for (const one of placedBlocks(turn.rest, new ThoughtNames(turn.user))) {
+  for (const one of placedBlocks(turn.rest, new ReasoningIds(turn.user))) {
     const joins =
       (one.block.kind === "tool" && isGroupable(one.block.call) && !isQuiet(one.block.call)) ||
       (one.block.kind === "reasoning" && run.length > 0);
@@ -281,8 +302,8 @@ interface CachedTurn {
 }
 
 /**
- * Makes the rows of a chat again and again, and works only on what changed: a turn with the same messages keeps its
- * rows, the last one keeps those that are equal.
+ * Builds the rows of a chat repeatedly, and only for changes: a turn with the same messages keeps its rows, and the
+ * last turn keeps equal rows.
  */
 export class RowMaker {
   private readonly cache = new Map<number, CachedTurn>();
@@ -303,6 +324,13 @@ export class RowMaker {
         day = today;
       }
       if (turn.user) {
+        const { id, content } = turn.user;
+        content.forEach((part, index) => {
+          if (part.type === "agent-notice")
+            rows.push(this.same({ kind: "agent", key: `m${id}:${index}`, notice: part }));
+        });
+      }
+      if (turn.user && !isNotice(turn.user)) {
         const inContext = turn.user.id > compactedAt;
         rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, inContext }));
       }
@@ -333,14 +361,14 @@ export class RowMaker {
     return rows;
   }
 
-  /** The row as it was, if nothing about it changed. */
+  /** Return the previous row object if the row has not changed. */
   private same<T extends Row>(row: T): T {
     const known = this.index.get(row.key);
     return known && known.kind === row.kind && equal(known, row) ? (known as T) : row;
   }
 }
 
-/** Equal in depth; rows are small and made of plain values. */
+/** Compare two rows deeply. Rows are small and consist of plain values. */
 function equal(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (typeof a !== "object" || typeof b !== "object" || a === null || b === null) return false;
@@ -359,7 +387,7 @@ function lastCompaction(messages: readonly Message[]): number {
   return 0;
 }
 
-/** The calls of the last turn that are stored: what arrives for them belongs to their cards. */
+/** Return the ids of stored calls in the last turn. Live output for them is shown in their cards. */
 export function storedCalls(messages: readonly Message[]): Set<string> {
   const ids = new Set<string>();
   for (let at = messages.length - 1; at >= 0; at -= 1) {
@@ -370,8 +398,8 @@ export function storedCalls(messages: readonly Message[]): Set<string> {
   return ids;
 }
 
-/** Rows of the running step, under keys of their own. `stored` names its thoughts, and comes from `namesAfter`. */
-export function liveRows(blocks: readonly Block[], grouped: boolean, stored: ThoughtNames): Row[] {
+/** Return the rows of the running step, with their own keys. `stored` names its reasoning, and comes from `namesAfter`. */
+export function liveRows(blocks: readonly Block[], grouped: boolean, stored: ReasoningIds): Row[] {
   const names = stored.copy();
   const message = { id: 0, created_at: "" } as Message;
   const options: RowOptions = { grouped, dayOf: () => "" };
@@ -396,10 +424,10 @@ export function liveRows(blocks: readonly Block[], grouped: boolean, stored: Tho
   });
 }
 
-/** How the next thoughts of the last turn will be called. */
-export function namesAfter(messages: readonly Message[]): ThoughtNames {
+/** Return the ids for the next reasoning blocks of the last turn. */
+export function namesAfter(messages: readonly Message[]): ReasoningIds {
   const from = messages.findLastIndex((message) => message.role === "user");
-  const names = new ThoughtNames(messages[from] ?? null);
+  const names = new ReasoningIds(messages[from] ?? null);
   placedBlocks(messages.slice(from + 1), names);
   return names;
 }

@@ -1,15 +1,15 @@
-/** Filters of a search as pills: `status:error` is a choice and not a word, and is taken away as a whole. */
+/** Search filters as pills: `status:error` is a filter, not a word, and is removed as a whole. */
 
 export interface Pill {
   name: string;
-  /** As it is written, quotes included. */
+  /** The value as it is written, including quotes. */
   value: string;
 }
 
 export interface Choice {
   name: string;
   help: string;
-  /** What it may be; without any it is typed. */
+  /** The possible values; if there are none, the value is typed. */
   values?: string[];
 }
 
@@ -35,7 +35,7 @@ const NAMES = new Set(FILTERS.map((one) => one.name));
 const VALUE = String.raw`"(?:[^"\\]|\\.)*"|[^\s"]+`;
 const TERM = new RegExp(String.raw`(^|\s)(-?[a-z_]+):(${VALUE})(?=\s|$)`, "gi");
 
-/** Take the filters out of a text. `whole`: the last word is finished too, although no space follows it. */
+/** Extract the filters from a text. With `whole`, the last word counts as complete even if no space follows it. */
 export function takePills(text: string, whole = false): { pills: Pill[]; rest: string } {
   const pills: Pill[] = [];
   const rest = text.replace(TERM, (term, before: string, name: string, value: string, at: number) => {
@@ -49,24 +49,24 @@ export function takePills(text: string, whole = false): { pills: Pill[]; rest: s
 
 export const pillText = ({ name, value }: Pill) => `${name}:${value}`;
 
-/** The whole query in the server's words. */
+/** Return the query in the syntax of the API. */
 export function queryOf(pills: readonly Pill[], rest: string): string {
   return [...pills.map(pillText), rest.trim()].filter(Boolean).join(" ");
 }
 
-/** One filter of a name: the newer one counts, but for labels, of which all do. */
+/** Merge filters. Each name occurs once, with its newest value; only labels may occur several times. */
 export function withPills(pills: readonly Pill[], more: readonly Pill[]): Pill[] {
   const names = new Set(more.map((one) => one.name).filter((name) => name !== "label"));
   const kept = pills.filter((one) => !names.has(one.name));
   return [...kept, ...more.filter((one) => !kept.some((other) => pillText(other) === pillText(one)))];
 }
 
-/** Whether the words ask for archived chats as well: a search finds everything unless it is told not to. */
+/** Add `archived:any` to a query that has no such filter: a search includes archived chats by default. */
 export function everywhere(query: string): string {
   return /(^|\s)archived:/i.test(query) ? query : `${query} archived:any`;
 }
 
-/** What may go on from what is typed last: names of filters, then their values. */
+/** Return completions for the last word: names of filters, then their values. */
 export function completions(typed: string): { text: string; label: string; help: string }[] {
   const word = /(\S*)$/.exec(typed)?.[1] ?? "";
   const before = typed.slice(0, typed.length - word.length);

@@ -110,3 +110,15 @@ test("sections come in order, pinned by their own, each chat once", () => {
     ["shared", ["s"]],
   ]);
 });
+
+test("a root says that one of its subagents needs the user", () => {
+  const root = {
+    ...chat(),
+    children: [
+      { ...chat(), status: "running" },
+      { ...chat(), status: "requires_action" },
+    ],
+  };
+  expect(lineOf(root)).toBe("An agent needs you");
+  expect(markOf(root)).toBe("needs");
+});

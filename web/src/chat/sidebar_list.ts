@@ -1,7 +1,7 @@
 import type { ChatView } from "@/api/types.gen";
 import { mergeChat, mergeIntoList } from "@/chat/chat_list";
 
-/** What the list shows; kept in the address, so that it survives navigation and can be linked to. */
+/** The filter of the chat list. It is part of the URL, so that it survives navigation and can be linked to. */
 export interface Filter {
   archived: boolean;
   source: "all" | "mine" | "shared";
@@ -24,7 +24,7 @@ export function filterFrom(params: URLSearchParams): Filter {
   };
 }
 
-/** The members of the address that are the list's own; what other parts of the page keep there is not touched. */
+/** Set the URL parameters of the filter. Other parameters are not changed. */
 export function withFilter(params: URLSearchParams, filter: Filter): URLSearchParams {
   const next = new URLSearchParams(params);
   for (const name of ["archived", "source", "unread", "label", "group"]) next.delete(name);
@@ -36,20 +36,20 @@ export function withFilter(params: URLSearchParams, filter: Filter): URLSearchPa
   return next;
 }
 
-/** The part of an address that goes along to another page. */
+/** Return the URL parameters of the filter, to keep them on another page. */
 export function filterSearch(params: URLSearchParams): string {
   const kept = withFilter(new URLSearchParams(), filterFrom(params)).toString();
   return kept ? `?${kept}` : "";
 }
 
-/** How many choices narrow the list. */
+/** Return the number of active filters. */
 export function filterCount(filter: Filter): number {
   return Number(filter.archived) + Number(filter.source !== "all") + Number(filter.unread) + filter.labels.length;
 }
 
 const quoted = (value: string) => `"${value.replace(/["\\]/g, "\\$&")}"`;
 
-/** The same in the server's words. */
+/** Return the filter in the search syntax of the API. */
 export function filterQuery(filter: Filter): string {
   const sources = { all: "created_by_me,shared_with_me", mine: "created_by_me", shared: "shared_with_me" };
   return [
@@ -60,7 +60,7 @@ export function filterQuery(filter: Filter): string {
   ].join(" ");
 }
 
-/** Whether a root belongs into the list. */
+/** Return whether a root chat matches the filter. */
 export function matches(filter: Filter, chat: ChatView): boolean {
   if (chat.parent_chat_id !== null || chat.archived !== filter.archived) return false;
   const mine = chat.my_role === "owner";
@@ -73,7 +73,7 @@ export function matches(filter: Filter, chat: ChatView): boolean {
   });
 }
 
-/** The list after an event. `null` when the event says nothing about it. */
+/** Apply an event to the list. Return null if the event does not concern it. */
 export function withChat(chats: readonly ChatView[], chat: ChatView, filter: Filter): readonly ChatView[] | null {
   const at = chats.findIndex((one) => one.id === chat.id);
   if (chat.parent_chat_id !== null || at < 0) {
@@ -82,7 +82,7 @@ export function withChat(chats: readonly ChatView[], chat: ChatView, filter: Fil
     return next === chats ? null : next;
   }
   const merged = mergeChat(chats[at] ?? chat, chat);
-  // What somebody reads at this moment stays, although it is no longer unread.
+  // The open chat stays in the list, although it is no longer unread.
   return matches({ ...filter, unread: false }, merged) ? chats.with(at, merged) : chats.toSpliced(at, 1);
 }
 
@@ -99,8 +99,11 @@ export const MARK_NAMES: Record<Mark, string> = {
   archived: "Archived",
 };
 
+/** Return whether a subagent of the chat waits for the user. */
+const hasAskingAgent = (chat: ChatView) => (chat.children ?? []).some((child) => child.status === "requires_action");
+
 export function markOf(chat: ChatView): Mark {
-  if (chat.status === "requires_action" || chat.needs_user) return "needs";
+  if (chat.status === "requires_action" || chat.needs_user || hasAskingAgent(chat)) return "needs";
   if (chat.status === "interrupting") return "stopping";
   if (chat.status === "running") return chat.queued_for_capacity ? "slot" : "working";
   if (chat.archived) return "archived";
@@ -117,12 +120,13 @@ const NEEDS: Record<string, string> = {
   approval: "Asks for permission",
 };
 
-/** The second line of a row: what matters most now. */
+/** Return the second line of a row: the most important information about the chat. */
 export function lineOf(chat: ChatView): string {
   if (chat.status === "error" && chat.last_error) return chat.last_error.message ?? "Failed";
   if (chat.needs_user) return NEEDS[chat.needs_user] ?? "Needs you";
   if (chat.status === "requires_action") return "Needs you";
   if (chat.status === "interrupting") return "Stopping";
+  if (hasAskingAgent(chat)) return "An agent needs you";
   const agents = (chat.children ?? []).filter(isBusy).length;
   if (agents > 0) return `${agents} ${agents === 1 ? "agent" : "agents"} working`;
   if (chat.status === "running") return chat.queued_for_capacity ? "Waiting for a free slot" : "Working";
@@ -135,12 +139,12 @@ export interface Section {
   chats: ChatView[];
 }
 
-// Moments of the server and ids: their characters sort as they are.
+// Timestamps and ids sort correctly as strings.
 const descending = (a: string, b: string) => (a === b ? 0 : a < b ? 1 : -1);
 const byActivity = (a: ChatView, b: ChatView) =>
   descending(a.last_activity_at, b.last_activity_at) || descending(a.id, b.id);
 
-/** The rows by section; empty sections are left out. `now` decides what today is. */
+/** Return the rows by section, without empty sections. `now` determines the current day. */
 export function sectionsOf(chats: readonly ChatView[], filter: Filter, now: Date): Section[] {
   const found = new Map<string, Section>();
   const add = (id: string, title: string, chat: ChatView) => {
@@ -170,7 +174,7 @@ function statusSection(chat: ChatView): [string, string] {
   return chat.has_unread ? ["unread", "Unread"] : ["rest", "Rest"];
 }
 
-/** By days of the reader's own calendar. */
+/** Return the date section of a time, by days in the user's time zone. */
 export function dateSection(at: Date, now: Date): [string, string] {
   const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate());
   const day = (back: number) => new Date(midnight.getFullYear(), midnight.getMonth(), midnight.getDate() - back);
@@ -181,6 +185,6 @@ export function dateSection(at: Date, now: Date): [string, string] {
   return ["older", "Older"];
 }
 
-/** How many roots wait to be read: the number in the title of the page. */
+/** Return the number of unread root chats, for the page title. */
 export const unreadCount = (chats: readonly ChatView[]) =>
   chats.filter((chat) => chat.has_unread && !chat.archived).length;

@@ -6,6 +6,7 @@ import {
   diffCounts,
   duration,
   groupTook,
+  isGroupable,
   labelOf,
   stateOf,
   summaryOf,
@@ -97,4 +98,17 @@ test("times and counts", () => {
     ]),
   ).toBe(9000);
   expect(commandOf(call("execute", { args: { command: `echo ${"x".repeat(200)}` } })).length).toBe(80);
+});
+
+test("calls about agents are never grouped, and a wait that timed out is not failed", () => {
+  for (const name of ["spawn_agent", "wait_agent", "list_agents", "read_agent_report", "advisor"]) {
+    expect(isGroupable(call(name))).toBe(false);
+  }
+  const one = { chat_id: "a", title: "callers", status: "waiting" };
+  expect(labelOf(call("wait_agent", { args: { chat_ids: ["a", "b"] } }), "running")).toBe("Waiting for 2 agents");
+  expect(labelOf(done("wait_agent", one), "done")).toBe("Waited for callers");
+  const late = done("wait_agent", { agents: [one, { ...one, timed_out: true }] });
+  expect(stateOf(late, false)).toBe("done");
+  expect(labelOf(late, "done")).toBe("Waited for 2 agents, 1 still working");
+  expect(labelOf(done("interrupt_agent", { ...one, interrupted: false }), "done")).toBe("callers was at rest already");
 });

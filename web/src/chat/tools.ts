@@ -1,4 +1,4 @@
-/** What cards say about tool calls: labels, states, and the one line that stands for many. */
+/** Texts of tool cards: labels, states, and the summary line of a group. */
 import type { ToolView } from "@/chat/preview";
 
 export type ToolState =
@@ -13,7 +13,7 @@ export type ToolState =
   | "needs_you"
   | "lost";
 
-/** Names of tools.md: each has a module in features/tools. */
+/** The built-in tools; each has an entry in features/tools/registry.ts. */
 export const TOOL_NAMES = [
   "execute",
   "process_output",
@@ -35,6 +35,7 @@ export const TOOL_NAMES = [
   "message_agent",
   "interrupt_agent",
   "list_agents",
+  "read_agent_report",
   "list_subagent_models",
   "advisor",
   "find_tools",
@@ -50,6 +51,9 @@ const ALONE = new Set([
   "wait_agent",
   "message_agent",
   "interrupt_agent",
+  "list_agents",
+  "read_agent_report",
+  "list_subagent_models",
   "advisor",
   "create_workspace",
   "start_workspace",
@@ -76,12 +80,12 @@ export function list(value: unknown): Fields[] {
   return Array.isArray(value) ? value.map(fields) : [];
 }
 
-/** Whether a call may disappear into a group: plans, questions, agents and failures of workspaces must be seen. */
+/** Return whether a call may be part of a group. Plans, questions, agents and workspace errors are always visible. */
 export function isGroupable(call: ToolView): boolean {
   return !ALONE.has(call.name);
 }
 
-/** Nothing to show yet: a command without words. */
+/** Return whether a call has nothing to show yet, such as a command without text. */
 export function isQuiet(call: ToolView): boolean {
   return call.name === "execute" && !call.argsDone && !text(fields(call.args).command);
 }
@@ -98,13 +102,13 @@ const REASONS: Record<string, string> = {
   invalid_state: "Stopped",
 };
 
-/** Why a call was closed without running to its end, in words. */
+/** Return why a call was closed before it finished. */
 export function closedBecause(call: ToolView): string | null {
   const code = text(fields(call.result).reason);
   return call.isError && Object.hasOwn(REASONS, code) ? (REASONS[code] ?? null) : null;
 }
 
-/** The state of a call; `active` says whether its turn still runs. */
+/** Return the state of a call. `active`: its turn is still running. */
 export function stateOf(call: ToolView, active: boolean): ToolState {
   const result = fields(call.result);
   if (!call.hasResult) {
@@ -119,7 +123,13 @@ export function stateOf(call: ToolView, active: boolean): ToolState {
   return "done";
 }
 
-/** Why it failed, in a line. */
+/** Return the subagents of a result of `wait_agent`, which tells about one or several. */
+export function waitedFor(result: Fields): Fields[] {
+  if (Array.isArray(result.agents)) return list(result.agents);
+  return text(result.chat_id) ? [result] : [];
+}
+
+/** Return the error of a call in one line. */
 export function failureOf(call: ToolView): string {
   const result = fields(call.result);
   const said = text(result.message) || text(result.error) || text(call.result);
@@ -130,7 +140,7 @@ export function baseName(path: string): string {
   return path.replace(/\/+$/, "").split("/").pop() || path;
 }
 
-/** The command in a few words: the programs it runs, or its first line. */
+/** Return a short form of the command: the programs that it runs, or its first line. */
 export function commandOf(call: ToolView): string {
   const command = text(fields(call.args).command) || text(fields(call.result).command);
   const first = command.split("\n", 1)[0]?.trim() ?? "";
@@ -144,7 +154,7 @@ interface Counts {
   removed: number;
 }
 
-/** Lines added and removed by a unified diff. */
+/** Count the lines that a unified diff adds and removes. */
 export function diffCounts(diff: string): Counts {
   let added = 0;
   let removed = 0;
@@ -178,7 +188,7 @@ const some = (count: number, one: string, many = `${one}s`) => `${count} ${count
 
 const NOT_OVER: ReadonlySet<ToolState> = new Set(["preparing", "running", "streaming", "needs_you", "lost"]);
 
-/** What stands in the header of a card. */
+/** Return the header text of a card. */
 export function labelOf(call: ToolView, state: ToolState): string {
   const args = fields(call.args);
   const result = fields(call.result);
@@ -240,10 +250,23 @@ export function labelOf(call: ToolView, state: ToolState): string {
     case "read_skill_file":
       return `${over ? "Read" : "Reading"} ${text(args.path)} of skill ${text(args.name)}`;
     case "spawn_agent":
-    case "wait_agent":
-    case "message_agent":
-    case "interrupt_agent":
       return `Agent: ${text(result.title) || text(args.title) || text(args.prompt).split("\n", 1)[0]?.slice(0, 60) || "subagent"}`;
+    case "wait_agent": {
+      const asked = (Array.isArray(args.chat_ids) ? args.chat_ids.length : 0) + (text(args.chat_id) ? 1 : 0);
+      const told = call.isError ? [] : waitedFor(result);
+      const who = told.length === 1 ? text(told[0]?.title) || "an agent" : some(told.length || asked || 1, "agent");
+      if (!over) return `Waiting for ${who}`;
+      const working = told.filter((one) => one.timed_out === true).length;
+      return `${failed ? "Did not wait" : "Waited"} for ${who}${working > 0 ? `, ${working} still working` : ""}`;
+    }
+    case "message_agent":
+      return `${failed ? "Could not message" : over ? "Messaged" : "Messaging"} ${text(result.title) || "an agent"}`;
+    case "interrupt_agent":
+      if (over && !failed && result.interrupted === false)
+        return `${text(result.title) || "The agent"} was at rest already`;
+      return `${failed ? "Could not stop" : over ? "Stopped" : "Stopping"} ${text(result.title) || "an agent"}`;
+    case "read_agent_report":
+      return `${failed ? "Could not read" : over ? "Read" : "Reading"} the report of ${text(result.title) || "an agent"}`;
     case "list_agents":
       return over && !failed ? some(list(result.agents).length, "agent") : "Listing agents";
     case "list_subagent_models":

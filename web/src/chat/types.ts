@@ -15,6 +15,7 @@ export type CallPart = Extract<Part, { type: "tool-call" }>;
 export type ResultPart = Extract<Part, { type: "tool-result" }>;
 export type SourcePart = Extract<Part, { type: "source" }>;
 export type FilePart = Extract<Part, { type: "file" }>;
+export type NoticePart = Extract<Part, { type: "agent-notice" }>;
 export type ReferencePart = Extract<Part, { type: "file-reference" }>;
 
 export type Queued = QueuedMessageView;
@@ -24,7 +25,7 @@ export type Action = ActionRequired;
 export type StreamEvent = WireEvent;
 export type Status = "waiting" | "running" | "interrupting" | "requires_action" | "error";
 
-/** A turn is going on: something may still come without anybody sending anything. */
+/** Return whether a turn is in progress. */
 export function isActive(status: Status): boolean {
   return status === "running" || status === "interrupting" || status === "requires_action";
 }

@@ -1,4 +1,4 @@
-/** What a workspace tells the agent, in words. */
+/** Texts about the context items of a workspace. */
 import type { ContextItemView } from "@/api/types.gen";
 
 const STATES: Record<string, string> = {
@@ -10,7 +10,7 @@ const STATES: Record<string, string> = {
   pending: "It does not run yet.",
 };
 
-/** What it is called: skills and servers by name, instructions by the end of their path. */
+/** Return the title of an item: the name of a skill or server, or the end of the path of instructions. */
 export function titleOf(item: ContextItemView): string {
   const folders = item.source.split("/");
   if (item.kind === "skill") return item.name ?? folders.at(-2) ?? item.source;
@@ -22,7 +22,7 @@ export function titleOf(item: ContextItemView): string {
   return folders.at(-1) || item.source;
 }
 
-/** What is wrong with it; null when nothing is. */
+/** Return the problem with an item; null if there is none. */
 export function problemOf(item: ContextItemView): string | null {
   if (item.error) return item.error;
   return item.status === "ok" ? null : (STATES[item.status] ?? item.status);

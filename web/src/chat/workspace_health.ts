@@ -1,4 +1,4 @@
-/** How a workspace is, in words: what the server calls running may not answer. */
+/** Texts about the state of a workspace. A workspace with the status `running` may still not respond. */
 
 export interface Health {
   status: string;
@@ -6,12 +6,12 @@ export interface Health {
   error?: string | null;
 }
 
-/** Its state in one word. */
+/** Return the state in one word. */
 export function stateOf({ status, agent_state }: Health): string {
   return status === "running" && agent_state === "unreachable" ? "unreachable" : status;
 }
 
-/** Why it cannot be used, as a sentence; null while it can, or is about to. */
+/** Return a sentence about why the workspace cannot be used; null if it can be used or is starting. */
 export function reasonOf(health: Health): string | null {
   const state = stateOf(health);
   if (state === "unreachable") return health.error || "Its agent does not answer.";

@@ -1,14 +1,14 @@
-/** Output of commands: colours become spans, carriage returns overwrite, everything else that steers is dropped. */
+/** Terminal output: colors become spans, carriage returns overwrite lines, other control sequences are removed. */
 export interface Span {
   text: string;
   color: number | null;
   bold: boolean;
 }
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+// biome-ignore lint/suspicious/noControlCharactersInRegex: matches control characters
 const SEQUENCE = /\u001b\[([0-9;]*)([A-Za-z])|\u001b\][^\u0007]*(?:\u0007|\u001b\\)|\u001b./g;
 
-/** A line that was written over shows what was written last. */
+/** Apply carriage returns: only the last text of a line is kept. */
 export function overwrite(output: string): string {
   if (!output.includes("\r")) return output;
   return output

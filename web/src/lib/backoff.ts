@@ -1,15 +1,15 @@
-/** How long to wait before another connection: every official client keeps the same (streaming.md, "Close codes"). */
+/** Delays between connection attempts, and the meaning of close codes (docs/api/streams.md). All clients use the same. */
 const FIRST_MS = 1_000;
 const MOST_MS = 10_000;
 const JITTER = 0.3;
 
-/** Milliseconds before the attempt with this number, counted from 0. `random` is in [0, 1). */
+/** Return the delay in milliseconds before an attempt, counted from 0. `random` is in [0, 1). */
 export function backoff(attempt: number, random: number): number {
   const plain = Math.min(FIRST_MS * 2 ** Math.min(attempt, 16), MOST_MS);
   return Math.min(plain * (1 - JITTER + 2 * JITTER * random), MOST_MS);
 }
 
-/** What the end of a connection means for a client. */
+/** What a client does after a connection has ended. */
 export type Ending = "reconnect" | "stop" | "signed_out" | "forbidden" | "gone" | "refused";
 
 export function ending(code: number): Ending {
@@ -31,11 +31,11 @@ export function ending(code: number): Ending {
   }
 }
 
-/** The same for a refused request that would have become a stream. */
+/** Return what a client does after a stream request was refused with this status. */
 export function endingOfStatus(status: number): Ending {
   if (status === 401) return "signed_out";
   if (status === 403) return "forbidden";
   if (status === 404) return "gone";
-  // 409: what it would show is not there, and waiting does not bring it.
+  // 409: the data of the stream does not exist, and retrying does not help.
   return status === 400 || status === 409 ? "refused" : "reconnect";
 }

@@ -1,4 +1,4 @@
-/** Unified diffs read into files and lines: what git says of a working tree, and what tools say of their edits. */
+/** A parser for unified diffs: the output of `git diff`, and the diffs in tool results. */
 
 export interface DiffLine {
   kind: "head" | "added" | "removed" | "same" | "note";
@@ -8,10 +8,10 @@ export interface DiffLine {
 }
 
 export interface DiffFile {
-  /** Unique among what is shown together. */
+  /** Unique among the files that are shown together. */
   key: string;
   path: string;
-  /** What is to be said besides lines: new, deleted, renamed, mode, binary. */
+  /** Properties of the change: new, deleted, renamed, mode, binary. */
   remarks: string[];
   lines: DiffLine[];
   added: number;
@@ -25,7 +25,7 @@ interface Head {
   oldMode: string | null;
 }
 
-/** The files of what `git diff` prints. `root` makes their keys differ from those of other repositories. */
+/** Parse the output of `git diff`. `root` makes the keys unique among several repositories. */
 export function gitFiles(diff: string, root = ""): DiffFile[] {
   const files: DiffFile[] = [];
   let head: Head | null = null;
@@ -52,7 +52,7 @@ export function gitFiles(diff: string, root = ""): DiffFile[] {
   return files;
 }
 
-/** A file of edits that a tool has made; every diff is a piece of its own. */
+/** Return one file from the diffs of several edits; each diff is a separate hunk. */
 export function editedFile(path: string, diffs: readonly string[]): DiffFile {
   const file: DiffFile = { key: path, path, remarks: [], lines: [], added: 0, removed: 0 };
   counted(
@@ -85,13 +85,13 @@ function readHead(head: Head, line: string): void {
   else if (line.startsWith("Binary files ") || line === "GIT binary patch") say("Binary file");
 }
 
-/** `a/x y b/x y`: without a rename both names are the same, which tells where the first one ends. */
+/** Split `a/x y b/x y`: without a rename both names are equal, so the middle is known. */
 function namedTwice(names: string): string {
   if (names.startsWith('"')) return unquoted(/^"(?:[^"\\]|\\.)*"/.exec(names)?.[0] ?? names).slice(2);
   return names.slice(2, (names.length - 1) / 2);
 }
 
-/** The name behind `--- ` or `+++ `; null for the absent side. Git ends names that have spaces with a tab. */
+/** Return the name after `--- ` or `+++ `; null for a missing side. Git adds a tab after names with spaces. */
 function nameOf(text: string): string | null {
   const name = unquoted(text.replace(/\t$/, ""));
   return name === "/dev/null" ? null : name.slice(2);
@@ -99,7 +99,7 @@ function nameOf(text: string): string | null {
 
 const ESCAPES: Record<string, number> = { a: 7, b: 8, t: 9, n: 10, v: 11, f: 12, r: 13 };
 
-/** Names with anything but plain characters are in quotes, with bytes in octal. */
+/** Decode a quoted name, in which special bytes are octal escapes. */
 function unquoted(name: string): string {
   if (!name.startsWith('"')) return name;
   const bytes: number[] = [];
@@ -112,7 +112,7 @@ function unquoted(name: string): string {
   return new TextDecoder().decode(new Uint8Array(bytes));
 }
 
-/** The lines of a diff of one file, behind the two that name it. */
+/** Return the lines of a diff of one file, without the two name lines. */
 function withoutNames(diff: string): string[] {
   const lines = diff.replace(/\n$/, "").split("\n");
   const first = lines.findIndex((line) => line.startsWith("@@"));
@@ -139,7 +139,7 @@ function hunkLines(body: readonly string[]): DiffLine[] {
 
 const squeezed = (text: string) => text.replace(/\s+/g, "");
 
-/** The same file as if space did not count: lines that differ in nothing else are the same. */
+/** Return the file with changes of whitespace ignored. */
 export function ignoringSpace(file: DiffFile): DiffFile {
   const lines: DiffLine[] = [];
   let removed: DiffLine[] = [];
@@ -185,7 +185,7 @@ function paired(removed: DiffLine[], added: DiffLine[]): DiffLine[] {
   return [...lines, ...removed.slice(left), ...added.slice(right)];
 }
 
-/** The pieces in which something is different. */
+/** Return the hunks that contain changes. */
 function changedHunks(lines: readonly DiffLine[]): DiffLine[] {
   const hunks: DiffLine[][] = [];
   for (const line of lines) {

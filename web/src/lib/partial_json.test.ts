@@ -11,7 +11,7 @@ const DOCUMENTS = [
   "12",
 ];
 
-/** Whether `part` can be a beginning of `whole`: strings are prefixes, members are a subset. */
+/** Return whether `part` can be a partial value of `whole`: strings are prefixes, members are a subset. */
 function isBeginning(part: unknown, whole: unknown): boolean {
   if (typeof part === "string") return typeof whole === "string" && whole.startsWith(part);
   if (Array.isArray(part)) {

@@ -1,15 +1,15 @@
 /**
- * JSON that is still arriving. `push` takes the next piece; `value` is what is known so far: complete members, and the
- * last string as far as it came. Numbers and words count once they are complete.
+ * An incremental JSON parser. `push` adds text; `value` is the value so far: complete members, and the beginning of the
+ * last string. Numbers and literals are included when they are complete.
  *
- * Every character is looked at once, so a file of a megabyte that arrives in a thousand pieces costs a megabyte.
+ * Each character is read once, so the cost is linear in the length of the text.
  */
 
 type Json = string | number | boolean | null | Json[] | { [key: string]: Json };
 
 interface Container {
   value: Json[] | { [key: string]: Json };
-  /** The key that waits for its value; arrays have none. */
+  /** The key whose value follows; null in arrays. */
   key: string | null;
 }
 
@@ -25,12 +25,12 @@ export class PartialJson {
   private code = "";
   private isKey = false;
 
-  /** What is known so far; undefined before the first value begins. */
+  /** The value so far; undefined before the first value begins. */
   get value(): Json | undefined {
     return this.root;
   }
 
-  /** The text is no JSON: what came before stays, what follows is ignored. */
+  /** Whether the text is not JSON. The value so far is kept, and further text is ignored. */
   get isBroken(): boolean {
     return this.mode === "broken";
   }
@@ -58,7 +58,7 @@ export class PartialJson {
     if (this.mode === "string" && !this.isKey) this.show();
   }
 
-  /** No more comes: a number at the very end is complete. */
+  /** End the text: a number at its end is complete. */
   end(): void {
     if (this.mode === "word") this.endWord();
   }
@@ -145,7 +145,7 @@ export class PartialJson {
     this.endValue();
   }
 
-  /** A value is complete: arrays go on behind it, objects wait for the next key. */
+  /** End a value: in an array the next value follows, in an object the next key. */
   private endValue(): void {
     const top = this.stack.at(-1);
     if (!top) this.mode = "done";
@@ -157,7 +157,7 @@ export class PartialJson {
 
   private shown = false;
 
-  /** The string that is growing, in its place. */
+  /** Store the growing string in its parent. */
   private show(): void {
     const top = this.stack.at(-1);
     if (top && Array.isArray(top.value) && this.shown) top.value[top.value.length - 1] = this.text;
@@ -170,14 +170,14 @@ export class PartialJson {
     if (!top) this.root = value;
     else if (Array.isArray(top.value)) top.value.push(value);
     else if (top.key !== null) {
-      // Assigned as an own member even under a name such as __proto__.
+      // Defined as an own property, even for names such as `__proto__`.
       Object.defineProperty(top.value, top.key, { value, writable: true, enumerable: true, configurable: true });
     } else this.mode = "broken";
     this.shown = false;
   }
 }
 
-/** A whole text at once; undefined when nothing of it can be read. */
+/** Parse a whole text; undefined if nothing of it can be parsed. */
 export function readPartial(text: string): unknown {
   const parser = new PartialJson();
   parser.push(text);

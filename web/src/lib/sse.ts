@@ -1,4 +1,4 @@
-/** Server-sent events out of a byte stream's text, in whatever pieces it comes. */
+/** An incremental parser for server-sent events. */
 export interface ServerEvent {
   event: string;
   data: string;
@@ -7,7 +7,7 @@ export interface ServerEvent {
 export class SseReader {
   private rest = "";
 
-  /** The events that are complete with this piece. Comments are heartbeats and give none. */
+  /** Return the events that this piece completes. Comments are ignored. */
   push(piece: string): ServerEvent[] {
     this.rest += piece;
     const blocks = this.rest.split(/\r?\n\r?\n/);

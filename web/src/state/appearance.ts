@@ -4,7 +4,7 @@ import { getPreferences, patchPreferences } from "@/api/account";
 import type { PreferencesView } from "@/api/types.gen";
 import { keys, queryClient } from "@/state/queries";
 
-/** How the page looks and sounds. It follows the user by `display` of their settings; a copy is kept for the next start. */
+/** The appearance of the page. It is stored in the user's preference `display`, with a copy in this browser. */
 export interface Appearance {
   theme: "system" | "light" | "dark";
   density: "comfortable" | "compact";
@@ -34,10 +34,10 @@ export const DEFAULTS: Appearance = {
 };
 
 const KEY = "rookery.appearance";
-// Read by theme.js before the first paint.
+// theme.js reads it before the first paint.
 const THEME_KEY = "rookery.theme";
 
-/** Only what is known and of the right kind: other versions of the page may have written it. */
+/** Parse stored settings. Unknown and invalid values are ignored: other versions of the page may have written them. */
 export function readAppearance(given: unknown): Appearance {
   const found: Record<string, unknown> = { ...DEFAULTS };
   if (typeof given === "object" && given !== null) {
@@ -61,13 +61,13 @@ export const useAppearance = <T>(select: (state: Appearance) => T): T => useStor
 
 let newest = 0;
 
-/** Change members of `display`, on the page at once and on the server. A refusal puts the former ones back. */
+/** Change `display` settings on the page and on the server. If the server refuses, the earlier values are restored. */
 export async function saveDisplay(change: Record<string, unknown>): Promise<void> {
   newest += 1;
   const mine = newest;
   const shown = appearance.getState();
   appearance.setState(readAppearance({ ...shown, ...change }), true);
-  // What is being loaded was asked for before, and would undo it.
+  // A pending load would overwrite the change with older values.
   await queryClient.cancelQueries({ queryKey: keys.preferences });
   const before = queryClient.getQueryData<PreferencesView>(keys.preferences);
   if (before) {
@@ -82,14 +82,14 @@ export async function saveDisplay(change: Record<string, unknown>): Promise<void
   } catch (error) {
     const isNewest = mine === newest;
     if (isNewest) appearance.setState(shown, true);
-    // What was chosen since must not be undone with it.
+    // Only this change is reverted, not later ones.
     if (isNewest && before) queryClient.setQueryData(keys.preferences, before);
     else loadAppearance().catch(() => {});
     throw error;
   }
 }
 
-/** Take over what the user chose elsewhere. */
+/** Load the appearance from the user's preferences. */
 export async function loadAppearance(): Promise<void> {
   const { display } = await queryClient.fetchQuery({ queryKey: keys.preferences, queryFn: getPreferences });
   appearance.setState(readAppearance(display), true);
@@ -108,18 +108,18 @@ function apply(state: Appearance): void {
     localStorage.setItem(KEY, JSON.stringify(state));
     localStorage.setItem(THEME_KEY, state.theme);
   } catch {
-    // Without storage the choice comes back from the server.
+    // Without storage, the settings are loaded from the server at the next start.
   }
 }
 
-/** What turns or pulses without end is not stopped by styles. */
+/** Stop endless animations, which styles cannot stop. */
 function stopEndless(): void {
   for (const motion of document.getAnimations?.() ?? []) {
     if (motion.effect?.getTiming().iterations === Number.POSITIVE_INFINITY) motion.cancel();
   }
 }
 
-/** Keep the page as it was chosen; once, at the start. */
+/** Apply the appearance to the page whenever it changes. Called once, at the start. */
 export function followAppearance(): void {
   apply(appearance.getState());
   appearance.subscribe(apply);

@@ -12,12 +12,12 @@ const REFETCH_MS = 500;
 
 type Pages = InfiniteData<ChatListPage, string | undefined>;
 
-// What events have told since this page was opened. An answer that was asked for before an event is older than it.
+// The newest chats from events. A response may be older than an event that arrived after its request.
 const told = new Map<string, ChatView>();
 const gone = new Set<string>();
 let refetch: ReturnType<typeof setTimeout> | undefined;
 
-/** The chats that a filter lets through, page by page, kept current by the watch stream. */
+/** Return the chats that match the filter, page by page, updated by the watch stream. */
 export function useChatList(filter: Filter) {
   const query = useInfiniteQuery({
     queryKey: ["chats", filter],
@@ -34,7 +34,7 @@ export function useChatList(filter: Filter) {
   return { ...query, chats };
 }
 
-/** The pinned chats of every list that is loaded, in their order. */
+/** Return the pinned chats of all loaded lists, in order. */
 export function pinnedChats(): ChatView[] {
   const found = new Map<string, ChatView>();
   for (const [, data] of queryClient.getQueriesData<Pages>({ queryKey: ["chats"] })) {
@@ -53,7 +53,7 @@ function current(page: ChatListPage): ChatListPage {
   return { ...page, items };
 }
 
-/** Change every list that is loaded. `change` gives null for those it says nothing about. */
+/** Change all loaded lists. `change` returns null for lists that it does not concern. */
 export function changeLists(change: (chats: readonly ChatView[], filter: Filter) => readonly ChatView[] | null): void {
   for (const cached of queryClient.getQueryCache().findAll({ queryKey: ["chats"] })) {
     const filter = cached.queryKey[1] as Filter;
@@ -64,13 +64,13 @@ export function changeLists(change: (chats: readonly ChatView[], filter: Filter)
         filter,
       );
       if (!next) return data;
-      // Sections sort by themselves: all rows may stand on the first page.
+      // The sections are sorted later, so all rows can be put on the first page.
       return { ...data, pages: data.pages.map((page, index) => ({ ...page, items: index === 0 ? [...next] : [] })) };
     });
   }
 }
 
-/** Show a change at once; what it returns puts the exact former state back. */
+/** Show a change immediately. Return a function that restores the earlier state. */
 export function changeAtOnce(id: string, change: Partial<ChatView>): () => void {
   const before = queryClient.getQueriesData<Pages>({ queryKey: ["chats"] });
   changeLists((chats, filter) => {
@@ -87,7 +87,7 @@ export function reloadLists(): void {
   refetch = setTimeout(() => queryClient.invalidateQueries({ queryKey: ["chats"] }), REFETCH_MS);
 }
 
-/** Keep the lists current; once, while somebody is signed in. Returns what ends it. */
+/** Keep the lists up to date while a user is signed in. Return a function that stops it. */
 export function followChats(): () => void {
   return subscribeWatch({
     onReload: () => void queryClient.invalidateQueries({ queryKey: ["chats"] }),
@@ -97,7 +97,7 @@ export function followChats(): () => void {
       gone.delete(chat.id);
       changeLists((chats, filter) => withChat(chats, chat, filter));
       queryClient.setQueryData<ChatView>(keys.chat(chat.id), (old) => old && mergeChat(old, chat));
-      // A page that is on its way may lack what this event brought.
+      // A pending page may be older than this event.
       if (queryClient.isFetching({ queryKey: ["chats"] }) > 0) reloadLists();
     },
     onGone: (id) => {

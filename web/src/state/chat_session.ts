@@ -1,6 +1,6 @@
 /**
- * One open chat: its store, its stream and what may be done to it. Components read the store and call the methods;
- * nothing else writes.
+ * One open chat: its store, its stream and its operations. Components read the store and call the methods; only this
+ * class writes to the store.
  */
 import { createStore, type StoreApi } from "zustand/vanilla";
 import * as api from "@/api/chats";
@@ -27,7 +27,7 @@ const READ_MS = 1_000;
 const GHOST_MS = 250;
 const IDLE_CLOSE_MS = 5 * 60_000;
 export const PAGE = 50;
-// On the way to a place far back: as much as the server gives at once.
+// The page size while loading back to an old message: the maximum of the server.
 const LARGE_PAGE = 200;
 const MOST_PAGES = 200;
 
@@ -38,7 +38,7 @@ export interface ChatSessionState {
   older: "idle" | "loading" | "error";
 }
 
-/** What became of a send, for the composer. */
+/** The outcome of a send, for the composer. */
 export type SendOutcome = "sent" | "queue_full" | "failed";
 
 export class ChatSession {
@@ -55,7 +55,7 @@ export class ChatSession {
   private users = 0;
   private loading: Promise<void> | null = null;
   private sending: Promise<unknown> = Promise.resolve();
-  /** Told of recorded model calls, for the debug panel. */
+  /** Called for recorded model calls, for the debug panel. */
   onDebug: ((runId: string | null) => void) | null = null;
 
   constructor(id: string, host: Host = browserHost) {
@@ -81,13 +81,13 @@ export class ChatSession {
     );
   }
 
-  /** Follow the chat while something shows it. Returns what ends that. */
+  /** Follow the chat while a component shows it. Return a function that ends this. */
   open(): () => void {
     this.users += 1;
     this.connection.connect();
     return () => {
       this.users -= 1;
-      // A moment later: the same chat is often shown again at once, by another component.
+      // Delayed, because another component often opens the same chat right away.
       this.host.setTimer(() => this.users === 0 && this.connection.close(), 1_000);
     };
   }
@@ -96,7 +96,7 @@ export class ChatSession {
     if (this.users > 0) this.connection.connect();
   }
 
-  /** The tab was hidden or shown. A hidden tab with an idle chat needs no connection. */
+  /** Note that the tab was hidden or shown. A hidden tab with an idle chat needs no connection. */
   visible(isVisible: boolean): void {
     this.host.clearTimer(this.hiddenTimer);
     if (isVisible) {
@@ -112,10 +112,10 @@ export class ChatSession {
     this.connection.close();
   }
 
-  /** The newest row was on screen in a visible tab. */
+  /** Mark the chat as read up to a message. */
   markRead(messageId: number): void {
     const now = this.host.now();
-    // An administrator who looks in has no place in this chat to remember.
+    // An administrator who reads another user's chat has no read cursor.
     if (hasReason(this.id)) return;
     if (messageId <= this.readId || now - this.lastRead < READ_MS) return;
     this.readId = messageId;
@@ -164,12 +164,12 @@ export class ChatSession {
     const now = this.host.now();
     if (now - this.lastResync < RESYNC_MS) return;
     this.lastResync = now;
-    // Not by a `resync` frame: its answer brings stored rows, not the parts of the running step.
+    // Reconnects, because a `resync` frame returns stored messages, but not the parts of the running step.
     this.connection.close();
     this.connection.connect();
   }
 
-  /** The page before the oldest row that is held. Who asks while one is under way waits for that. */
+  /** Load the page before the oldest loaded message. A concurrent call waits for the same page. */
   loadOlder(limit = PAGE): Promise<void> {
     this.loading ??= this.loadPage(limit).finally(() => {
       this.loading = null;
@@ -184,7 +184,7 @@ export class ChatSession {
     this.store.setState({ older: "loading" });
     try {
       const page = await api.listMessages(this.id, { before_id: first, limit });
-      // Replaced meanwhile: this page belongs to a history that is gone.
+      // The history was reset meanwhile, so this page is outdated.
       if (this.held.data.order[0] === first) {
         this.held = { ...this.held, data: withMessages(this.held.data, page.items, page.has_more) };
       }
@@ -195,7 +195,7 @@ export class ChatSession {
     }
   }
 
-  /** Load back until this message is held. False when it is not there, or cannot be loaded. */
+  /** Load older pages until this message is loaded. Return false if it does not exist or cannot be loaded. */
   async loadUntil(messageId: number): Promise<boolean> {
     for (let pages = 0; pages < MOST_PAGES; pages += 1) {
       const { data, older } = this.store.getState();
@@ -206,7 +206,7 @@ export class ChatSession {
     return false;
   }
 
-  // Operations. Each is shown at once and taken back when it fails.
+  // Operations. Each is shown immediately and reverted if it fails.
 
   private begin(op: PendingOp): void {
     this.store.setState((state) => ({ pending: [...state.pending, op] }));
@@ -237,12 +237,12 @@ export class ChatSession {
     }
   }
 
-  /** Send a message. Sends of one chat go out one after the other. */
+  /** Send a message. The messages of one chat are sent one after the other. */
   send(body: SendBody, parts: Part[], clientId: string): Promise<SendOutcome> {
     const { data, pending } = this.store.getState();
     const status = shownStatus(data, pending);
     const busy = isActive(status) || (data.status === "error" && data.queue.length > 0);
-    // One that interrupts waits only for a stop; where nothing is at work it runs at once.
+    // An interrupting message waits only until the turn has stopped. In an idle chat it runs immediately.
     const stops = status === "running" || status === "interrupting";
     const interrupts = body.busy_behavior === "interrupt";
     const op: PendingSend = {
@@ -258,7 +258,7 @@ export class ChatSession {
     return this.dispatch(op);
   }
 
-  /** Try a failed send once more, under the same name: it cannot act twice. */
+  /** Repeat a failed send with the same client id, so that it cannot take effect twice. */
   resend(id: string): Promise<SendOutcome> {
     const op = this.store.getState().pending.find((one) => one.id === id);
     if (op?.kind !== "send") return Promise.resolve("failed");
@@ -268,7 +268,7 @@ export class ChatSession {
     return this.dispatch(again);
   }
 
-  /** Give a failed send up. Returns it, so that its words can go back into the composer. */
+  /** Drop a failed send. Return it, so that its text can be restored in the composer. */
   discard(id: string): PendingSend | null {
     const op = this.store.getState().pending.find((one) => one.id === id);
     this.end(id);
@@ -298,7 +298,7 @@ export class ChatSession {
     return this.run({ kind: "stop", id: newId() }, () => api.interrupt(this.id), versionOf).then(
       () => {},
       (error: unknown) => {
-        // It came to rest by itself; the stream says how.
+        // The turn has already ended; the stream reports how.
         if (!isStatus(error, 409)) throw error;
       },
     );
@@ -354,12 +354,12 @@ export class ChatSession {
     return shownQueue(data, pending).flatMap((row) => (row.id === null ? [] : [row.id]));
   }
 
-  /** Move a queued message by one place. */
+  /** Move a queued message by one position. */
   async move(queuedId: number, by: -1 | 1): Promise<void> {
     await this.moveTo(queuedId, this.queueOrder()[this.queueOrder().indexOf(queuedId) + by]);
   }
 
-  /** Give a queued message the place of another; that and those between make room. */
+  /** Move a queued message to the position of another. */
   async moveTo(queuedId: number, other: number | undefined): Promise<void> {
     const moved = moveInOrder(this.queueOrder(), queuedId, other);
     if (moved) await this.moveBefore(queuedId, moved.before, moved.order);
@@ -374,7 +374,7 @@ export class ChatSession {
     );
   }
 
-  /** The version with a change whose answer tells none: behind those that are under way. Theirs do not show it yet. */
+  /** Return the version for a change whose response has none: later than all pending operations. */
   private nextVersion(): number {
     const before = this.store.getState().pending.filter((op) => !op.failed);
     return this.held.data.snapshot + before.length + 1;

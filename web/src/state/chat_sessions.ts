@@ -1,4 +1,4 @@
-/** The chats that are held in memory: the last eight, so that going back to one paints at once. */
+/** The sessions of the last eight open chats, so that they can be shown again immediately. */
 import { dropEarly } from "@/api/http";
 import { ChatSession } from "@/state/chat_session";
 
@@ -17,7 +17,7 @@ export function chatSession(id: string): ChatSession {
   return known;
 }
 
-/** A chat is gone, or somebody signed out. */
+/** Drop one session, or all of them after a sign-out. */
 export function forgetSession(id?: string): void {
   for (const [other, session] of sessions) {
     if (id !== undefined && other !== id) continue;
@@ -26,15 +26,15 @@ export function forgetSession(id?: string): void {
   }
 }
 
-/** Somebody signed in again: what the end of the session stopped goes on. */
+/** Reconnect all sessions after the user has signed in again. */
 export function reconnectSessions(): void {
   for (const session of sessions.values()) session.reconnect();
 }
 
-// Longer than any start takes; then whoever shows the chat keeps it.
+// Longer than the start of the page takes. After that, the component that shows the chat keeps it open.
 const AHEAD_MS = 10_000;
 
-/** Open the chat that the page begins with before anything is rendered: its messages came with the application. */
+/** Open the chat of the current URL before the first render, because theme.js has already requested it. */
 export function openAhead(): void {
   const id = /^\/c\/([0-9a-f-]{36})$/.exec(location.pathname)?.[1];
   const end = id ? chatSession(id).open() : null;
@@ -44,7 +44,7 @@ export function openAhead(): void {
   }, AHEAD_MS);
 }
 
-/** Follow the page: called once at the start. */
+/** Pause and resume the sessions when the tab is hidden and shown. Called once, at the start. */
 export function followPage(): void {
   const each = (act: (session: ChatSession) => void) => {
     for (const session of sessions.values()) act(session);
@@ -54,6 +54,6 @@ export function followPage(): void {
   );
   window.addEventListener("online", () => each((one) => one.reconnect()));
   window.addEventListener("pageshow", () => each((one) => one.reconnect()));
-  // A page in the back/forward cache with an open socket would not be cached.
+  // Closed, because the browser does not keep pages with an open socket in the back/forward cache.
   window.addEventListener("pagehide", () => each((one) => one.close()));
 }

@@ -1,19 +1,19 @@
-/** The way from other parts of a page into the composer of a chat; there is none while nobody may write. */
+/** Access to the composer of a chat for other components. There is no port if the user may not write. */
 import { createStore } from "zustand/vanilla";
 import type { ReferencePart } from "@/chat/types";
 
 export interface ComposerPort {
-  /** Put a text into the box and go there. */
+  /** Insert a text and focus the composer. */
   insert: (text: string) => void;
-  /** Refer to lines of a file, with a remark. */
+  /** Insert a reference to lines of a file, with a comment. */
   refer: (reference: ReferencePart, text: string) => void;
-  /** Refer to a whole file, and go there. */
+  /** Insert a reference to a file and focus the composer. */
   mention: (path: string) => void;
 }
 
 export const composerPorts = createStore<{ ports: ReadonlyMap<string, ComposerPort> }>(() => ({ ports: new Map() }));
 
-/** Offer the composer of a chat. Returns what takes it back. */
+/** Register the composer of a chat. Return a function that removes it. */
 export function offerComposer(chatId: string, port: ComposerPort): () => void {
   composerPorts.setState(({ ports }) => ({ ports: new Map(ports).set(chatId, port) }));
   return () =>

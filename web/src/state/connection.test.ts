@@ -79,7 +79,7 @@ test("a goodbye says when to come back", () => {
   expect(host.sockets).toHaveLength(2);
 });
 
-test("what an old connection still says is nobody's business", () => {
+test("events of an old connection are ignored", () => {
   connection.connect();
   const old = host.socket;
   old.open();

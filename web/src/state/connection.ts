@@ -1,6 +1,6 @@
 /**
- * One stream over as many connections as it takes: WebSocket first, server-sent events where upgrades do not get
- * through. Knows nothing of chats: frames go to the owner, who says where to go on.
+ * One stream across reconnects: over WebSocket, or server-sent events if WebSockets do not work. It does not depend on
+ * chats: frames go to the owner, which provides the position to continue from.
  */
 import { address, type Query, takeEarlySocket, tellSignedOut } from "@/api/http";
 import { reasonHeaders } from "@/api/reasons";
@@ -18,10 +18,10 @@ export interface ConnectionState {
   retryAt: number;
   code: number | null;
   ending: Ending | null;
-  /** The server's word for why it refused, such as `workspace_not_running`. */
+  /** The error code of a refusal, such as `workspace_not_running`. */
   refusal: string | null;
   transport: "ws" | "sse";
-  /** Since when there is no live connection; 0 while there is one. */
+  /** The time at which the connection was lost; 0 while connected. */
   lostAt: number;
 }
 
@@ -33,7 +33,7 @@ export interface ConnectionOwner {
   onState: (state: ConnectionState) => void;
 }
 
-/** What of the browser a connection uses; tests give their own. */
+/** The browser functions that a connection uses; tests replace them. */
 export interface Host {
   now: () => number;
   random: () => number;
@@ -52,11 +52,11 @@ export const browserHost: Host = {
   fetch: (...args) => fetch(...args),
 };
 
-// For the whole tab: what stands between will not learn it meanwhile.
+// For the whole tab, because the cause is a proxy that all connections share.
 let socketsFailed = 0;
 let socketsAgainAt = 0;
 
-/** Tests begin with a clean record. */
+/** Reset the record of failed WebSockets, for tests. */
 export function forgetTransport(): void {
   socketsFailed = 0;
   socketsAgainAt = 0;
@@ -77,7 +77,7 @@ export class Connection {
   private state: ConnectionState = INITIAL_CONNECTION;
   private socket: WebSocket | null = null;
   private abort: AbortController | null = null;
-  /** Numbers the connections: what an old one still says is nobody's business. */
+  /** The number of the current connection. Events of earlier connections are ignored. */
   private serial = 0;
   private watchdog: unknown = null;
   private retryTimer: unknown = null;
@@ -94,11 +94,11 @@ export class Connection {
     return this.state;
   }
 
-  /** Open, or open again at once when it waits. */
+  /** Open the connection, or reconnect immediately if it is waiting. */
   connect(): void {
     if (this.state.phase === "live" || (this.state.phase === "connecting" && (this.socket || this.abort))) return;
     this.drop();
-    // A browser's socket cannot carry the reason of an administrator.
+    // A WebSocket cannot send the reason of an administrator in a header.
     const needsHeaders = Object.keys(reasonHeaders(this.owner.path)).length > 0;
     const useSse = needsHeaders || (socketsFailed >= 2 && this.host.now() < socketsAgainAt);
     const lostAt = this.state.lostAt || this.host.now();
@@ -107,10 +107,10 @@ export class Connection {
     else this.openSocket();
   }
 
-  /** Close and stay closed until `connect`. */
+  /** Close the connection until `connect` is called. */
   close(): void {
     this.drop();
-    // Not lost but left: what comes next is a beginning, not the end of a long interruption.
+    // Closed on purpose, so the next connection does not end an interruption.
     this.set({ phase: "stopped", code: 1000, ending: "stop", attempt: 0, lostAt: 0 });
   }
 
@@ -159,10 +159,10 @@ export class Connection {
     socket.onmessage = (event) => {
       if (serial === this.serial) this.frame(String(event.data));
     };
-    // A browser fires `error` and then `close` for one failure; only the latter counts.
+    // Browsers fire `error` and then `close` for one failure; only `close` is handled.
     socket.onclose = (event) => {
       if (serial !== this.serial) return;
-      // A refused upgrade has no readable reason; the same request without one says why.
+      // The reason of a refused upgrade cannot be read, so the same request is sent without an upgrade.
       if (!opened) void this.askWhy(serial, event.code);
       else this.lost(event.code);
     };
@@ -182,10 +182,10 @@ export class Connection {
       if (status >= 400) refusal = await codeOf(response);
       abort.abort();
     } catch {
-      // Not reachable at all.
+      // The server is unreachable.
     }
     if (serial !== this.serial) return;
-    // The plain request gets through and the upgrade does not: something between does not know it.
+    // The plain request works but the upgrade does not: a proxy does not support WebSockets.
     if (status > 0 && status < 400) {
       socketsFailed += 1;
       if (socketsFailed >= 2) socketsAgainAt = this.host.now() + TRY_SOCKETS_AGAIN_MS;
@@ -214,7 +214,7 @@ export class Connection {
       this.opened();
       await this.readEvents(serial, response.body);
     } catch {
-      // Cut off, or aborted by ourselves, which the serial tells.
+      // The connection was lost, or aborted by `close`; the serial number distinguishes them.
     }
     if (serial === this.serial) this.lost(1006);
   }
@@ -280,7 +280,7 @@ export class Connection {
   }
 }
 
-/** What the server calls its refusal; null where something else answered. */
+/** Return the error code of a response; null if it is not a response of the server. */
 async function codeOf(response: Response): Promise<string | null> {
   try {
     return ((await response.json()) as { code?: string }).code ?? null;

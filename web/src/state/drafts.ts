@@ -1,6 +1,6 @@
 /**
- * What was typed and not sent, per person and chat. Kept in the browser for 30 days; a full storage keeps it in memory
- * and says so once.
+ * Drafts by user and chat. They are stored in the browser for 30 days. If the storage is full, they are kept in memory,
+ * and the user is notified once.
  */
 import type { ReferencePart } from "@/chat/types";
 
@@ -11,13 +11,13 @@ export interface DraftFile {
   size: number;
 }
 
-/** How far somebody got with the questions of one call. */
+/** The answers so far to the questions of one call. */
 export interface Answering {
-  /** Which question is shown. */
+  /** The index of the shown question. */
   at: number;
-  /** The option taken, by question. */
+  /** The chosen option by question. */
   chosen: Record<number, number | "other">;
-  /** What was typed instead of an option, by question. */
+  /** The text typed instead of an option, by question. */
   other: Record<number, string>;
 }
 
@@ -25,12 +25,12 @@ export interface Draft {
   text: string;
   files: DraftFile[];
   references: ReferencePart[];
-  /** Answers to an open question, by the call that asked. */
+  /** Answers to open questions, by tool call. */
   answers: Record<string, Answering>;
   savedAt: number;
 }
 
-/** A remark on lines of a diff that is not added to the message yet. */
+/** A comment on lines of a diff that is not yet added to the message. */
 export interface OpenRemark {
   reference: ReferencePart;
   text: string;
@@ -72,7 +72,7 @@ export class Drafts {
       if (this.now() - draft.savedAt <= MAX_AGE_MS) return draft;
       this.storage?.removeItem(key);
     } catch {
-      // Unreadable is as good as none.
+      // An unreadable draft is ignored.
     }
     return EMPTY_DRAFT;
   }
@@ -95,14 +95,14 @@ export class Drafts {
     }
   }
 
-  /** Keep the answers to one call beside what else is typed in the chat; null forgets them. */
+  /** Store the answers to one call in the draft of the chat; null deletes them. */
   saveAnswers(user: string, chat: string, call: string, answering: Answering | null): void {
     const draft = this.load(user, chat);
     const { [call]: _, ...answers } = draft.answers;
     this.save(user, chat, { ...draft, answers: answering ? { ...answers, [call]: answering } : answers });
   }
 
-  /** Keep a remark while it is written: a draft of its own, since sending the message does not end it. */
+  /** Store the draft of a comment. It is separate from the message, because sending the message does not end it. */
   saveRemark(user: string, chat: string, remark: OpenRemark | null): void {
     const key = `${chat}#remark`;
     if (!remark?.text.trim()) this.remove(user, key);
@@ -121,11 +121,11 @@ export class Drafts {
     try {
       this.storage?.removeItem(key);
     } catch {
-      // Nothing is kept anyway.
+      // The storage is not available.
     }
   }
 
-  /** Signing out leaves nothing behind. */
+  /** Delete all drafts, after a sign-out. */
   clear(): void {
     this.memory.clear();
     if (!this.storage) return;

@@ -1,4 +1,4 @@
-/** Where a file of a chat is read from: its signed address, or its bytes where reading it takes a reason. */
+/** Sources for files of a chat: a signed URL, or downloaded bytes if the request needs a reason. */
 import { useEffect, useState } from "react";
 import { fetchFile, fileAddress } from "@/api/files";
 import { freshLink, signedLink } from "@/api/links";
@@ -11,11 +11,11 @@ interface Source {
 
 const NOT_YET: Source = { src: null, error: null };
 
-/** The address for a picture; null until it can be loaded. `round` asks again. */
+/** Return the URL of an image; null until it is known. A new `round` requests it again. */
 export function useFileSource(id: string | null, chat: string, round = 0): Source {
   const [loaded, setLoaded] = useState<Source>(NOT_YET);
   const needsReason = id !== null && hasReason(chat);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another round is another try
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a new round requests it again
   useEffect(() => {
     if (!needsReason || id === null) return;
     const abort = new AbortController();
@@ -36,7 +36,7 @@ export function useFileSource(id: string | null, chat: string, round = 0): Sourc
   return needsReason ? loaded : signed;
 }
 
-/** The signed form of an address that an image loads; null until it is signed. `round` asks again. */
+/** Return the signed URL of a path; null until it is signed. A new `round` requests it again. */
 export function useSignedSource(path: string | null, round = 0): Source {
   const [signed, setSigned] = useState<Source & { path: string | null; round: number }>({ ...NOT_YET, path, round });
   useEffect(() => {
@@ -55,19 +55,19 @@ export function useSignedSource(path: string | null, round = 0): Source {
   return { src: freshLink(path), error: null };
 }
 
-/** Whether an address that did not load may only have been too old: an image is loaded when it comes into view. */
+/** Return whether a URL failed because its signature expired: images are loaded when they become visible. */
 export function isStale(path: string, src: string): boolean {
   return !src.startsWith("blob:") && freshLink(path) !== src;
 }
 
-/** Hand a file over, for links that would have to give a reason. */
+/** Download a file, for requests that need a reason. */
 export async function downloadFile(id: string, chat: string, name: string): Promise<void> {
   const src = URL.createObjectURL(await fetchFile(id, chat));
   save(src, name);
   setTimeout(() => URL.revokeObjectURL(src), 10_000);
 }
 
-/** Hand over what is at an address of this server. */
+/** Download from a path of this server. */
 export async function downloadAddress(path: string, name: string): Promise<void> {
   save(await signedLink(path), name);
 }

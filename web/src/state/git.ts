@@ -1,4 +1,4 @@
-/** What changes in the repositories of a chat, followed live. Only its owner may; it holds a place at the workspace. */
+/** The live state of a chat's repositories. Only for the owner; each stream uses a slot of the workspace agent. */
 import { useEffect, useMemo } from "react";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
@@ -7,14 +7,14 @@ import { Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from 
 
 export interface GitState {
   repositories: readonly RepositoryState[];
-  /** Something was said since the chat was opened; it may be old by now. */
+  /** Whether the state has been received. It may be outdated. */
   isKnown: boolean;
   conn: ConnectionState;
 }
 
 const NOTHING: GitState = { repositories: [], isKnown: false, conn: INITIAL_CONNECTION };
 
-/** Repositories after news of some: in the order in which they were first seen. */
+/** Merge updates into the list of repositories, in the order in which they were first seen. */
 export function merged(known: readonly RepositoryState[], news: readonly RepositoryState[]): RepositoryState[] {
   const all = new Map(known.map((one) => [one.root, one]));
   for (const one of news) {
@@ -34,7 +34,7 @@ export class GitFollower {
       {
         path: `/chats/${encodeURIComponent(chatId)}/git`,
         query: () => ({}),
-        // The first message is of everything there is.
+        // The first event contains all repositories.
         onOpen: () => {
           this.isFirst = true;
         },
@@ -57,13 +57,13 @@ export class GitFollower {
     return () => this.connection.close();
   }
 
-  /** Look now; a lost connection is made again. */
+  /** Request a refresh, or reconnect if the connection is lost. */
   refresh(): void {
     if (!this.connection.send({ type: "refresh" })) this.connection.connect();
   }
 }
 
-/** The repositories of a chat, followed while the component is there and somebody can answer. */
+/** Follow the repositories of a chat while the component is mounted and the workspace runs. */
 export function useGit(chatId: string, canAsk: boolean): GitState & { refresh: () => void } {
   const follower = useMemo(() => new GitFollower(chatId), [chatId]);
   useEffect(() => (canAsk ? follower.open() : undefined), [follower, canAsk]);

@@ -5,14 +5,14 @@ import type { Status } from "@/chat/types";
 import type { ChatSession, ChatSessionState } from "@/state/chat_session";
 import { chatSession } from "@/state/chat_sessions";
 
-/** The session of a chat, followed while the component is there. */
+/** Return the session of a chat, and follow the chat while the component is mounted. */
 export function useSession(id: string): ChatSession {
   const session = useMemo(() => chatSession(id), [id]);
   useEffect(() => session.open(), [session]);
   return session;
 }
 
-/** A part of a session's state; renders only when that part changed. */
+/** Return a part of a session's state. Renders only when that part changes. */
 export function useSessionState<T>(session: ChatSession, select: (state: ChatSessionState) => T): T {
   return useStore(session.store, select);
 }
@@ -24,11 +24,11 @@ export function useShownStatus(session: ChatSession): Status {
 export function useShownQueue(session: ChatSession): QueueRow[] {
   const queue = useStore(session.store, (state) => state.data.queue);
   const pending = useStore(session.store, (state) => state.pending);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: of the data only the queue matters
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only the queue is used
   return useMemo(() => shownQueue(session.store.getState().data, pending), [session, queue, pending]);
 }
 
-/** The time, again every `ms` while `runs`. */
+/** Return the current time, updated every `ms` while `runs`. */
 export function useNow(ms: number, runs = true): number {
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {

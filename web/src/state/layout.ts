@@ -1,21 +1,21 @@
 import { createStore } from "zustand/vanilla";
 
-/** How diffs are shown. */
+/** Display options for diffs. */
 export interface DiffLook {
   split: boolean;
   wraps: boolean;
-  /** Changes of space alone are left out. */
+  /** Whether whitespace changes are hidden. */
   ignoresSpace: boolean;
-  /** The list of files above the lines. */
+  /** Whether the list of files is shown. */
   hasList: boolean;
 }
 
-/** Sizes and open panes of this browser. */
+/** Sizes and open panes, stored in this browser. */
 export interface Layout {
   sidebarWidth: number;
   sidebarOpen: boolean;
   panelWidth: number;
-  /** Sections of the list that were closed. */
+  /** The collapsed sections of the chat list. */
   closedSections: string[];
   diff: DiffLook;
   paletteOpen: boolean;
@@ -53,6 +53,6 @@ export function setLayout(change: Partial<Layout>): void {
   try {
     localStorage.setItem(KEY, JSON.stringify({ sidebarWidth, sidebarOpen, panelWidth, closedSections, diff }));
   } catch {
-    // Storage may be full or forbidden; the page then forgets at its end.
+    // Without storage, the layout is lost when the page is closed.
   }
 }

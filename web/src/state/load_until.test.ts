@@ -6,7 +6,7 @@ import { hello, message, messages, say, status, synced } from "@/testing/stream"
 
 afterEach(() => void vi.unstubAllGlobals());
 
-/** A session that holds the newest of a thousand messages, and what it asked for. */
+/** A session with the newest of a thousand messages, and the requests it sent. */
 function opened(): { session: ChatSession; asked: string[] } {
   const asked: string[] = [];
   vi.stubGlobal("fetch", async (url: string) => {

@@ -1,11 +1,11 @@
 const HELD_MS = 2_000;
 
 /**
- * Run it in one of the tabs that want to, after `turnMs`: whoever has the shorter wait comes first. The lock is held
- * long enough for all others to find it taken.
+ * Run a function in only one of several tabs, after `turnMs`. The tab with the shortest delay runs it. The lock is held
+ * long enough that all other tabs find it taken.
  */
 export async function inOneTab(name: string, turnMs: number, run: () => void): Promise<void> {
-  // Where a page is not served securely there are no locks.
+  // The Web Locks API is available only in secure contexts.
   if (!navigator.locks) return run();
   if (turnMs > 0) await passed(turnMs);
   await navigator.locks.request(name, { ifAvailable: true }, async (lock) => {

@@ -1,6 +1,6 @@
 /**
- * What a reader opened or closed, by the id of the call or thought, never by row: neither commit nor regrouping closes
- * what was opened.
+ * Which calls and reasoning blocks the user opened or closed, by their ids. Rows are not used as keys, because commits
+ * and regrouping change rows.
  */
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
@@ -17,7 +17,7 @@ function choose(ids: readonly string[], open: boolean): void {
   store.setState((state) => ({ open: new Map([...state.open, ...ids.map((id) => [id, open] as const)]) }));
 }
 
-/** Whether it is open: as the reader left it, under this or its other name, else as given. */
+/** Return whether an item is open: as the user set it under its id or its alias, else the default. */
 export function useOpen(id: string, otherwise: boolean, alias = id): [boolean, (open: boolean) => void] {
   const chosen = useStore(store, (state) => state.open.get(id) ?? state.open.get(alias));
   return [chosen ?? otherwise, (open) => choose([id, alias], open)];
@@ -26,8 +26,8 @@ export function useOpen(id: string, otherwise: boolean, alias = id): [boolean, (
 const inGroup = (id: string) => `g:${id}`;
 
 /**
- * A group has no name: calls join it at both ends. It is open when it was opened with any of these in it, and when one
- * of them was open before it became part of a group.
+ * Return whether a group is open. A group has no id, because calls are added at both ends. It is open if the user opened
+ * a group with any of these calls, or one of the calls before it was grouped.
  */
 export function isGroupOpen(open: Choices, members: readonly string[]): boolean {
   return members.some((id) => open.get(inGroup(id)) ?? open.get(id) ?? false);

@@ -1,9 +1,9 @@
-/** The log of a workspace operation, as it is written. */
+/** The live log of a workspace operation. */
 import { address } from "@/api/http";
 import { keyHeaders } from "@/api/session_key";
 import { SseReader } from "@/lib/sse";
 
-/** Follow a log until it is over. `onLog` gets all of it that is there so far. Raises when it is cut off. */
+/** Follow a log until it ends. `onLog` gets the whole text so far. Throws if the stream breaks. */
 export async function followLog(
   operation: string,
   onLog: (text: string) => void,

@@ -1,4 +1,4 @@
-/** What the server says about things other than the open chat's stream, cached. */
+/** Cached queries of the API. */
 import { QueryClient, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import * as account from "@/api/account";
@@ -12,7 +12,7 @@ export const queryClient = new QueryClient({
     queries: {
       staleTime: 30_000,
       refetchOnWindowFocus: false,
-      // A refusal stays one; only lost answers and a server in trouble are asked again.
+      // Refusals are not retried; only lost responses and server errors are.
       retry: (count, error) => count < 2 && !(error instanceof ApiError && error.status < 500),
     },
   },
@@ -25,6 +25,7 @@ export const keys = {
   spend: ["spend"] as const,
   version: ["version"] as const,
   chat: (id: string) => ["chat", id] as const,
+  agents: (id: string) => ["agents", id] as const,
   cost: (id: string) => ["cost", id] as const,
   prompts: (id: string) => ["prompts", id] as const,
 };
@@ -38,7 +39,7 @@ export const useChat = (id: string) =>
 export const useCost = (id: string, enabled: boolean) =>
   useQuery({ queryKey: keys.cost(id), queryFn: () => chats.getCost(id), enabled, staleTime: 10_000 });
 
-/** Put news of a chat into the cache, unless they are older than what is there. */
+/** Update a chat in the cache, unless the cached one is newer. */
 export function noteChat(news: ChatView): void {
   queryClient.setQueryData<ChatView>(keys.chat(news.id), (known) => (known ? mergeChat(known, news) : news));
 }
@@ -47,7 +48,7 @@ export interface KnownModel extends ModelView {
   provider: ModelsOfProvider;
 }
 
-/** Every model with its provider, usable or not. The same list until the server says otherwise: rows depend on it. */
+/** Return all models with their providers, usable or not. The array is stable, because rows depend on it. */
 export function useKnownModels(): KnownModel[] {
   const { data } = useModels();
   return useMemo(
@@ -56,7 +57,7 @@ export function useKnownModels(): KnownModel[] {
   );
 }
 
-/** At how many per cent of the context chats with this model are summarized: the person's wish, else the model's. */
+/** Return the percentage of the context at which chats with this model are summarized: the user's setting, else the model's. */
 export function useThreshold(modelConfigId: string | null): number {
   const { data } = usePreferences();
   const model = useKnownModels().find((one) => one.id === modelConfigId);
@@ -64,7 +65,7 @@ export function useThreshold(modelConfigId: string | null): number {
   return own ?? model?.compression_threshold ?? 70;
 }
 
-/** Settings of the interface that follow a person between browsers. */
+/** Display settings that apply in all browsers of a user. */
 export interface Display {
   enterSends: boolean;
   followAgent: boolean;
@@ -81,7 +82,7 @@ export const DISPLAY: Display = {
   fullWidth: false,
 };
 
-/** What was chosen, or the defaults. `loaded`: nothing more is waited for; `known`: it is what the server said. */
+/** Return the display settings or their defaults. `loaded`: loading has ended; `known`: they come from the server. */
 export function useDisplay(): Display & { loaded: boolean; known: boolean } {
   const { data, isError } = usePreferences();
   const given = (data?.display ?? {}) as Record<string, unknown>;

@@ -18,30 +18,30 @@ export const setupQuery = queryOptions({
 });
 export const versionQuery = queryOptions({ queryKey: ["version"], queryFn: getVersion, staleTime: 5 * 60_000 });
 
-/** The build that this page was made of; empty during development. Asked for late: tests load this without a page. */
+/** Return the build of this page; empty during development. A function, because tests load this module without a page. */
 export function ownBuild(): string {
   return document.querySelector<HTMLMetaElement>('meta[name="rookery-build"]')?.content ?? "";
 }
 
 interface Session {
-  /** The session ended while the page was open: it is asked for over the page. */
+  /** The session ended while the page was open; the sign-in dialog is shown. */
   signedOut: boolean;
-  /** The server has another build than this page. */
+  /** The server has a different build than this page. */
   newBuild: boolean;
 }
 
 export const session = createStore<Session>(() => ({ signedOut: false, newBuild: false }));
 
-/** Hear of what any answer may bring. */
+/** Handle events that any response may report. */
 export function followAnswers(): void {
   listen({
-    // Before somebody was known, the routes lead to the login page by themselves.
+    // Before the first login, the routes redirect to the login page.
     signedOut: () => !isLeaving && queryClient.getQueryData(meQuery.queryKey) && session.setState({ signedOut: true }),
     build: (id) => !!ownBuild() && id !== ownBuild() && session.setState({ newBuild: true }),
   });
 }
 
-/** Hear that another tab has signed out, or in as somebody. */
+/** Handle a sign-in or sign-out in another tab. */
 export function followSessionKey(): void {
   onSessionKey((key) => {
     const known = queryClient.getQueryData(meQuery.queryKey);
@@ -60,7 +60,7 @@ export function followSessionKey(): void {
   });
 }
 
-/** The same person has signed in again: go on where the page was. */
+/** Continue after the same user has signed in again. */
 export function resume(): void {
   session.setState({ signedOut: false });
   startWatch();
@@ -68,23 +68,23 @@ export function resume(): void {
   void queryClient.invalidateQueries();
 }
 
-/** Who is signed in. Only below the guard of the shell, which has waited for it. */
+/** Return the signed-in user. Only for components inside `Guarded`, which waits for it. */
 export function useSelf(): Me {
   const { data } = useQuery(meQuery);
-  if (!data) throw new Error("Nobody is signed in.");
+  if (!data) throw new Error("No user is signed in.");
   return data;
 }
 
-/** Whether the server has a chapter of the API; false until it is known. */
+/** Return whether the server has a feature, by its API tag; false until it is known. */
 export function useFeature(name: string): boolean {
   const { data } = useQuery(versionQuery);
   return data?.features.includes(name) ?? false;
 }
 
-/** End the session, and forget everything that this browser holds of the person. */
+/** Sign out, and delete all data of the user in this browser. */
 export async function signOut(): Promise<void> {
   await logout().catch((error: unknown) => {
-    // The session was over already.
+    // The session has already ended.
     if (!isStatus(error, 401)) throw error;
   });
   leave();
@@ -92,14 +92,14 @@ export async function signOut(): Promise<void> {
 
 let isLeaving = false;
 
-/** Go to the login page, and forget everything that this browser holds of the person. */
+/** Go to the login page, and delete all data of the user in this browser. */
 export function leave(): void {
   isLeaving = true;
   forgetSession();
   forgetReasons();
   forgetSessionKey();
   for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
-  // Last of all: what is shown until the next page is there must not ask who is signed in.
+  // Last, because the current page needs the user until the next page is loaded.
   window.addEventListener("pagehide", () => queryClient.clear(), { once: true });
   location.assign("/login");
 }

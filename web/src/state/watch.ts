@@ -1,6 +1,6 @@
 /**
- * What happens to the chats that this person owns or reads. Nothing is replayed: every `ready` means to load the list
- * (again), which `onReload` does.
+ * Changes of the chats that the user owns or reads. Nothing is replayed: after each `ready` the list has to be loaded
+ * again, by `onReload`.
  */
 
 import { createStore } from "zustand/vanilla";
@@ -8,9 +8,9 @@ import type { ChatView } from "@/api/types.gen";
 import { Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
 
 export interface WatchListener {
-  /** From now on nothing is missed: load what is shown. Also after a loss. */
+  /** Called when the stream is connected, also after a loss: load the current data. */
   onReload?: () => void;
-  /** This chat is like this now. `kinds` say what changed. */
+  /** Called with the current state of a chat. `kinds` are the changes. */
   onChat?: (chat: ChatView, kinds: string[]) => void;
   onGone?: (chatId: string) => void;
 }
@@ -23,14 +23,14 @@ export const watchState = createStore<{ conn: ConnectionState; ready: boolean }>
   ready: false,
 }));
 
-/** Hear of every chat. A listener that joins late is told to load at once. */
+/** Add a listener. If the stream is already connected, `onReload` is called immediately. */
 export function subscribeWatch(listener: WatchListener): () => void {
   listeners.add(listener);
   if (watchState.getState().ready) listener.onReload?.();
   return () => listeners.delete(listener);
 }
 
-/** Begin to watch; once, when somebody is signed in. */
+/** Open the watch stream. Called once, after the sign-in. */
 export function startWatch(host?: Host): void {
   connection ??= new Connection(
     {

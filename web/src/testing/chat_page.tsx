@@ -1,4 +1,4 @@
-/** A whole conversation without a browser: the page is real, the server is a function of the test. */
+/** A chat page for tests without a browser. The page is real; the server is a function of the test. */
 import { QueryClientProvider } from "@tanstack/react-query";
 import { act } from "react";
 import { MemoryRouter } from "react-router";
@@ -41,10 +41,10 @@ export class ChatPage {
   private readonly sockets: FakeSocket[] = [];
   private readonly unmount: () => void;
 
-  /** `answer` gives the answers that matter; whatever else is asked for is empty. */
+  /** `answer` returns the responses that the test needs; all other responses are empty. */
   constructor(answer: Answer, { isPhone = false, isReload = false, hasSettings = true } = {}) {
     const { sockets, asked } = this;
-    // Nothing happens by itself.
+    // No real timers or sockets.
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "setInterval", "clearInterval"] });
     vi.stubGlobal(
       "WebSocket",
@@ -86,7 +86,7 @@ export class ChatPage {
     this.unmount = page.unmount;
   }
 
-  /** The server says something on the stream. */
+  /** Send events on the stream. */
   async say(...events: unknown[]): Promise<void> {
     const socket = this.sockets.at(-1);
     await act(async () => {
@@ -116,14 +116,14 @@ export class ChatPage {
     });
   }
 
-  /** Press a key in the box. False when the page took it for itself. */
+  /** Press a key in the message box. Return false if the page handled it. */
   async key(key: string, more: KeyboardEventInit = {}): Promise<boolean> {
     const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more });
     await act(async () => void this.box.dispatchEvent(event));
     return !event.defaultPrevented;
   }
 
-  /** Press the button with this name; `place` counts those that have it, from 0. */
+  /** Press the button with this name; `place` is its index among buttons of the same name. */
   async press(name: string, place = 0): Promise<void> {
     const button = [...this.element.querySelectorAll("button")].filter(
       (one) => (one.getAttribute("aria-label") ?? one.textContent) === name,
@@ -152,7 +152,7 @@ export class ChatPage {
   }
 }
 
-/** Answers that a test gives later. */
+/** Return a response that the test provides later. */
 export function later(): { answer: Promise<Response>; give: (response: Response) => Promise<void> } {
   let resolve: (response: Response) => void = () => {};
   const answer = new Promise<Response>((done) => {

@@ -1,7 +1,7 @@
-/** What tests give instead of a browser's clock, sockets and answers. */
+/** Replacements for the browser's clock, sockets and fetch in tests. */
 import type { Host } from "@/state/connection";
 
-/** A browser whose clock, sockets and answers the test has in hand. */
+/** A `Host` whose clock, sockets and responses the test controls. */
 export class FakeHost implements Host {
   time = 0;
   timers: { at: number; run: () => void }[] = [];
@@ -28,7 +28,7 @@ export class FakeHost implements Host {
     return new Response(this.status === 200 ? new ReadableStream() : null, { status: this.status });
   }) as typeof fetch;
 
-  /** Let time pass; what is due runs in order. */
+  /** Advance the time. Due timers run in order. */
   pass(ms: number): void {
     const until = this.time + ms;
     for (;;) {
@@ -75,7 +75,7 @@ export class FakeSocket {
   }
 }
 
-/** The same with the clock of the test runner (`vi.useFakeTimers`), for what is rendered besides. */
+/** Return a `FakeHost` on the fake timers of the test runner (`vi.useFakeTimers`), for tests that also render. */
 export function hostOnFakeTimers(): FakeHost {
   const host = new FakeHost();
   host.now = () => Date.now();

@@ -10,7 +10,7 @@ export class FakeLocks {
   ): Promise<void> => {
     if (!options.ifAvailable) throw new Error("Waiting for a lock is not what this page does.");
     this.asked.push(name);
-    // A browser answers later, never in the same step.
+    // A browser responds asynchronously.
     await Promise.resolve();
     if (this.held.has(name)) return use(null);
     this.held.add(name);

@@ -1,4 +1,4 @@
-/** Components on a page that is none: rendered for real, without a browser. */
+/** Rendering of components in tests without a browser. */
 import { act, type ReactNode } from "react";
 import { createRoot } from "react-dom/client";
 

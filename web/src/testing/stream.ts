@@ -1,4 +1,4 @@
-/** What a server says on a chat's stream, in few words. */
+/** Short builders for the events of a chat's stream. */
 import type { Message, Part, Status, StreamEvent } from "@/chat/types";
 
 export const AT = "2026-01-01T10:00:00.000Z";
@@ -37,7 +37,7 @@ export const synced = (version: number, last = 0) => ({
 });
 export const begins = (version: number) =>
   ({ type: "preview_reset", reason: "started", history_version: version, generation_attempt: 1 }) as unknown;
-/** A step is stored: its messages come with the end of what was shown of it. */
+/** Return the events of a committed step: its messages, and the end of its preview. */
 export const stored = (version: number, ...all: Message[]) => [
   ...messages(...all),
   { type: "preview_reset", reason: "ended", history_version: version, generation_attempt: 1 },

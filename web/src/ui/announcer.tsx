@@ -2,12 +2,12 @@ import { useEffect, useState } from "react";
 
 let say: (text: string, assertive: boolean) => void = () => {};
 
-/** Tell screen readers something that happened; `assertive` for errors. */
+/** Announce a text to screen readers; `assertive` for errors. */
 export function announce(text: string, assertive = false): void {
   say(text, assertive);
 }
 
-/** The two live regions of the page. Texts stay a while, so that equal ones after each other are heard twice. */
+/** The two live regions of the page. Texts are removed after a while, so that a repeated text is announced again. */
 export function Announcer() {
   const [polite, setPolite] = useState("");
   const [alarm, setAlarm] = useState("");

@@ -22,7 +22,7 @@ export interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
   ref?: Ref<HTMLButtonElement>;
 }
 
-/** A button with words on it. */
+/** A button with a text. */
 export function Button({ kind = "plain", size = "medium", className, type = "button", ...rest }: ButtonProps) {
   return (
     <button
@@ -40,17 +40,17 @@ export function Button({ kind = "plain", size = "medium", className, type = "but
 }
 
 export interface IconButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
-  /** What it does, in words: its name for screen readers and its tooltip. */
+  /** The name for screen readers, also shown as the tooltip. */
   label: string;
   children: ReactNode;
-  /** Shown at the right of the tooltip, such as `Ctrl-K`. */
+  /** The shortcut in the tooltip, such as `Ctrl-K`. */
   keys?: string;
   kind?: Kind;
   size?: Size;
   ref?: Ref<HTMLButtonElement>;
 }
 
-/** A square button with an icon; its name is always there. */
+/** A square icon button. It always has a name for screen readers. */
 export function IconButton({
   label,
   keys,

@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import { Logo } from "@/ui/logo";
 
-/** A page with one card in its middle: signing in, the first run. */
+/** A page with one centered card, for the login and the setup. */
 export function CardPage({ title, text, children }: { title: string; text?: ReactNode; children: ReactNode }) {
   return (
     <main className="h-dvh overflow-y-auto bg-bg2">

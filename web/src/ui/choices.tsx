@@ -14,7 +14,7 @@ interface Props<T extends string> {
   options: Choice<T>[];
 }
 
-/** One of several, each with a line that says what it means. */
+/** A choice of one of several options, each with a description. */
 export function Choices<T extends string>({ label, value, onChange, options }: Props<T>) {
   const id = useId();
   return (

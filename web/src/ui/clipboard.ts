@@ -1,6 +1,6 @@
 import { toast } from "@/ui/toast";
 
-/** Put a text on the clipboard, and say so in these words, if any. Whether it worked; if it did not, that is said. */
+/** Copy a text to the clipboard. Shows `done` if given, or an error. Return whether it worked. */
 export async function copyText(text: string, done?: string): Promise<boolean> {
   const isCopied = await put(text);
   if (!isCopied)
@@ -10,7 +10,7 @@ export async function copyText(text: string, done?: string): Promise<boolean> {
 }
 
 async function put(text: string): Promise<boolean> {
-  // Browsers offer the clipboard only over https and on the machine itself.
+  // Browsers provide the clipboard API only over https and on localhost.
   if (!navigator.clipboard) return putBySelection(text);
   return navigator.clipboard.writeText(text).then(
     () => true,
@@ -23,7 +23,7 @@ function putBySelection(text: string): boolean {
   const field = document.createElement("textarea");
   field.value = text;
   field.className = "sr-only";
-  // Within an open dialog, which does not let the focus out.
+  // Inside an open dialog, because it traps the focus.
   (focused?.closest("[role=dialog], [role=alertdialog]") ?? document.body).append(field);
   field.select();
   const isCopied = document.execCommand("copy");

@@ -4,17 +4,17 @@ import { cx } from "@/ui/cx";
 export interface Option {
   id: string;
   label: string;
-  /** Words that also find it. */
+  /** Additional search words. */
   words?: string;
   group?: string;
   detail?: ReactNode;
   icon?: ReactNode;
-  /** Why it cannot be chosen. */
+  /** The reason why the option cannot be chosen. */
   disabled?: string | undefined;
   selected?: boolean;
 }
 
-/** How well an option fits what was typed: 0 is not at all. All words must occur; a beginning counts more. */
+/** Return how well an option matches the query; 0 is no match. All words must occur; a match at the start counts more. */
 export function score(option: Option, query: string): number {
   const text = `${option.label} ${option.words ?? ""}`.toLowerCase();
   let total = 1;
@@ -26,7 +26,7 @@ export function score(option: Option, query: string): number {
   return total;
 }
 
-/** Options that fit, best first; without a query in the given order. */
+/** Return the matching options, best first; without a query, all in the given order. */
 export function matching(options: Option[], query: string): Option[] {
   if (!query.trim()) return options;
   return options
@@ -47,7 +47,7 @@ interface ListProps {
   className?: string;
 }
 
-/** The list of a combobox; the field that owns it keeps the focus and names the active option. */
+/** The list of a combobox. The field keeps the focus and refers to the active option. */
 export function OptionList({ id, options, active, onActive, onPick, empty, label, className }: ListProps) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -65,7 +65,7 @@ export function OptionList({ id, options, active, onActive, onPick, empty, label
                 {heading}
               </div>
             )}
-            {/* biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the field, which names the active option */}
+            {/* biome-ignore lint/a11y/useKeyWithClickEvents: the field handles the keys */}
             <div
               id={`${id}-${index}`}
               data-index={index}
@@ -97,8 +97,8 @@ export function OptionList({ id, options, active, onActive, onPick, empty, label
   );
 }
 
-/** The option after or before, skipping those that cannot be chosen. */
-export function step(options: Option[], from: number, by: 1 | -1): number {
+/** Return the next or previous option that can be chosen. */
+export function step(options: readonly Option[], from: number, by: 1 | -1): number {
   for (let i = 1; i <= options.length; i += 1) {
     const at = (from + by * i + options.length * i) % options.length;
     if (!options[at]?.disabled) return at;
@@ -111,19 +111,19 @@ interface ComboboxProps {
   options: Option[];
   onPick: (option: Option, event: { newTab: boolean }) => void;
   placeholder?: string;
-  /** Given: the owner filters, for results of the server. */
+  /** If given, the parent filters the options, for results of the server. */
   query?: string;
   onQuery?: (query: string) => void;
   empty?: ReactNode;
   footer?: ReactNode;
-  /** Above the list, under the field: what is chosen already. */
+  /** Content between the field and the list. */
   before?: ReactNode;
-  /** Backspace in an empty field. */
+  /** Called for Backspace in an empty field. */
   onBack?: () => void;
   className?: string;
 }
 
-/** A field with a list under it: type to narrow, arrows to move, Enter to choose. */
+/** A search field with a list of options. */
 export function Combobox({
   label,
   options,
@@ -141,7 +141,8 @@ export function Combobox({
   const [own, setOwn] = useState("");
   const typed = query ?? own;
   const shown = useMemo(() => (query === undefined ? matching(options, own) : options), [options, own, query]);
-  // By name, once somebody went there: answers that arrive later put others above it. Who only types has the best one.
+  // The active option by id, once the user has moved to one, because later results may change its index. Otherwise the
+  // best match is active.
   const [active, setActive] = useState<{ index: number; id?: string | undefined }>({ index: 0 });
   const goTo = (index: number) => setActive({ index, id: shown[index]?.id });
   const kept = shown.findIndex((one) => one.id === active.id);
@@ -165,7 +166,7 @@ export function Combobox({
   return (
     <div className={cx("flex min-h-0 flex-col", className)}>
       <input
-        // biome-ignore lint/a11y/noAutofocus: it opens by an act of the user, who goes on typing
+        // biome-ignore lint/a11y/noAutofocus: the user opened it to type
         autoFocus
         role="combobox"
         aria-label={label}

@@ -28,7 +28,7 @@ function shown(options: Option[]) {
   };
 }
 
-test("what somebody went to stays chosen when answers arrive above it", async () => {
+test("the chosen option stays active when results arrive above it", async () => {
   const list = shown(named("recent", "older"));
   await list.key("ArrowDown");
   list.now(named("found", "recent", "older", "all"));

@@ -1,4 +1,4 @@
-/** A sentence of the server. What stands between backticks in it is a command or a name to type. */
+/** A message of the server. Text in backticks is shown as code. */
 export function Commands({ text }: { text: string }) {
   return text.split("`").map((part, index) =>
     index % 2 === 0 ? (
@@ -6,7 +6,7 @@ export function Commands({ text }: { text: string }) {
     ) : (
       <code key={index} className="rounded bg-bg3 font-mono text-[0.92em]">
         {part.split(" ").map((word, place) => (
-          // In one piece each: browsers would break a line between the dashes of an option.
+          // Not wrapped: browsers would break a line between the dashes of an option.
           <span key={place}>
             {place > 0 && " "}
             <span className="inline-block max-w-full break-words">{word}</span>

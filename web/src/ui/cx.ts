@@ -1,4 +1,4 @@
-/** Class names joined; what is false or empty is left out. */
+/** Join class names; false and empty values are omitted. */
 export function cx(...names: (string | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
 }

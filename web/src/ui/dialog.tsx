@@ -14,13 +14,13 @@ interface DialogProps {
   children?: ReactNode;
   footer?: ReactNode;
   wide?: boolean;
-  /** A dialog that cannot be left, such as signing in again. */
+  /** Whether the dialog cannot be closed, such as the sign-in dialog. */
   modal?: boolean;
 }
 
-/** A dialog with a title. Focus is kept inside and goes back to where it was. */
+/** A dialog with a title. It traps the focus and restores it when it is closed. */
 export function Dialog({ open, onOpenChange, title, description, children, footer, wide, modal }: DialogProps) {
-  // Most are opened by a key or a menu, not by a button of their own.
+  // Most dialogs are opened by a shortcut or a menu, so there is no trigger button.
   const opener = useRef<Element | null>(null);
   return (
     <Radix.Root open={open} onOpenChange={modal ? () => {} : onOpenChange}>
@@ -31,7 +31,7 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
           onOpenAutoFocus={(event) => {
             opener.current = document.activeElement;
             event.preventDefault();
-            // Whoever opens a form goes on typing; on a phone that would raise the keyboard over it.
+            // A form gets the focus, except on touch devices, where the keyboard would cover it.
             const content = event.currentTarget as HTMLElement;
             const field = matchMedia("(pointer: fine)").matches ? content.querySelector<HTMLElement>(FIELD) : null;
             (field ?? content).focus();
@@ -41,7 +41,7 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
             if (opener.current instanceof HTMLElement) opener.current.focus();
           }}
           onKeyDown={(event) => {
-            // As in a form: Enter in a field does what the dialog is for, which is its last button.
+            // As in a form, Enter in a field presses the last button of the dialog.
             const { target } = event;
             if (event.key !== "Enter" || event.defaultPrevented || event.nativeEvent.isComposing) return;
             if (!(target instanceof HTMLInputElement) || target.form || /^(checkbox|radio)$/.test(target.type)) return;
@@ -90,7 +90,7 @@ interface ConfirmProps {
   onConfirm: () => void;
 }
 
-/** A question with two answers. */
+/** A confirmation dialog. */
 export function Confirm({ open, onOpenChange, title, text, action, danger, onConfirm }: ConfirmProps) {
   return (
     <Dialog

@@ -5,20 +5,20 @@ import { downloadAddress } from "@/state/file_source";
 import { toast } from "@/ui/toast";
 
 interface Props {
-  /** The address without its signature. */
+  /** The path without a signature. */
   path: string;
   name: string;
   className?: string;
-  /** What it is called, where it shows no words. */
+  /** The name for screen readers, if the link has no text. */
   label?: string;
   children: ReactNode;
 }
 
-/** A link that saves a file. It is signed when somebody comes near it, so that it can be opened elsewhere as well. */
+/** A download link. Its URL is signed when it is hovered or focused, so that it can also be opened in another tab. */
 export function DownloadLink({ path, name, className, label, children }: Props) {
   const [signed, setSigned] = useState<string | null>(null);
   const prepare = () => {
-    // What goes wrong here is told by the click.
+    // An error is shown when the link is clicked.
     if (freshLink(path) === null) signedLink(path).then(setSigned, () => {});
   };
   const onClick = (event: MouseEvent) => {

@@ -14,7 +14,7 @@ export interface TextFieldProps extends InputHTMLAttributes<HTMLInputElement>, W
   ref?: Ref<HTMLInputElement>;
 }
 
-/** One line of text with its name, a hint and what is wrong with it. */
+/** A text field with a label, a hint and an error. */
 export function TextField({ label, hint, error, className, ...rest }: TextFieldProps) {
   const id = useId();
   return (
@@ -32,7 +32,7 @@ export interface TextAreaProps extends TextareaHTMLAttributes<HTMLTextAreaElemen
   ref?: Ref<HTMLTextAreaElement>;
 }
 
-/** Several lines of text. */
+/** A text area with a label, a hint and an error. */
 export function TextArea({ label, hint, error, className, ...rest }: TextAreaProps) {
   const id = useId();
   return (
@@ -46,7 +46,7 @@ export function TextArea({ label, hint, error, className, ...rest }: TextAreaPro
   );
 }
 
-/** The line under a field: what is wrong, else what helps. */
+/** The line below a field: the error, else the hint. */
 export function FieldNote({ id, hint, error }: { id: string; hint?: ReactNode; error?: string | undefined }) {
   return (
     <p id={id} className={cx("mt-1 text-small empty:hidden", error ? "text-danger" : "text-muted")}>

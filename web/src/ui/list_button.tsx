@@ -5,7 +5,7 @@ import { layout, setLayout } from "@/state/layout";
 import { IconButton } from "@/ui/button";
 import { modKey } from "@/ui/keys";
 
-/** Brings the list of chats back where it is not in view: as a pane of its own on small screens, else where it was. */
+/** The button that opens the chat list when it is hidden. */
 export function ListButton() {
   const isOpen = useStore(layout, (state) => state.sidebarOpen);
   const navigate = useNavigate();

@@ -1,4 +1,4 @@
-/** The rook. */
+/** The logo. */
 export function Logo({ className }: { className?: string }) {
   return (
     <svg viewBox="0 0 32 32" aria-hidden="true" className={className}>

@@ -7,7 +7,7 @@ export interface MenuItem {
   icon?: ReactNode;
   keys?: string;
   danger?: boolean;
-  /** Why it cannot be chosen now; shown under the label. */
+  /** The reason why the entry cannot be chosen, shown below the label. */
   disabled?: string | boolean;
   checked?: boolean;
   onSelect: () => void;
@@ -15,7 +15,7 @@ export interface MenuItem {
 
 export type MenuEntry = MenuItem | "separator" | null | false;
 
-/** As a function they are made when the menu opens, not whenever its button is rendered. */
+/** Menu entries. A function is called when the menu opens, not at every render. */
 export type MenuItems = MenuEntry[] | (() => MenuEntry[]);
 
 interface MenuProps {
@@ -26,16 +26,16 @@ interface MenuProps {
   label?: string;
 }
 
-// On a small screen it is a sheet at the bottom, wherever it was asked for (styles.css, "sheet").
+// On a small screen the menu is a sheet at the bottom (styles.css, "sheet").
 const CONTENT =
   "sheet pop-in z-50 min-w-44 max-w-80 rounded-lg border border-line bg-bg1 p-1 shadow-pop outline-none max-h-[var(--radix-popper-available-height)] overflow-y-auto";
 const ITEM =
   "flex w-full items-center gap-2 rounded-md px-2 py-1.5 text-left outline-none select-none data-highlighted:bg-bg3 data-disabled:opacity-50 pointer-coarse:min-h-11 [&_svg]:size-4 [&_svg]:shrink-0";
 
-/** Whether what was chosen has the focus by now: then nobody else gets it back. */
+/** Return whether the chosen entry has already moved the focus. */
 const isTaken = () => document.activeElement !== null && document.activeElement !== document.body;
 
-/** A menu at its button. */
+/** A menu with its button. */
 export function Menu({ trigger, items, align = "start", side = "bottom", label }: MenuProps) {
   return (
     <DropdownMenu.Root modal={false}>
@@ -58,7 +58,7 @@ export function Menu({ trigger, items, align = "start", side = "bottom", label }
   );
 }
 
-/** Where a menu opens: under a button, or at a point. */
+/** The position of a menu: below a button, or at a point. */
 export interface MenuPlace {
   left: number;
   top: number;
@@ -66,10 +66,10 @@ export interface MenuPlace {
   height: number;
 }
 
-/** A press on the button of an open menu closes it, and for so long must not open it again. */
+/** After the button of an open menu has closed it, the same press must not open it again within this time. */
 export const AGAIN_MS = 250;
 
-/** Under this element. */
+/** Return the position below an element. */
 export function placeOf(opener: HTMLElement): MenuPlace {
   const { left, top, width, height } = opener.getBoundingClientRect();
   return { left, top, width, height };
@@ -79,12 +79,12 @@ interface MenuAtProps {
   place: MenuPlace;
   items: MenuItems;
   label: string;
-  /** Gets the focus back. */
+  /** The element that gets the focus when the menu closes. */
   opener: HTMLElement;
   onClose: () => void;
 }
 
-/** An open menu at a place: one for all rows of a list, where each row with a menu of its own would cost too much. */
+/** An open menu at a position. All rows of a list share it, because one menu per row would be slow. */
 export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
   return (
     <DropdownMenu.Root modal={false} open onOpenChange={(open) => !open && onClose()}>
@@ -112,7 +112,7 @@ export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
   );
 }
 
-/** What a sheet of a small screen is about: it stands far from what was touched. */
+/** The title of a sheet on a small screen, which is far from the button. */
 function SheetTitle({ label }: { label: string | undefined }) {
   if (!label) return null;
   return (

@@ -1,6 +1,6 @@
 /**
- * Motion without end, such as that of a ring that turns. A CSS animation would have its styles computed anew with every
- * frame that the page makes for anything else; these are in steps, and between two steps there is nothing to do.
+ * Endless animations, such as a spinner. The browser would compute the styles of a CSS animation in every frame. These
+ * animations run in steps, and cost nothing between two steps.
  */
 export function wantsLessMotion(): boolean {
   return (
@@ -15,13 +15,13 @@ const moving = (keyframes: Keyframe[], duration: number, steps: number) => (elem
   if (!element || wantsLessMotion()) return;
   const easing = `steps(${steps})`;
   const motion = element.animate?.(keyframes, { duration, easing, iterations: Number.POSITIVE_INFINITY });
-  // What goes away ends by being cancelled, and nobody waits for it.
+  // A removed element cancels its animation; the rejection is ignored.
   motion?.finished.catch(() => {});
   return () => motion?.cancel();
 };
 
-/** As the `ref` of an element: it turns while it is there. */
+/** A `ref` that makes an element rotate. */
 export const turning = moving(TURN, 1000, 12);
 
-/** As the `ref` of an element: it fades and comes back while it is there. */
+/** A `ref` that makes an element pulse. */
 export const pulsing = moving(PULSE, 1600, 16);

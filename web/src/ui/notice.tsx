@@ -11,7 +11,7 @@ const ICONS: Record<Kind, ReactNode> = {
   error: <CircleAlert className="text-danger" />,
 };
 
-/** A box with a sentence: what happened, or what should be known. */
+/** A box with a message. */
 export function Notice({
   kind = "info",
   children,

@@ -8,7 +8,7 @@ interface Props {
   wide?: boolean;
 }
 
-/** A page that is no conversation: a title and what is below it, in a column. */
+/** The layout of pages other than chats: a title and a column. */
 export function Page({ title, children, actions, wide }: Props) {
   useEffect(() => {
     document.title = `${title} - Rookery`;

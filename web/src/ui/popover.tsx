@@ -10,11 +10,11 @@ interface Props {
   align?: "start" | "center" | "end";
   side?: "top" | "bottom" | "left" | "right";
   className?: string;
-  /** Its name for screen readers. */
+  /** The name for screen readers. */
   label: string;
 }
 
-/** A panel at its button. */
+/** A popover with its button. */
 export function Popover({
   trigger,
   children,

@@ -6,17 +6,17 @@ interface Props {
   value: number;
   min: number;
   max: number;
-  /** What a double click returns to. */
+  /** The size that a double click restores. */
   initial: number;
   onChange: (value: number) => void;
-  /** The pane is at the right of the handle. */
+  /** Whether the pane is to the right of the handle. */
   reversed?: boolean;
   className?: string;
 }
 
 const STEP = 16;
 
-/** The edge between two panes: drag it, or use the arrow keys. */
+/** The handle between two panes. It can be dragged or moved with the arrow keys. */
 export function Resizer({ label, value, min, max, initial, onChange, reversed, className }: Props) {
   const start = useRef({ x: 0, value: 0 });
   const set = (next: number) => onChange(Math.round(Math.min(max, Math.max(min, next))));

@@ -13,7 +13,7 @@ interface Props {
   className?: string;
 }
 
-/** The browser's own list: it works everywhere, with every input. */
+/** A native select field. */
 export function Select({ label, value, onChange, options, placeholder, hint, error, disabled, className }: Props) {
   const id = useId();
   return (

@@ -1,7 +1,7 @@
 import { cx } from "@/ui/cx";
 import { turning } from "@/ui/motion";
 
-/** A turning ring; a still one for people who asked for less motion. Decoration: the words beside it say what runs. */
+/** A spinner, which does not move for users who prefer reduced motion. Decorative: the text next to it has the meaning. */
 export function Spinner({ className }: { className?: string }) {
   return (
     <span

@@ -9,10 +9,10 @@ interface Props {
   disabled?: boolean;
 }
 
-/** On or off, with its name. */
+/** A switch with a label. */
 export function Switch({ checked, onChange, label, hint, disabled }: Props) {
   return (
-    // biome-ignore lint/a11y/noLabelWithoutControl: the switch inside is a button, which a label names
+    // biome-ignore lint/a11y/noLabelWithoutControl: the switch inside is a button, which a label can name
     <label className="flex items-start gap-3 py-1">
       <Radix.Root
         checked={checked}

@@ -11,12 +11,12 @@ const UNITS: [number, Intl.RelativeTimeFormatUnit][] = [
   [Number.POSITIVE_INFINITY, "year"],
 ];
 
-// Made once: making one costs more than all that it formats on a page.
+// Created once, because creating a formatter is slow.
 const AGO = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-/** `3 min ago`, in the reader's language. */
+/** Return a relative time such as `3 min ago`, in the user's language. */
 export function relative(at: Date, now: Date): string {
   let value = (at.getTime() - now.getTime()) / 1000;
   if (Math.abs(value) < 60) return "now";
@@ -27,12 +27,12 @@ export function relative(at: Date, now: Date): string {
   return AGO.format(Math.round(value), "year");
 }
 
-/** `14 May 2026, 14:02:07 CEST` */
+/** Return an absolute time such as `14 May 2026, 14:02:07 CEST`. */
 export function absolute(at: Date): string {
   return Number.isNaN(at.getTime()) ? "" : EXACT.format(at);
 }
 
-/** The time, again every `ms`; what shows it renders by itself. */
+/** Return the current time, updated every `ms`. */
 export function useNow(ms = 30_000): Date {
   const [now, setNow] = useState(() => new Date());
   useEffect(() => {
@@ -42,7 +42,7 @@ export function useNow(ms = 30_000): Date {
   return now;
 }
 
-/** A moment, relative to now, exact in its tooltip. */
+/** A relative time, with the exact time in a tooltip. */
 export function Ago({ at, className }: { at: string; className?: string }) {
   const now = useNow();
   const when = new Date(at);
@@ -53,7 +53,7 @@ export function Ago({ at, className }: { at: string; className?: string }) {
   );
 }
 
-/** A moment as date and time. */
+/** A date and time. */
 export function Moment({ at }: { at: string | null | undefined }) {
   if (!at) return <span className="text-muted">never</span>;
   const when = new Date(at);

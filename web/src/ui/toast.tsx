@@ -17,15 +17,15 @@ let last = 0;
 export interface ToastOptions {
   kind?: Toast["kind"];
   action?: Toast["action"];
-  /** How long it stays; 0 until it is closed. */
+  /** The duration; 0 until it is closed. */
   ms?: number;
 }
 
-/** Say something at the edge of the page. Returns what takes it away again. */
+/** Show a toast. Return a function that removes it. */
 export function toast(text: string, { kind = "info", action, ms }: ToastOptions = {}): () => void {
   last += 1;
   const id = last;
-  // Whoever is to act on it has to read it first.
+  // Errors, and toasts with an action, stay longer.
   const usual = kind === "error" || action ? 10_000 : 5_000;
   const shown: Toast = { id, text, kind, ms: ms ?? usual, ...(action ? { action } : {}) };
   store.setState((state) => ({ toasts: [...state.toasts.filter((one) => one.text !== text), shown].slice(-4) }));
@@ -40,7 +40,7 @@ const ICONS = {
   error: <CircleAlert className="text-danger" />,
 };
 
-/** Where toasts appear; once in the shell. */
+/** The container of toasts; mounted once in the shell. */
 export function Toasts() {
   const toasts = useStore(store, (state) => state.toasts);
   return (

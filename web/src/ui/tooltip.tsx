@@ -3,16 +3,16 @@ import { createPortal } from "react-dom";
 import { cx } from "@/ui/cx";
 
 const DELAY_MS = 500;
-/** After a hint was shown, the next one needs no delay for so long. */
+/** Within this time after a tooltip, the next one appears without a delay. */
 const SKIP_MS = 200;
-/** Time to reach the hint itself, which may be read with the pointer on it. */
+/** The time to move the pointer onto the tooltip. */
 const LEAVE_MS = 120;
 const GAP_PX = 6;
 const EDGE_PX = 8;
 
 type Side = "top" | "bottom";
 
-/** What gives an element a hint. Attributes only: a page has hundreds of buttons, and one layer that shows hints. */
+/** Return the attributes that give an element a tooltip. One component shows all tooltips, because a page has hundreds. */
 export function hint(text: string, keys?: string, side?: Side): Record<string, string> {
   return { "data-hint": text, ...(keys ? { "data-keys": keys } : {}), ...(side ? { "data-side": side } : {}) };
 }
@@ -24,7 +24,7 @@ interface Props {
   children: ReactElement<Record<string, unknown>>;
 }
 
-/** A hint on hover and focus, dismissed by Esc. */
+/** A tooltip on hover and focus. Escape closes it. */
 export function Tooltip({ text, keys, side, children }: Props) {
   return cloneElement(children, hint(text, keys, side));
 }
@@ -32,7 +32,7 @@ export function Tooltip({ text, keys, side, children }: Props) {
 const hinted = (target: EventTarget | null) =>
   target instanceof Element ? target.closest<HTMLElement>("[data-hint]") : null;
 
-/** Shows the hints of the whole application; once. */
+/** Shows the tooltips of the whole application; mounted once. */
 export function Hints() {
   const [owner, setOwner] = useState<HTMLElement | null>(null);
   useEffect(() => {
@@ -51,7 +51,7 @@ export function Hints() {
       timer = setTimeout(() => show(element.isConnected ? element : null), wait);
     };
     const over = (event: PointerEvent) => {
-      // A finger that touches wants to press, not to read.
+      // Touch does not open tooltips.
       if (event.pointerType === "touch") return;
       if (event.target instanceof Element && event.target.closest("[role=tooltip]")) {
         clearTimeout(timer);
@@ -108,7 +108,7 @@ function Hint({ owner }: { owner: HTMLElement }) {
   }, [owner, side]);
   const isName = owner.getAttribute("aria-label") === text;
   useEffect(() => {
-    // A name is read anyway; only what says more is worth hearing.
+    // Screen readers read the name anyway; only additional text is announced.
     if (isName) return;
     owner.setAttribute("aria-describedby", "hint");
     return () => owner.removeAttribute("aria-describedby");
@@ -120,7 +120,7 @@ function Hint({ owner }: { owner: HTMLElement }) {
       role="tooltip"
       className={cx(
         "pop-in fixed z-50 flex max-w-80 items-center gap-2 rounded-md bg-text px-2 py-1 text-small break-words whitespace-pre-wrap text-bg1 shadow-pop",
-        // In a narrow list it lies over the buttons of the next row, which are not to wait for it.
+        // In a narrow list the tooltip would cover the buttons of the next row.
         isName && "pointer-events-none",
       )}
     >

@@ -1,1 +1,1 @@
-"""The routers: one module per subject, each with a function that makes its router from the API's services."""
+"""The routers: one module per subject. Its function `router` creates the router from the API's services."""

@@ -75,7 +75,7 @@ class AnswersBody(Body):
     answers: Annotated[list[AnswerInput], Field(min_length=1)]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("approvals")
 
     @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))
@@ -98,7 +98,7 @@ def router(parts: ApiServices) -> APIRouter:
             for each in body.answers
         ]
         await caller.store.approvals.answer(ChatId(chat), answers)
-        parts.stats.approvals.update(
+        services.stats.approvals.update(
             str(each.decision) if each.always is None else f"always_{each.always}" for each in answers
         )
         return nothing()
@@ -115,7 +115,7 @@ def router(parts: ApiServices) -> APIRouter:
 
         The rules of the chat's owner and of the installation apply as well.
         """
-        return answer(RulesView(approvals.shown(await caller.store.approvals.list_rules(ChatId(chat)))))
+        return answer(RulesView(approvals.with_problems(await caller.store.approvals.list_rules(ChatId(chat)))))
 
     @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))
     async def put_rules(caller: CallerDep, chat: UUID) -> Response:

@@ -21,7 +21,7 @@ from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 Word = Annotated[str | None, Query(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("audit")
 
     @routes.get("/audit", "audit.list", returns=Page[Entry])

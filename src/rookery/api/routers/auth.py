@@ -12,10 +12,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import cookies, logins
-from rookery.api.account_fields import NewPassword, TypedPassword
+from rookery.api import accounts, cookies
+from rookery.api.accounts import LoginView, NewPassword, TypedPassword
 from rookery.api.errors import ApiError
-from rookery.api.logins import LoginView
 from rookery.api.middleware import bearer, is_secure
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
@@ -77,13 +76,13 @@ class LinkView(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("auth")
 
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
     async def log_in(request: Request) -> Response:
         """Open a session. Every failed login gets the same response; after five failures each attempt has to wait."""
-        body = await logins.read(request, LoginBody, parts)
+        body = await accounts.read_body(request, LoginBody, services)
         # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only browsers send `Sec-Fetch-Site`.
         is_page = request.headers.get("sec-fetch-site") == "same-origin"
         if is_page and "stay_signed_in" not in body.model_fields_set:
@@ -93,10 +92,10 @@ def router(parts: ApiServices) -> APIRouter:
                 "page_outdated",
                 "This page is older than the server. Reload it, then log in. Pages send `stay_signed_in`.",
             )
-        done = await parts.logins.log_in(
-            body.login, body.password, stays=body.stay_signed_in, request=logins.info(request)
+        done = await services.logins.log_in(
+            body.login, body.password, stays=body.stay_signed_in, request=accounts.request_info(request)
         )
-        return logins.welcome(request, parts, done.user, session=done.session)
+        return accounts.login_response(request, services, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
     async def log_out(caller: CallerDep, request: Request) -> Response:
@@ -131,7 +130,7 @@ def router(parts: ApiServices) -> APIRouter:
         store = caller.store
         body = await caller.read(PasswordBody, may=lambda: store.sessions.require_end(caller.user.id))
         await store.sessions.require_end(caller.user.id)
-        ended = await parts.logins.change_password(
+        ended = await services.logins.change_password(
             caller.user,
             current=body.current_password,
             new=body.new_password,
@@ -139,7 +138,7 @@ def router(parts: ApiServices) -> APIRouter:
             keep=caller.credential_id,
             request=caller.info,
         )
-        parts.publisher.publish(
+        services.publisher.publish(
             [AccessHint(kind="session", id=str(each)) for each in ended.sessions]
             + [AccessHint(kind="token", id=str(each)) for each in ended.tokens]
         )
@@ -154,21 +153,21 @@ def router(parts: ApiServices) -> APIRouter:
         secret = bearer(request)
         if secret is None:
             raise LinkInvalid
-        async with parts.pool.acquire() as conn:
-            found = await one_time_links.find_link(conn, secret, now=parts.clock.now())
+        async with services.pool.acquire() as conn:
+            found = await one_time_links.find_link(conn, secret, now=services.clock.now())
         user = found.user
         return answer(LinkView(found.kind, user.username, user.name, user.email, found.expires_at))
 
     @routes.post("/auth/link", "links.use", returns=LoginView, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
         """Set a password with a one-time link and log in. All earlier sessions and API tokens end."""
-        body = await logins.read(request, LinkBody, parts)
-        done = await parts.logins.choose_password(body.token, body.password, request=logins.info(request))
-        parts.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
-        return logins.welcome(request, parts, done.user, session=done.session)
+        body = await accounts.read_body(request, LinkBody, services)
+        done = await services.logins.choose_password(body.token, body.password, request=accounts.request_info(request))
+        services.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
+        return accounts.login_response(request, services, done.user, session=done.session)
 
     def _no_cookie(request: Request) -> str:
-        return cookies.forget(secure=is_secure(request, parts))
+        return cookies.delete_header(secure=is_secure(request, services))
 
     return routes.router
 

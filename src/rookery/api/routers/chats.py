@@ -13,25 +13,22 @@ from starlette.responses import Response
 
 from rookery.api import headers, message_content, model_choice, request_bodies
 from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
-from rookery.api.middleware import PREFIX
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
-from rookery.api.routes import Routes, answer, nothing
+from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
-from rookery.domain.access.rights import Action, Resource, Scope, has_scope
-from rookery.domain.chat import first_rows
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat import system_blocks
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
 from rookery.domain.chat.system_blocks import Awareness
 from rookery.domain.content import search_query
 from rookery.store.authorized.chat_changes import CreatedChat, Replayed
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.chats.chat_views import ChatListPage, ChatView
-from rookery.store.db import idempotency
+from rookery.store.chats.subagents import AgentList
 from rookery.store.machine import ChatSpec
-from rookery.store.people.errors import ScopeMissing
 
-IDEMPOTENCY_KEY = "idempotency-key"
 OPERATION = "chats.create"
 
 _ARCHIVE = "archived"
@@ -89,7 +86,7 @@ class _Identity(msgspec.Struct):
     id: UUID
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("chats")
 
     @routes.post(
@@ -108,17 +105,17 @@ def router(parts: ApiServices) -> APIRouter:
         The turn starts immediately; a chat without a title gets one a little later.
         """
         caller.take(Limit.CREATE_CHAT)
-        may = _may_create(caller)
+        may = caller.may_create(Resource.CHAT)
         body = await caller.read(CreateBody, may=may)
-        async with model_choice.after(may):
-            request = _request(caller)
+        async with model_choice.rights_first(may):
+            request = caller.idempotency_request(OPERATION)
             if request is not None and (replayed := await caller.store.turns.find_answer(request)) is not None:
                 return _created(replayed)
-            spec = await _spec(parts, caller, body)
+            spec = await _spec(services, caller, body)
         made = await caller.store.turns.create(spec, request=request, encode=_encoded)
         if isinstance(made, CreatedChat) and body.title is None:
             # A given title is kept, even if it equals the first words of the message.
-            parts.titling.start(made.chat, title=made.view.title, messages=made.messages)
+            services.titling.start(made.chat, title=made.view.title, messages=made.messages)
         return _created(made)
 
     @routes.get("/chats", "chats.list", returns=ChatListPage)
@@ -149,14 +146,22 @@ def router(parts: ApiServices) -> APIRouter:
         """Return one chat, with its children in the same archive state."""
         return answer(await caller.store.chats.get(ChatId(chat)))
 
+    @routes.get("/chats/{chat}/agents", "chats.agents", returns=AgentList, errors=(404,), takes=[headers.BREAK_GLASS])
+    async def agents(caller: CallerDep, chat: UUID) -> Response:
+        """List the subagents of a chat and its family with their state, figures and last activity.
+
+        The answer is the same for the root and for any of its subagents.
+        """
+        return answer(await caller.store.chats.list_agents(ChatId(chat)))
+
     @routes.patch("/chats/{chat}", "chats.update", returns=ChatView, body=PatchBody, errors=(404, 409))
     async def patch(caller: CallerDep, chat: UUID) -> Response:
         """Change the given fields, all or none. Archiving includes all subagent chats."""
         may = _may_patch(caller, chat)
         body = await caller.read(PatchBody, may=may)
-        async with model_choice.after(may):
+        async with model_choice.rights_first(may):
             if "model_config_id" in body.given:
-                await _check_model(parts, caller, ChatId(chat), body.model_config_id)
+                await _check_model(services, caller, ChatId(chat), body.model_config_id)
         given = {name: getattr(body, name) for name in body.given}
         if "mcp_server_ids" in given:
             given["mcp_server_ids"] = tuple(given["mcp_server_ids"])
@@ -179,10 +184,10 @@ def router(parts: ApiServices) -> APIRouter:
     return routes.router
 
 
-async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpec:
-    said = await message_content.resolved(caller, body.content)
+async def _spec(services: ApiServices, caller: Caller, body: CreateBody) -> ChatSpec:
+    said = await message_content.resolve_files(caller, body.content)
     model_config_id, effort = await model_choice.for_new_chat(
-        parts, caller, body.model_config_id, body.reasoning_effort
+        services, caller, body.model_config_id, body.reasoning_effort
     )
     first = NewMessage(
         role=Role.USER,
@@ -191,14 +196,14 @@ async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpe
         model_config_id=model_config_id,
         reasoning_effort=effort,
     )
-    prompts = await parts.directory.setting(first_rows.SETTING)
+    prompts = await services.directory.setting(system_blocks.PROMPTS_SETTING)
     awareness = Awareness.DETACHED if body.workspace_id is None else Awareness.ATTACHED
     return ChatSpec(
         owner_id=caller.user.id,
         title=body.title or await message_content.fallback_title(caller, said),
         model_config_id=model_config_id,
         reasoning_effort=effort,
-        messages=(*first_rows.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
+        messages=(*system_blocks.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
         labels=body.labels,
         workspace_id=body.workspace_id,
         plan_mode=body.plan_mode,
@@ -209,20 +214,11 @@ async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpe
     )
 
 
-async def _check_model(parts: ApiServices, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
+async def _check_model(services: ApiServices, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
     """Check a model for the next turns. The chat's current model may stay even if it has been disabled."""
-    models = await model_choice.chooser(parts, caller)
+    models = await model_choice.chooser(services, caller)
     if not models.is_usable(model_config_id):
         models.check(model_config_id, current=(await caller.store.chats.get(chat_id)).last_model_config_id)
-
-
-def _request(caller: Caller) -> idempotency.Request | None:
-    key = caller.connection.headers.get(IDEMPOTENCY_KEY)
-    return (
-        None
-        if key is None
-        else idempotency.Request(caller.user.id, key, OPERATION, request_bodies.kept(caller.connection))
-    )
 
 
 def _encoded(made: CreatedChat) -> bytes:
@@ -241,19 +237,11 @@ def _location(chat_id: UUID) -> str:
     return f"{PREFIX}/chats/{chat_id}"
 
 
-def _may_create(caller: Caller) -> Callable[[], Awaitable[object]]:
-    async def check() -> None:
-        if not has_scope(caller.actor, Resource.CHAT, Action.CREATE):
-            raise ScopeMissing(Scope.CHAT_WRITE)
-
-    return check
-
-
 def _may_patch(caller: Caller, chat: UUID) -> Callable[[], Awaitable[object]]:
     """Return a check of the rights that the fields of the body need, whatever their values."""
 
     async def check() -> None:
-        for action in _actions(request_bodies.kept(caller.connection)):
+        for action in _actions(request_bodies.raw_body(caller.connection)):
             await caller.store.chats.require(ChatId(chat), action)
 
     return check

@@ -29,7 +29,7 @@ class DownloadLink(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("files")
 
     @routes.get("/download-links", "download_links.list", returns=Items[DownloadLink])
@@ -49,9 +49,9 @@ def router(parts: ApiServices) -> APIRouter:
             raise BadFields([FieldError("path", f"Name 1 to {MAX_LINKS} addresses.")])
         if not all(map(download_links.is_signable, path)):
             raise BadFields([FieldError("path", _RULE)])
-        expires_at = signed_links.expiry(parts.clock.now())
+        expires_at = signed_links.expiry(services.clock.now())
         made = (
-            DownloadLink(each, download_links.signed(links, each, expires_at=expires_at), expires_at) for each in path
+            DownloadLink(each, download_links.sign(links, each, expires_at=expires_at), expires_at) for each in path
         )
         return answer(Items(tuple(made)))
 

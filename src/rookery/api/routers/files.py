@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
 import re
+import struct
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -15,12 +19,12 @@ from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from rookery.api import download_links, file_links, headers
+from rookery.api import download_links, headers
 from rookery.api.errors import NO_STORE, ApiError
-from rookery.api.middleware import PREFIX, is_secure
+from rookery.api.middleware import is_secure
 from rookery.api.rate_limits import Limit
 from rookery.api.request_context import CallerDep
-from rookery.api.routes import Routes, answer, nothing
+from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.errors import ChatError, InvalidInput
@@ -31,6 +35,8 @@ from rookery.store.models.errors import KeysMissing
 from rookery.store.people import users
 from rookery.store.people.errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 
+# Lifetime of a download address, which is valid for one file, without a login.
+LINK_LIFETIME = timedelta(minutes=5)
 # Enough for ten megabytes over a slow line.
 UPLOAD_SECONDS = 300.0
 # A file never changes.
@@ -45,6 +51,9 @@ _PLAIN_NAME = re.compile(r';\s*filename\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^;\s]+))'
 _ENCODINGS = frozenset({"utf-8", "iso-8859-1"})
 # No file size has 19 digits. The bound matters because a header may hold thousands of digits.
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+# The token of a download address: the user and the time of expiry, followed by a MAC that also covers the file id.
+_TOKEN_HEAD = struct.Struct(">16sQ")
+_MAC_BYTES = 32
 
 
 class FileView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +76,7 @@ class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("files")
 
     @routes.post(
@@ -132,12 +141,12 @@ def router(parts: ApiServices) -> APIRouter:
                 "An administrator states a reason with each read, but a link carries none. Get the file "
                 f"itself at {PREFIX}/files/{file}, with the reason."
             ) from None
-        if parts.ring is None:
+        if services.ring is None:
             raise KeysMissing
-        expires_at = file_links.expiry(parts.clock.now())
-        token = file_links.sign(parts.ring.subkey("download"), file, user_id=caller.user.id, expires_at=expires_at)
+        expires_at = _link_expiry(services.clock.now())
+        token = sign_token(services.ring.subkey("download"), file, user_id=caller.user.id, expires_at=expires_at)
         view = DownloadView(
-            url=f"{_base(parts, request)}{PREFIX}/files/{file}/download?token={token}",
+            url=f"{_base(services, request)}{PREFIX}/files/{file}/download?token={token}",
             expires_at=expires_at,
             sha256=info.sha256.hex(),
             size_bytes=info.size_bytes,
@@ -162,7 +171,7 @@ def router(parts: ApiServices) -> APIRouter:
         sent = request.headers
         try:
             file_id = UUID(file)
-            store = parts.store.as_actor(await _signer(parts, token, file_id))
+            store = services.store.as_actor(await _signer(services, token, file_id))
             read = await store.files.read(file_id, span_of=lambda info: _span(sent, info))
         except (AccessError, ChatError, ValueError):
             raise ApiError(404, "not_found", "There is nothing at this address, or it has expired.") from None
@@ -178,16 +187,41 @@ def router(parts: ApiServices) -> APIRouter:
     return routes.router
 
 
-async def _signer(parts: ApiServices, token: str, file_id: UUID) -> UserActor:
-    """Return the user who made the address, with their current rights: a right that they lost is lost for the
-    address, too.
-    """
+def _link_expiry(now: datetime) -> datetime:
+    """Return when an address made now expires, in whole seconds."""
+    return (now + LINK_LIFETIME).astimezone(UTC).replace(microsecond=0)
+
+
+def sign_token(key: bytes, file_id: UUID, *, user_id: UUID, expires_at: datetime) -> str:
+    head = _TOKEN_HEAD.pack(user_id.bytes, int(expires_at.timestamp()))
+    return base64.urlsafe_b64encode(head + _mac(key, file_id, head)).decode().rstrip("=")
+
+
+def verify_token(key: bytes, token: str, *, file_id: UUID, now: datetime) -> UUID | None:
+    """Return the user who made the token if it is valid for this file and not expired."""
+    try:
+        data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        return None
+    head, mac = data[: _TOKEN_HEAD.size], data[_TOKEN_HEAD.size :]
+    if len(mac) != _MAC_BYTES or not hmac.compare_digest(mac, _mac(key, file_id, head)):
+        return None
+    user, expires = _TOKEN_HEAD.unpack(head)
+    return UUID(bytes=user) if now.timestamp() < expires else None
+
+
+def _mac(key: bytes, file_id: UUID, head: bytes) -> bytes:
+    return hmac.digest(key, file_id.bytes + head, "sha256")
+
+
+async def _signer(services: ApiServices, token: str, file_id: UUID) -> UserActor:
+    """Return the user who created the address. Their current rights apply to it."""
     user_id = None
-    if parts.ring is not None:
-        user_id = file_links.verify(parts.ring.subkey("download"), token, file_id=file_id, now=parts.clock.now())
+    if services.ring is not None:
+        user_id = verify_token(services.ring.subkey("download"), token, file_id=file_id, now=services.clock.now())
     if user_id is None:
         raise FileNotFound(file_id)
-    async with parts.pool.acquire() as conn:
+    async with services.pool.acquire() as conn:
         user = await users.find_user(conn, user_id)
     if user is None or not user.is_active:
         raise FileNotFound(file_id)
@@ -260,12 +294,9 @@ def _given_name(disposition: str) -> str:
     return ""
 
 
-def _base(parts: ApiServices, connection: HTTPConnection) -> str:
-    """Return the base address of this request, which was checked and works for the caller.
-
-    A proxy may have ended TLS.
-    """
-    scheme = "https" if is_secure(connection, parts) else "http"
+def _base(services: ApiServices, connection: HTTPConnection) -> str:
+    """Return the base address of this request, with https if a proxy terminates TLS."""
+    scheme = "https" if is_secure(connection, services) else "http"
     return f"{scheme}://{connection.headers.get('host', '')}"
 
 

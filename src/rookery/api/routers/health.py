@@ -32,7 +32,7 @@ class Health(Protocol):
 
 
 def router(health: Health, clock: Clock) -> APIRouter:
-    routes = APIRouter()
+    routes = APIRouter(include_in_schema=False)
     known: tuple[float, Mapping[str, str]] | None = None
     slots: Sequence[Mapping[str, object]] = ()
 

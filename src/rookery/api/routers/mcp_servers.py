@@ -46,7 +46,7 @@ class McpAnswerBody(Body):
     decision: McpDecision
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))
@@ -71,7 +71,7 @@ def router(parts: ApiServices) -> APIRouter:
         """
         body = await caller.read(McpAnswerBody, may=lambda: caller.store.workspaces.require_update(workspace))
         await caller.store.mcp_servers.answer(workspace, entry_hash, body.decision)
-        await parts.workspaces.run_agreed_servers(workspace)
+        await services.workspaces.run_agreed_servers(workspace)
         return answer(_views(await caller.store.mcp_servers.list(workspace)))
 
     @routes.delete(
@@ -83,7 +83,7 @@ def router(parts: ApiServices) -> APIRouter:
     async def withdraw(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
         """Withdraw an answer. The server is stopped, and the question is open again."""
         await caller.store.mcp_servers.withdraw(workspace, entry_hash)
-        await parts.workspaces.run_agreed_servers(workspace)
+        await services.workspaces.run_agreed_servers(workspace)
         return answer(_views(await caller.store.mcp_servers.list(workspace)))
 
     return routes.router

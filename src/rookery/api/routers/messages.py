@@ -14,8 +14,7 @@ from rookery.api import client_results, headers, message_bodies, message_content
 from rookery.api.message_bodies import EditView, MessagesView, SendView
 from rookery.api.message_content import Content, ServerIds
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import CallerDep
-from rookery.api.routers.chats import IDEMPOTENCY_KEY
+from rookery.api.request_context import IDEMPOTENCY_KEY, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -80,7 +79,7 @@ class _Results(msgspec.Struct):
     results: list[_Result]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("messages")
 
     @routes.get(
@@ -135,9 +134,9 @@ def router(parts: ApiServices) -> APIRouter:
         body = await caller.read(SendBody, may=may)
         client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
         try:
-            async with model_choice.after(may):
-                said = await message_content.resolved(caller, body.content)
-                chooser = await model_choice.chooser(parts, caller)
+            async with model_choice.rights_first(may):
+                said = await message_content.resolve_files(caller, body.content)
+                chooser = await model_choice.chooser(services, caller)
                 model = None if body.model_config_id is None else chooser.named(body.model_config_id)
             message = NewQueuedMessage(
                 content=said,
@@ -171,9 +170,9 @@ def router(parts: ApiServices) -> APIRouter:
         """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(EditBody, may=may)
-        async with model_choice.after(may):
-            said = await message_content.resolved(caller, body.content)
-            choose = (await model_choice.chooser(parts, caller)).for_edit(body.model_config_id)
+        async with model_choice.rights_first(may):
+            said = await message_content.resolve_files(caller, body.content)
+            choose = (await model_choice.chooser(services, caller)).for_edit(body.model_config_id)
         edited = await caller.store.turns.edit(
             ChatId(chat), MessageId(message), content=said, reasoning_effort=body.reasoning_effort, choose=choose
         )
@@ -188,12 +187,12 @@ def router(parts: ApiServices) -> APIRouter:
         """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(ToolResultsBody, may=may, limit=MAX_RESULTS_BYTES)
-        outputs = msgspec.json.decode(request_bodies.kept(caller.connection), type=_Results).results
+        outputs = msgspec.json.decode(request_bodies.raw_body(caller.connection), type=_Results).results
         results = [
             SubmittedResult(each.tool_call_id, bytes(raw.output).decode(), each.is_error)
             for each, raw in zip(body.results, outputs, strict=True)
         ]
-        kept = await client_results.fitted(parts, caller, ChatId(chat), results)
+        kept = await client_results.truncate_results(services, caller, ChatId(chat), results)
         await caller.store.turns.submit_results(ChatId(chat), kept)
         return nothing()
 

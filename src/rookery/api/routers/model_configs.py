@@ -116,7 +116,7 @@ class ModelConfigChange(Body):
     price_cache_write_1h: Price | None = None
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("model configs")
 
     @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])
@@ -138,7 +138,7 @@ def router(parts: ApiServices) -> APIRouter:
         body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
         await caller.store.models.require()
         given = {name: getattr(body, name) for name in body.given}
-        draft = ModelConfigDraft(**{**given, "options": masked_headers.restored(body.options)})
+        draft = ModelConfigDraft(**{**given, "options": masked_headers.unmask(body.options)})
         made = await caller.store.models.create(draft)
         return answer(await _view(made), 201, Location=f"/api/v1/model-configs/{made.config.id}")
 
@@ -161,7 +161,7 @@ def router(parts: ApiServices) -> APIRouter:
         if "options" in given:
             await caller.store.models.require(model_config)
             known = (await caller.store.models.get(model_config)).config
-            given["options"] = masked_headers.restored(body.options, known.options.headers)
+            given["options"] = masked_headers.unmask(body.options, known.options.headers)
         return answer(await _view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
 
     @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
@@ -188,7 +188,7 @@ async def _view(known: KnownModel) -> ModelConfigView:
     # In a thread: the first lookup loads the table.
     window = await asyncio.to_thread(_window, known)
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
-    fields["options"] = masked_headers.shown(config.options)
+    fields["options"] = masked_headers.mask(config.options)
     return ModelConfigView(
         **fields, window=window, reasoning_efforts=efforts.selectable(config.options.reasoning_effort)
     )

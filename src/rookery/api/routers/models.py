@@ -48,7 +48,7 @@ class ModelsView(msgspec.Struct, frozen=True):
     providers: tuple[ModelsOfProvider, ...]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("models")
 
     @routes.get("/models", "models.list", returns=ModelsView)
@@ -63,10 +63,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     async def _view(found: list[PublicModel], user_id: UUID) -> ModelsOfProvider:
         provider = found[0].provider
-        if provider.id not in (await parts.directory.snapshot()).providers:
+        if provider.id not in (await services.directory.snapshot()).providers:
             # Another replica has just created it, and its notification has not arrived yet.
-            parts.directory.invalidate()
-        reason = await parts.directory.unavailable(provider.id, user_id=user_id)
+            services.directory.invalidate()
+        reason = await services.directory.unavailable(provider.id, user_id=user_id)
         return ModelsOfProvider(
             id=provider.id,
             type=provider.type,

@@ -68,7 +68,7 @@ class PreferencesChange(Body):
     display: dict[str, Any] | None = None
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("own preferences")
 
     @routes.get("/me/settings", "preferences.get", returns=PreferencesView)
@@ -102,7 +102,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
             model_overrides=OverridesView(found.model_overrides.get("root")),
             overrides_allowed=allowed,
             compaction_thresholds=dict(found.compaction_thresholds),
-            approval_rules=approvals.shown(found.approval_rules),
+            approval_rules=approvals.with_problems(found.approval_rules),
             display=dict(found.display),
         )
     )

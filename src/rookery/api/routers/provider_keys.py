@@ -39,7 +39,7 @@ class ProviderKeyPut(Body):
     api_key: SecretStr = Field(min_length=1, max_length=MAX_KEY_BYTES)
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("own provider keys")
 
     @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])

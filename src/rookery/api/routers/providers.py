@@ -100,7 +100,7 @@ class UpstreamModel(msgspec.Struct, frozen=True):
     id: str
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("model providers")
 
     @routes.get("/model-providers", "providers.list", returns=Items[ProviderView])
@@ -123,7 +123,7 @@ def router(parts: ApiServices) -> APIRouter:
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
         await caller.store.providers.require()
         given = _given(body)
-        given["options"] = masked_headers.restored(body.options)
+        given["options"] = masked_headers.unmask(body.options)
         made = await caller.store.providers.create(ProviderDraft(**given))
         return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
 
@@ -146,7 +146,7 @@ def router(parts: ApiServices) -> APIRouter:
         if "options" in given:
             await caller.store.providers.require(provider)
             known = await caller.store.providers.get(provider)
-            given["options"] = masked_headers.restored(body.options, known.options.headers)
+            given["options"] = masked_headers.unmask(body.options, known.options.headers)
         return answer(await _view(await caller.store.providers.update(provider, ProviderPatch(**given))))
 
     @routes.delete("/model-providers/{provider}", "providers.delete", errors=(404, 409))
@@ -165,9 +165,9 @@ def router(parts: ApiServices) -> APIRouter:
         tried = await provider_check.try_provider(
             provider,
             user_id=caller.user.id,
-            directory=parts.directory,
-            connector=parts.connector,
-            now=parts.clock.now(),
+            directory=services.directory,
+            connector=services.connector,
+            now=services.clock.now(),
         )
         await caller.store.providers.record_test(provider, tried.call)
         error = None if tried.error is None else ProbeError(tried.error.kind, tried.error.message)
@@ -183,21 +183,23 @@ def router(parts: ApiServices) -> APIRouter:
         """List the ids of the models that the provider offers."""
         await _present(caller, provider)
         try:
-            found = await provider_check.upstream_models(provider, directory=parts.directory, connector=parts.connector)
-        except provider_check.NoList as error:
+            found = await provider_check.upstream_models(
+                provider, directory=services.directory, connector=services.connector
+            )
+        except provider_check.ModelListUnavailable as error:
             raise ApiError(502, "upstream_failed", str(error)) from None
         return answer(Items(tuple(UpstreamModel(each) for each in found)))
 
     async def _present(caller: Caller, provider_id: UUID) -> None:
         await caller.store.providers.require(provider_id)
-        if provider_id not in (await parts.directory.snapshot()).providers:
+        if provider_id not in (await services.directory.snapshot()).providers:
             # Another replica has just created it, and its notification has not arrived yet.
-            parts.directory.invalidate()
+            services.directory.invalidate()
 
     async def _view(provider: Provider) -> ProviderView:
         has_key = provider.api_key_enc is not None
         if provider.is_env:
-            has_key = provider.id in (await parts.directory.snapshot()).keys
+            has_key = provider.id in (await services.directory.snapshot()).keys
         return ProviderView(
             id=provider.id,
             type=provider.type,
@@ -207,7 +209,7 @@ def router(parts: ApiServices) -> APIRouter:
             base_url=provider.base_url,
             enabled=provider.enabled,
             source=provider.source,
-            options=masked_headers.shown(provider.options),
+            options=masked_headers.mask(provider.options),
             send_correlation=provider.send_correlation,
             has_key=has_key,
             central_key_enabled=provider.central_key_enabled,

@@ -36,7 +36,7 @@ class QueuedPatchBody(Body):
     reasoning_effort: Effort | None = None
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("queue")
 
     @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])
@@ -61,8 +61,8 @@ def router(parts: ApiServices) -> APIRouter:
     )
     async def promote(caller: CallerDep, chat: UUID, queued: int) -> Response:
         """Run a queued message next: immediately if the chat is idle, else by interrupting the running turn."""
-        async with model_choice.after(caller.may(chat, Action.DRIVE)):
-            await model_choice.check_spend(parts, caller, ChatId(chat))
+        async with model_choice.rights_first(caller.may(chat, Action.DRIVE)):
+            await model_choice.check_spend(services, caller, ChatId(chat))
         promoted = await caller.store.turns.promote_queued(ChatId(chat), QueuedMessageId(queued))
         return answer(message_bodies.promoted(promoted), 202)
 
@@ -88,11 +88,11 @@ def router(parts: ApiServices) -> APIRouter:
         """Change the content, model or effort of a queued message. 404 if it was sent meanwhile."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(QueuedPatchBody, may=may)
-        async with model_choice.after(may):
-            said = await message_content.resolved(caller, body.content) if "content" in body.given else None
+        async with model_choice.rights_first(may):
+            said = await message_content.resolve_files(caller, body.content) if "content" in body.given else None
             model = body.model_config_id if "model_config_id" in body.given else None
             if model is not None:
-                (await model_choice.chooser(parts, caller)).check(model)
+                (await model_choice.chooser(services, caller)).check(model)
         edited = await caller.store.turns.edit_queued(
             ChatId(chat),
             QueuedMessageId(queued),

@@ -1,8 +1,10 @@
-"""The routes for the server's version and the OpenAPI document."""
+"""The server's version, the OpenAPI document, and the API browser, a page that loads nothing from other hosts."""
 
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -20,6 +22,18 @@ from rookery.store.db import migrate
 API_VERSION = 1
 STREAM_PROTOCOL = 1
 
+POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; img-src 'none'"
+)
+
+
+class Asset(StrEnum):
+    SCRIPT = "docs.js"
+    STYLE = "docs.css"
+
+
+_MEDIA_TYPES = {Asset.SCRIPT: "text/javascript", Asset.STYLE: "text/css"}
+
 
 class VersionView(msgspec.Struct, frozen=True):
     """`build` names the build of the web application, null if there is none. `features` are the tags of this API.
@@ -36,10 +50,13 @@ class VersionView(msgspec.Struct, frozen=True):
     features: tuple[str, ...]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("server")
     document: dict[str, Any] | None = None
     features: tuple[str, ...] | None = None
+    files = resources.files("rookery.api") / "docs_page"
+    page = (files / "index.html").read_bytes()
+    assets = {asset: (files / asset).read_bytes() for asset in Asset}
 
     @routes.get("/version", "server.version", returns=VersionView)
     async def version(caller: CallerDep, request: Request) -> Response:
@@ -54,7 +71,7 @@ def router(parts: ApiServices) -> APIRouter:
                 api=API_VERSION,
                 stream_protocol=STREAM_PROTOCOL,
                 schema=migrate.SCHEMA_VERSION,
-                build=parts.web.build,
+                build=services.web.build,
                 features=features,
             )
         )
@@ -67,5 +84,18 @@ def router(parts: ApiServices) -> APIRouter:
             # In a thread: it takes a quarter of a second, once, and would delay streams.
             document = await asyncio.to_thread(openapi.document, request.app)
         return answer(document)
+
+    @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html", is_public=True)
+    async def show_docs() -> Response:
+        """Show this document in a page that can also send requests, with a login or a token.
+
+        The page contains no data of this server, so it needs no login.
+        """
+        return Response(page, headers={"Content-Security-Policy": POLICY}, media_type="text/html")
+
+    @routes.get("/docs/{asset}", "docs.asset", returns=bytes, media_type="*/*", is_public=True)
+    async def get_docs_asset(asset: Asset) -> Response:
+        """Return a script or style of the API browser."""
+        return Response(assets[asset], media_type=_MEDIA_TYPES[asset])
 
     return routes.router

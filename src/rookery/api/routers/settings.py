@@ -124,13 +124,13 @@ class AffectedView(msgspec.Struct, frozen=True):
 Days = Annotated[int, Query(ge=0, le=3650)]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("settings")
 
     @routes.get("/settings", "settings.list", returns=SettingsView)
     async def list_groups(caller: CallerDep) -> Response:
         """List all groups: with all keys for administrators and auditors, with the public keys for members."""
-        snapshot = await parts.directory.snapshot()
+        snapshot = await services.directory.snapshot()
         found = await _read(caller)
         return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
 
@@ -138,16 +138,16 @@ def router(parts: ApiServices) -> APIRouter:
     async def affected(caller: CallerDep, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
         """Count the chats that these periods would affect now, before they are saved."""
         found = await caller.store.settings.count_due(
-            auto_archive_days=auto_archive_days, retention_days=retention_days, now=parts.clock.now()
+            auto_archive_days=auto_archive_days, retention_days=retention_days, now=services.clock.now()
         )
         return answer(AffectedView(*found))
 
     for group in GROUPS.values():
-        _add(routes, group, parts)
+        _add(routes, group, services)
     return routes.router
 
 
-def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
+def _add(routes: Routes, group: Group, services: ApiServices) -> None:
     name = group.name
     path, body_type = f"/settings/{name}", BODIES[name]
 
@@ -155,7 +155,7 @@ def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
         found = await _read(caller)
         if name not in found:
             found = await caller.store.settings.list()  # raises with the reason: a missing scope or role
-        return answer(_view(name, found[name], await parts.directory.snapshot()))
+        return answer(_view(name, found[name], await services.directory.snapshot()))
 
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
         body = await caller.read(body_type, may=caller.store.settings.require)
@@ -164,7 +164,7 @@ def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
             await caller.store.settings.require()
             seen = _seen(if_match)
         written = await caller.store.settings.write(name, _change(body), seen=seen)
-        return answer(_view(name, written, await parts.directory.snapshot()))
+        return answer(_view(name, written, await services.directory.snapshot()))
 
     get.__doc__ = f"Return the settings of the group `{name}`."
     put.__doc__ = (
@@ -195,7 +195,7 @@ def _view(name: str, state: GroupState, snapshot: Snapshot) -> GroupView[Any]:
         for key, value in state.values.items()
     }
     if name == APPROVALS.name and "rules" in values:
-        values["rules"] = approvals.shown(values["rules"])
+        values["rules"] = approvals.with_problems(values["rules"])
     if name == PROMPTS.name:
         values["default_system_prompt"] = DEFAULT_PROMPT
     return GroupView(VALUES[name](**values), state.pinned, state.updated_at)

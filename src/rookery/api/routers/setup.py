@@ -8,10 +8,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import logins, request_bodies
-from rookery.api.account_fields import Email, Name, NewPassword, Username
+from rookery.api import accounts, request_bodies
+from rookery.api.accounts import Email, LoginView, Name, NewPassword, Username
 from rookery.api.errors import ApiError
-from rookery.api.logins import LoginView
 from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -37,7 +36,7 @@ class _Token(msgspec.Struct):
     token: str
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("setup")
     is_done = False
 
@@ -49,7 +48,7 @@ def router(parts: ApiServices) -> APIRouter:
         """
         nonlocal is_done
         if not is_done:
-            async with parts.pool.acquire() as conn:
+            async with services.pool.acquire() as conn:
                 is_done = not await first_admin.is_setup_needed(conn)
         return answer(SetupStatus(not is_done))
 
@@ -58,34 +57,32 @@ def router(parts: ApiServices) -> APIRouter:
     )
     async def complete(request: Request) -> Response:
         """Create the first administrator and log them in. Works only once."""
-        data = await logins.read_bytes(request, parts)
+        data = await accounts.read_raw_body(request, services)
         try:
             body = request_bodies.parse(SetupBody, data)
         except ApiError:
             await _require_token(data)
             raise
         done = await first_admin.complete(
-            parts.pool,
-            parts.passwords,
+            services.pool,
+            services.passwords,
             token=body.token,
             draft=UserDraft(email=body.email, username=body.username, name=body.name),
             password=body.password,
-            clock=parts.clock,
-            request=logins.info(request),
+            clock=services.clock,
+            request=accounts.request_info(request),
         )
         # The next start would remove the file as well, but a used secret should not stay on disk until then.
-        first_admin.forget_file(parts.data_dir)
-        return logins.welcome(request, parts, done.user, session=done.session, status=201)
+        first_admin.forget_file(services.data_dir)
+        return accounts.login_response(request, services, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
-        """Check the token before the rest of the body: a caller with a wrong token learns nothing about the other
-        fields.
-        """
+        """Check the token before errors in other fields are reported: a caller without the token learns nothing."""
         try:
             token = msgspec.json.decode(data, type=_Token).token
         except (msgspec.MsgspecError, UnicodeDecodeError):
             token = None
-        async with parts.pool.acquire() as conn:
+        async with services.pool.acquire() as conn:
             await first_admin.require(conn, token)
 
     return routes.router

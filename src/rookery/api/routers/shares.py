@@ -25,7 +25,7 @@ from rookery.store.people.users import PublicUser
 
 
 class ShareView(msgspec.Struct, frozen=True):
-    """An entry; `user` may also be the keyword for all users."""
+    """A reader of the chat. `user` is `everyone` if all users may read it."""
 
     user: PublicUser | Literal["everyone"]
     role: str
@@ -40,7 +40,7 @@ class SharesBody(Body):
     everyone: Literal["read"] | None = None
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("shares")
 
     @routes.get("/chats/{chat}/acl", "shares.list", returns=Items[ShareView], errors=(404,))

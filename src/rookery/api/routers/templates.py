@@ -108,19 +108,19 @@ async def _template(template: str) -> str:
 TemplateName = Annotated[str, Depends(_template)]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("templates")
-    view = partial(_view, parts)
+    view = partial(_view, services)
 
     async def single(caller: Caller, template: Template) -> TemplateView:
-        problems = await parts.workspaces.availability.problems()
+        problems = await services.workspaces.availability.problems()
         return view(caller, template, problems, is_single=True)
 
     @routes.get("/templates", "templates.list", returns=Items[TemplateView])
     async def list_templates(caller: CallerDep) -> Response:
         """List the templates that the caller may use, by name. Administrators and auditors see all."""
         found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
-        problems = await parts.workspaces.availability.problems()
+        problems = await services.workspaces.availability.problems()
         return answer(Items(tuple(view(caller, each, problems) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
@@ -145,7 +145,7 @@ def router(parts: ApiServices) -> APIRouter:
         await caller.store.templates.require()
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
         data = await caller.read_bytes(limit=MAX_ARCHIVE_BYTES, seconds=seconds)
-        packed = await asyncio.to_thread(_packed, data, template, parts.workspaces.parts.shared_folders)
+        packed = await asyncio.to_thread(_packed, data, template, services.workspaces.parts.shared_folders)
         return answer(await single(caller, await caller.store.templates.push(as_push(packed))))
 
     @routes.patch(
@@ -187,7 +187,7 @@ def _is_staff(caller: Caller) -> bool:
 
 
 def _view(
-    parts: ApiServices, caller: Caller, template: Template, problems: Mapping[str, str], *, is_single: bool = False
+    services: ApiServices, caller: Caller, template: Template, problems: Mapping[str, str], *, is_single: bool = False
 ) -> TemplateView:
     manifest = manifests.decode(template.manifest)
     is_staff = _is_staff(caller)
@@ -198,7 +198,7 @@ def _view(
         icon=manifest.icon,
         driver=manifest.driver,
         network=manifest.sandbox.network,
-        granted_network=parts.workspaces.service.granted_network(manifest),
+        granted_network=services.workspaces.service.granted_network(manifest),
         hosts=manifest.sandbox.hosts,
         unavailable=problems.get(manifest.driver),
         parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),

@@ -1,4 +1,4 @@
-"""Titles that a user requests from a model: as a proposal, or to set."""
+"""Titles that a model writes at the user's request: only returned, or stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rookery.domain.chat.parts import ContentError, plain_text
 from rookery.domain.chat.prompt import PromptRow
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.authorized.chat_changes import Titled
+from rookery.store.authorized.chat_changes import TitledChat
 from rookery.store.chats.chat_views import ChatView
 from rookery.titles.generate import TITLE_INPUT
 from rookery.worker.short_texts import NoTitle
@@ -31,7 +31,7 @@ from rookery.worker.short_texts import NoTitle
 MESSAGES_READ = 50
 MAX_CHARS_PER_MESSAGE = 2000
 
-_PEOPLE = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
+_SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
 
 
 class TitleView(msgspec.Struct, frozen=True):
@@ -40,21 +40,21 @@ class TitleView(msgspec.Struct, frozen=True):
     title: str
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("titles")
 
     @routes.post("/chats/{chat}/title/propose", "titles.propose", returns=TitleView, errors=(404, 409, 502, 504))
     async def propose(caller: CallerDep, chat: UUID) -> Response:
         """Propose a title from the messages so far. Nothing is stored."""
-        titled = await _admitted(parts, caller, ChatId(chat))
-        return answer(TitleView(await _proposed(parts, caller, titled)))
+        titled = await _admit(services, caller, ChatId(chat))
+        return answer(TitleView(await _propose(services, caller, titled)))
 
     @routes.post("/chats/{chat}/title/regenerate", "titles.regenerate", returns=ChatView, errors=(404, 409, 502, 504))
     async def regenerate(caller: CallerDep, chat: UUID) -> Response:
         """Set a title made from the messages so far, unless the chat is renamed meanwhile."""
-        titled = await _admitted(parts, caller, ChatId(chat))
+        titled = await _admit(services, caller, ChatId(chat))
         # The title is written even if the client disconnects: nothing cancels a handler.
-        title = await _proposed(parts, caller, titled)
+        title = await _propose(services, caller, titled)
         if title:
             await caller.store.turns.write_title(ChatId(chat), title, seen_title=titled.title)
         return answer(await caller.store.chats.get(ChatId(chat)))
@@ -62,28 +62,28 @@ def router(parts: ApiServices) -> APIRouter:
     return routes.router
 
 
-async def _admitted(parts: ApiServices, caller: Caller, chat_id: ChatId) -> Titled:
+async def _admit(services: ApiServices, caller: Caller, chat_id: ChatId) -> TitledChat:
     caller.take(Limit.TITLE)
     titled = await caller.store.turns.find_titled(chat_id)
-    async with model_choice.after(caller.may(chat_id, Action.DRIVE)):
-        await model_choice.check_spend(parts, caller, chat_id)
+    async with model_choice.rights_first(caller.may(chat_id, Action.DRIVE)):
+        await model_choice.check_spend(services, caller, chat_id)
     return titled
 
 
-async def _proposed(parts: ApiServices, caller: Caller, titled: Titled) -> str:
-    said = await _said(caller, titled.chat.id)
+async def _propose(services: ApiServices, caller: Caller, titled: TitledChat) -> str:
+    said = await _transcript(caller, titled.chat.id)
     if not said:
         return ""
     try:
-        return await parts.texts.propose_title(titled.chat, said)
+        return await services.texts.propose_title(titled.chat, said)
     except (CallFailed, NoObject, NoTitle) as error:
         raise ApiError(502, "upstream_failed", str(error)) from None
     except (TimeoutError, DeadlineExceeded):
         raise ApiError(504, "upstream_timeout", "The model took too long to find a title. Try again.") from None
 
 
-async def _said(caller: Caller, chat_id: ChatId) -> str:
-    """Return text of the user and the model, from both ends of the chat."""
+async def _transcript(caller: Caller, chat_id: ChatId) -> str:
+    """Return texts of the user and the model from the start and the end of the chat."""
     newest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ)
     oldest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ, after_id=0) if newest.has_more else None
     rows = {row.message.id: row for row in (*(oldest.items if oldest else ()), *reversed(newest.items))}
@@ -92,7 +92,7 @@ async def _said(caller: Caller, chat_id: ChatId) -> str:
 
 def _turns(rows: Iterable[PromptRow]) -> Iterable[tuple[str, str]]:
     for row in rows:
-        who = _PEOPLE.get(row.message.role)
+        who = _SPEAKERS.get(row.message.role)
         if who is None:
             continue
         try:

@@ -47,7 +47,7 @@ class NewTokenView(TokenView, frozen=True):
     token: str
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("tokens")
 
     @routes.get("/tokens", "tokens.list", returns=Items[TokenView], errors=(404,))
@@ -64,7 +64,7 @@ def router(parts: ApiServices) -> APIRouter:
         """Create a token. It never allows more than its user's role does."""
         store = caller.store
         body = await caller.read(TokenBody, may=lambda: store.tokens.require_create(caller.user.id))
-        longest = parts.token_max_days
+        longest = services.token_max_days
         made = await store.tokens.create(
             caller.user.id,
             name=body.name,

@@ -24,7 +24,7 @@ class InterruptBody(Body):
     cascade: bool = True
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("turns")
 
     @routes.post(
@@ -50,8 +50,8 @@ def router(parts: ApiServices) -> APIRouter:
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
     async def compact(caller: CallerDep, chat: UUID) -> Response:
         """Replace the history in later prompts by a summary, so that they need fewer tokens."""
-        async with model_choice.after(caller.may(chat, Action.DRIVE)):
-            await model_choice.check_spend(parts, caller, ChatId(chat))
+        async with model_choice.rights_first(caller.may(chat, Action.DRIVE)):
+            await model_choice.check_spend(services, caller, ChatId(chat))
         return answer((await caller.store.turns.compact(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))

@@ -89,7 +89,7 @@ End = Annotated[datetime | None, Query(description="End of the period, exclusive
 OfUser = Annotated[UUID | None, Query(description="Only this user. Administrators and auditors may name other users.")]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("cost and usage")
 
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
@@ -111,7 +111,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/me/spend", "usage.spend", returns=SpendView)
     async def spend(caller: CallerDep) -> Response:
-        """Return what the caller has spent in the current period, and the limit."""
+        """Return the caller's spending in the current period, and the limit."""
         found = await caller.store.reports.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
@@ -127,7 +127,7 @@ def router(parts: ApiServices) -> APIRouter:
         """Return sums over at most 366 days: the caller's own, or those of all users for administrators and
         auditors.
         """
-        end = utc(to, "to") if to is not None else parts.clock.now().astimezone(UTC)
+        end = utc(to, "to") if to is not None else services.clock.now().astimezone(UTC)
         begin = utc(start, "from") if start is not None else end - min(timedelta(days=DEFAULT_DAYS), end - _FIRST)
         found = await _report(caller, group_by, start=begin, end=end, user_id=user)
         rows = tuple(_row(key, figures, found) for key, figures in found.figures.items())

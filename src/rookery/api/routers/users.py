@@ -14,11 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.account_fields import Email, Name, NewPassword, Username
-from rookery.api.middleware import PREFIX
+from rookery.api.accounts import Email, Name, NewPassword, Username
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
-from rookery.api.routes import Items, Page, Routes, answer, nothing
+from rookery.api.routes import PREFIX, Items, Page, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
@@ -97,7 +96,7 @@ class SeenBody(Body):
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("users")
 
     @routes.get("/users/me", "users.me", returns=Me)
@@ -107,7 +106,7 @@ def router(parts: ApiServices) -> APIRouter:
         if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
             notice = await caller.store.accesses.find_notice(caller.user.id)
         me = msgspec.structs.asdict(caller.user)
-        warnings = (Warning.IN_THE_CLEAR,) if parts.is_in_the_clear and caller.actor.role is Role.ADMIN else ()
+        warnings = (Warning.IN_THE_CLEAR,) if services.is_in_the_clear and caller.actor.role is Role.ADMIN else ()
         return answer(Me(**me, permissions=permissions_of(caller.actor), access_notice=notice, warnings=warnings))
 
     @routes.get("/me/accesses", "users.accesses", returns=AccessPage)
@@ -121,7 +120,11 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/me/accesses/seen", "users.dismiss_access_notice", body=SeenBody)
     async def dismiss_access_notice(caller: CallerDep) -> Response:
-        """Dismiss the notice about accesses, for all of your logins. The list of accesses is kept."""
+        """Dismiss the notice about accesses. The list of accesses is kept.
+
+        For 30 days after a password reset, the notice is dismissed only for this session or API token, because the
+        reset link may have been used by another person. Later, it is dismissed for all of your logins.
+        """
         store = caller.store
         body = await caller.read(SeenBody, may=lambda: store.sessions.require_end(caller.user.id))
         await store.accesses.dismiss_notice(caller.user.id, through=body.through)
@@ -163,7 +166,7 @@ def router(parts: ApiServices) -> APIRouter:
         hashed = None
         if body.password is not None:
             await store.users.require_create()  # checked before hashing the password, which is expensive
-            hashed = await parts.passwords.hash(body.password)
+            hashed = await services.passwords.hash(body.password)
         draft = UserDraft(email=body.email, username=body.username, name=body.name, role=body.role)
         made = await store.users.create(draft, password_hash=hashed)
         link = None if made.link is None else _link(request, made.link)
@@ -200,7 +203,7 @@ def router(parts: ApiServices) -> APIRouter:
         return nothing()
 
     def _link(request: Request, link: NewLink) -> OneTimeLink:
-        base = parts.origins.external_url or f"{request.url.scheme}://{request.url.netloc}"
+        base = services.origins.external_url or f"{request.url.scheme}://{request.url.netloc}"
         return OneTimeLink(f"{base.rstrip('/')}{LINK_PAGE}{link.secret}", link.secret, link.expires_at)
 
     return routes.router

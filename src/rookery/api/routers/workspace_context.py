@@ -15,7 +15,7 @@ from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
-from rookery.store.authorized.workspace_context import ChatContext
+from rookery.store.authorized.workspaces import ChatContext
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.people.errors import Denied
 
@@ -59,7 +59,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     diff: str | None
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get(
@@ -91,11 +91,11 @@ def router(parts: ApiServices) -> APIRouter:
         The owner gets the current state with diffs while the workspace is reachable; otherwise the last known counts.
         """
         found = await caller.store.contexts.list_diffs(ChatId(chat))
-        seen = await parts.workspaces.git.scan(ChatId(chat)) if await _is_owner(caller, chat) else None
+        seen = await services.workspaces.git.scan(ChatId(chat)) if await _is_owner(caller, chat) else None
         if seen is None:
             return answer(Items(tuple(_diff(each) for each in found)))
         there = [each for each in seen if not each.removed]
-        fresh = [parts.workspaces.git.status(each) for each in there]
+        fresh = [services.workspaces.git.status(each) for each in there]
         gone = {each.root for each in found} - {each.root for each in fresh}
         await caller.store.contexts.write_diffs(ChatId(chat), fresh, sorted(gone))
         shown = zip(fresh, there, strict=True)
@@ -105,7 +105,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _is_owner(caller: Caller, chat: UUID) -> bool:
-    """Whether the caller may read the workspace; readers of the chat get the stored summary."""
+    """Return whether the caller may read the workspace; readers of the chat get the stored summary."""
     try:
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
     except Denied:
@@ -119,10 +119,10 @@ def _diff(status: DiffStatus, diff: str | None = None) -> DiffView:
 
 def _view(found: ChatContext) -> ContextView:
     return ContextView(
-        pinned=found.pin.hash is not None,
-        workspace_id=found.pin.pinned_workspace_id,
-        dirty_since=found.pin.dirty_since,
-        error=found.pin.error,
+        pinned=found.state.hash is not None,
+        workspace_id=found.state.context_workspace_id,
+        dirty_since=found.state.dirty_since,
+        error=found.state.error,
         items=tuple(
             ContextItemView(
                 kind=each.kind,

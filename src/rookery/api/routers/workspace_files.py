@@ -59,20 +59,20 @@ class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))
     async def folder(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
         """List a folder of the chat's workspace, for its owner. `path` is relative to the chat's working folder."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
-        return answer(_folder(path, await parts.workspaces.folders.list(ChatId(chat), path)))
+        return answer(_folder(path, await services.workspaces.folders.list(ChatId(chat), path)))
 
     @routes.get("/workspaces/{workspace}/folder", "workspaces.folder", returns=FolderView, errors=(404, 409))
     async def folder_of(caller: CallerDep, workspace: UUID, path: FilePath = "") -> Response:
         """List a folder of a workspace, for its owner, as a chat there would see it."""
         await caller.store.workspaces.require_update(workspace)
-        return answer(_folder(path, await parts.workspaces.folders.list_of(workspace, path)))
+        return answer(_folder(path, await services.workspaces.folders.list_of(workspace, path)))
 
     @routes.get("/chats/{chat}/file", "chats.file", returns=WorkspaceFileView, errors=(404, 409))
     async def file(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
@@ -81,7 +81,7 @@ def router(parts: ApiServices) -> APIRouter:
         `path` is relative to the chat's working folder, or that of a tool result stored for the chat.
         """
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
-        found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_TEXT_BYTES)
+        found = await services.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_TEXT_BYTES)
         return answer(WorkspaceFileView(path=found.path, text=_text(found.data), truncated=found.is_cut))
 
     @routes.get(
@@ -94,7 +94,7 @@ def router(parts: ApiServices) -> APIRouter:
     async def file_bytes(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
         """Download a file of the chat's workspace, at most 16 MiB."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
-        found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_SAVED_BYTES)
+        found = await services.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_SAVED_BYTES)
         if found.is_cut:
             most = MAX_SAVED_BYTES // 1024**2
             raise ApiError(409, "file_too_large", f"The file is larger than {most} MiB, the limit for downloads.")

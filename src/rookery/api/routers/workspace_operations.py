@@ -44,7 +44,7 @@ def operation_view(operation: Operation | None) -> OperationView | None:
     return None if operation is None else _view(operation)
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/operations/{operation}", "operations.get", returns=OperationView, errors=(404,))
@@ -62,22 +62,22 @@ def router(parts: ApiServices) -> APIRouter:
         found = await caller.store.workspaces.read_log(operation)
         if not follow:
             return Response(found.text, media_type=TEXT)
-        events = _follow(caller, parts, operation)
+        events = _follow(caller, services, operation)
         return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
     return routes.router
 
 
-async def _follow(caller: Caller, parts: ApiServices, operation_id: UUID) -> AsyncIterator[bytes]:
+async def _follow(caller: Caller, services: ApiServices, operation_id: UUID) -> AsyncIterator[bytes]:
     """Yield each piece of the log once. Rights and the credential are checked again with every read."""
-    store, service = caller.own_store.workspaces, parts.workspaces.service
+    store, service = caller.own_store.workspaces, services.workspaces.service
     login = Grant(user_id=caller.user.id, credential=str(caller.credential_id))
     seen = 0
     first = await store.get_operation(operation_id)
-    async with service.hearing(first.workspace_id) as changed:
+    async with service.change_event(first.workspace_id) as changed:
         while True:
             changed.clear()
-            if await parts.streams.parts.check([login]) != [Right.KEPT]:
+            if await services.streams.services.check([login]) != [Right.KEPT]:
                 return
             found = await store.read_log(operation_id)
             whole = found.text.encode()

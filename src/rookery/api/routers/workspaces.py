@@ -6,7 +6,6 @@ never leave the server.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,20 +15,18 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import headers, request_bodies
-from rookery.api.middleware import PREFIX
+from rookery.api import headers
 from rookery.api.request_bodies import Body, rule
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.workspace_operations import OperationView, operation_view
-from rookery.api.routes import Page, Routes, answer
+from rookery.api.routes import PREFIX, Page, Routes, answer
 from rookery.api.services import ApiServices
-from rookery.domain.access.rights import Action, Resource, Scope, has_scope
+from rookery.domain.access.rights import Action, Resource, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import check_storable
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.workspaces import WorkspaceView as StoredWorkspace
-from rookery.store.db import idempotency, page_cursors
-from rookery.store.people.errors import ScopeMissing
+from rookery.store.db import page_cursors
 from rookery.store.people.users import PublicUser
 from rookery.store.workspaces import workspaces
 from rookery.store.workspaces.requests import Requested
@@ -84,7 +81,7 @@ class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateWorkspaceBody(Body):
-    """A new workspace. Without a name, one is made from the template's."""
+    """A new workspace. Without a name, it gets one made from the template's name."""
 
     template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -105,7 +102,7 @@ class StartWorkspaceBody(Body):
     parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
 
 
-def router(parts: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces", "workspaces.list", returns=Page[WorkspaceView], errors=(404,))
@@ -133,7 +130,7 @@ def router(parts: ApiServices) -> APIRouter:
         last = found[limit - 1].workspace if len(found) > limit else None
         return answer(
             Page(
-                tuple(view(each, now=parts.clock.now()) for each in found[:limit]),
+                tuple(view(each, now=services.clock.now()) for each in found[:limit]),
                 None if last is None else page_cursors.encode((last.created_at, last.id)),
             )
         )
@@ -150,24 +147,24 @@ def router(parts: ApiServices) -> APIRouter:
     )
     async def create(caller: CallerDep) -> Response:
         """Create a workspace and start it. All errors in the parameters are reported together."""
-        body = await caller.read(CreateWorkspaceBody, may=_may_create(caller))
-        await _may_create(caller)()
-        made = await parts.workspaces.service.request_create(
+        body = await caller.read(CreateWorkspaceBody, may=caller.may_create(Resource.WORKSPACE))
+        await caller.may_create(Resource.WORKSPACE)()
+        made = await services.workspaces.service.request_create(
             caller.store,
             caller.user.id,
             template=body.template,
             name=body.name,
             parameters=body.parameters,
             preset_id=body.preset,
-            request=_request(caller),
-            encode=lambda requested: msgspec.json.encode(_made(caller, requested, now=parts.clock.now())),
+            request=caller.idempotency_request(OPERATION),
+            encode=lambda requested: msgspec.json.encode(_made(caller, requested, now=services.clock.now())),
         )
-        return _created(caller, made, now=parts.clock.now())
+        return _created(caller, made, now=services.clock.now())
 
     @routes.get("/workspaces/{workspace}", "workspaces.get", returns=WorkspaceView, errors=(404,))
     async def get(caller: CallerDep, workspace: UUID) -> Response:
         """Return one workspace."""
-        return answer(view(await caller.store.workspaces.get(workspace), now=parts.clock.now()))
+        return answer(view(await caller.store.workspaces.get(workspace), now=services.clock.now()))
 
     @routes.patch(
         "/workspaces/{workspace}",
@@ -187,7 +184,7 @@ def router(parts: ApiServices) -> APIRouter:
             name=body.name if "name" in body.given else None,
             idle_stop_after=timedelta(seconds=body.idle_stop_after) if "idle_stop_after" in body.given else None,
         )
-        return answer(view(changed, now=parts.clock.now()))
+        return answer(view(changed, now=services.clock.now()))
 
     @routes.post(
         "/workspaces/{workspace}/start",
@@ -201,8 +198,8 @@ def router(parts: ApiServices) -> APIRouter:
     async def start(caller: CallerDep, workspace: UUID) -> Response:
         """Start a workspace, or join the running start. 200 if it already runs."""
         body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
-        made = await parts.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
-        return await _requested(caller, made, now=parts.clock.now())
+        made = await services.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
+        return await _requested(caller, made, now=services.clock.now())
 
     @routes.post(
         "/workspaces/{workspace}/stop",
@@ -214,8 +211,8 @@ def router(parts: ApiServices) -> APIRouter:
     )
     async def stop(caller: CallerDep, workspace: UUID) -> Response:
         """Stop a workspace and keep its files. A start in progress is canceled. 200 if it is already stopped."""
-        made = await parts.workspaces.service.request_stop(caller.store, workspace)
-        return await _requested(caller, made, now=parts.clock.now())
+        made = await services.workspaces.service.request_stop(caller.store, workspace)
+        return await _requested(caller, made, now=services.clock.now())
 
     @routes.delete(
         "/workspaces/{workspace}",
@@ -229,8 +226,8 @@ def router(parts: ApiServices) -> APIRouter:
 
         With `force` it is deleted even if its machine cannot be reached by ssh; its files then stay on that machine.
         """
-        made = await parts.workspaces.service.request_delete(caller.store, workspace, force=force)
-        return await _requested(caller, made, now=parts.clock.now())
+        made = await services.workspaces.service.request_delete(caller.store, workspace, force=force)
+        return await _requested(caller, made, now=services.clock.now())
 
     return routes.router
 
@@ -310,25 +307,8 @@ async def _requested(caller: Caller, made: Requested, *, now: datetime) -> Respo
     return answer(RequestedView(workspace=shown, operation=operation), 202 if operation is not None else 200)
 
 
-def _request(caller: Caller) -> idempotency.Request | None:
-    key = caller.connection.headers.get("idempotency-key")
-    return (
-        None
-        if key is None
-        else idempotency.Request(caller.user.id, key, OPERATION, request_bodies.kept(caller.connection))
-    )
-
-
 def _location(workspace_id: UUID) -> str:
     return f"{PREFIX}/workspaces/{workspace_id}"
-
-
-def _may_create(caller: Caller) -> Callable[[], Awaitable[object]]:
-    async def check() -> None:
-        if not has_scope(caller.actor, Resource.WORKSPACE, Action.CREATE):
-            raise ScopeMissing(Scope.CHAT_WRITE)
-
-    return check
 
 
 def _user_id(owner: str) -> UUID:

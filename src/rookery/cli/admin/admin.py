@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rookery.app import drivers, installation
+from rookery.app import installation, workspaces
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
@@ -50,13 +50,13 @@ async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
 
 
 async def _apply(settings: Settings, out: Output) -> list[Migration]:
-    async with installation.visited_database(settings, out.progress, may_create=True) as database:
+    async with installation.command_database(settings, out.progress, may_create=True) as database:
         return await migrations.migrate(database)
 
 
 async def _plan(settings: Settings, out: Output) -> list[Migration]:
     try:
-        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
             return await migrations.plan(conn)
     except NoDatabase:
         return migrations.load()  # a database that does not exist yet lacks all of them
@@ -64,8 +64,8 @@ async def _plan(settings: Settings, out: Output) -> list[Migration]:
 
 async def status(settings: Settings, out: Output) -> int:
     """Show the running replicas, the states of the chats, and the last housekeeping runs."""
-    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
-        await migrations.check(conn, advice=_who_migrates(settings))
+    async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
+        await migrations.check(conn, advice=_migration_hint(settings))
         running = await replicas.list_replicas(conn)
         found = await overview.read(conn)
         runs = await job_runs.list_last_runs(conn)
@@ -138,7 +138,7 @@ def _job_row(run: JobRun) -> tuple[object, ...]:
     return run.job, f"{run.finished_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC", run.removed, run.skipped, outcome
 
 
-def _who_migrates(settings: Settings) -> str:
+def _migration_hint(settings: Settings) -> str:
     if settings.auto_migrate:
         return "The next start of `rookery serve` applies them, and so does `rookery admin migrate`."
     return "`rookery admin migrate` applies them."
@@ -175,14 +175,14 @@ async def doctor(settings: Settings, out: Output) -> int:
     """Check everything a start needs and report problems."""
     found = Doctor(out)
     found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
-    await found.look("data directory", lambda: _look_at_data_dir(settings))
-    await found.look("workspaces", lambda: _look_at_workspaces(settings))
-    await _look_at_isolation(found, settings)
+    await found.look("data directory", lambda: _check_data_dir(settings))
+    await found.look("workspaces", lambda: _check_workspaces(settings))
+    await _check_isolation(found, settings)
     if settings.database_url is None:
-        await found.look("binaries", _look_at_binaries)
+        await found.look("binaries", _check_binaries)
     try:
-        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
-            await _look_at_database(found, conn, settings, config=database.config)
+        async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
+            await _check_database(found, conn, settings, config=database.config)
     except NoDatabase as error:
         found.say("database", "warn", str(error))
     except DATABASE_ERRORS as error:
@@ -191,7 +191,7 @@ async def doctor(settings: Settings, out: Output) -> int:
     return Exit.FAILED if found.failed else Exit.OK
 
 
-async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
+async def _check_data_dir(settings: Settings) -> tuple[str, str]:
     path = prepare_data_dir(settings.data_dir)
     free = shutil.disk_usage(path).free
     if free < LOW_DISK_BYTES:
@@ -199,10 +199,10 @@ async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
     return "ok", f"{path}, {free / 1e9:.0f} GB free"
 
 
-async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
+async def _check_workspaces(settings: Settings) -> tuple[str, str]:
     """Start one real sandbox. Without it a server can still serve chats, and workspaces on other machines."""
     try:
-        machine = await drivers.local_driver(settings).machine()
+        machine = await workspaces.local_driver(settings).machine()
     except DriverUnavailable as error:
         return "warn", f"Local workspaces are unavailable. {error.advice}"
     if machine.bwrap is None:
@@ -210,21 +210,21 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
             "warn",
             f"Local workspaces are NOT confined: drivers.local.unsafe is set, and {machine.unconfined_because}",
         )
-    config = drivers.local_config(settings)
+    config = workspaces.local_config(settings)
     problem = problem_of_limits(config) or problem_of_users(config)
     if problem is not None:
         return "warn", problem
     return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
 
 
-async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
+async def _check_isolation(found: Doctor, settings: Settings) -> None:
     """Try forbidden actions from inside a workspace. Skipped without a sandbox."""
-    driver = drivers.local_driver(settings)
+    driver = workspaces.local_driver(settings)
     try:
         if (await driver.machine()).bwrap is None:
             return
         check = IsolationCheck(
-            driver, drivers.local_config(settings), shared_folders=settings.workspaces_shared_folders
+            driver, workspaces.local_config(settings), shared_folders=settings.workspaces_shared_folders
         )
         for finding in await check.run():
             result = {True: "ok", False: "fail", None: "warn"}[finding.is_held]
@@ -237,23 +237,23 @@ async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
         await driver.egress_sockets.close()
 
 
-async def _look_at_binaries() -> tuple[str, str]:
+async def _check_binaries() -> tuple[str, str]:
     return "ok", f"embedded PostgreSQL in {find_binaries().parent.name}"
 
 
-async def _look_at_database(found: Doctor, conn: Connection, settings: Settings, *, config: DatabaseConfig) -> None:
-    async def look_at_server() -> tuple[str, str]:
+async def _check_database(found: Doctor, conn: Connection, settings: Settings, *, config: DatabaseConfig) -> None:
+    async def check_server() -> tuple[str, str]:
         seen = await overview.read_server(conn)
         if seen.read_only:
-            return "fail", f"PostgreSQL {seen.version} can only be read; use the address of the primary."
+            return "fail", f"PostgreSQL {seen.version} is read-only; use the address of the primary."
         return "ok", f"PostgreSQL {seen.version}"
 
-    async def look_at_schema() -> tuple[str, str]:
+    async def check_schema() -> tuple[str, str]:
         if pending := await migrations.plan(conn):
-            return "warn", f"{len(pending)} migration(s) pending. {_who_migrates(settings)}"
+            return "warn", f"{len(pending)} migration(s) pending. {_migration_hint(settings)}"
         return "ok", f"version {migrations.SCHEMA_VERSION}"
 
-    async def look_at_clock() -> tuple[str, str]:
+    async def check_clock() -> tuple[str, str]:
         asked = time.monotonic()
         theirs = await overview.read_clock(conn)
         # Half the round trip is the best estimate of the answer's age.
@@ -262,11 +262,11 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
             return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
         return "ok", f"{offset * 1000:+.0f} ms off the database"
 
-    async def look_at_connections() -> tuple[str, str]:
+    async def check_connections() -> tuple[str, str]:
         allowed = await pool.check_capacity(conn, config, replicas=settings.replicas)
         return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
 
-    async def look_at_network() -> tuple[str, str]:
+    async def check_network() -> tuple[str, str]:
         """Report the network that workspaces share. A schema of another version is reported by another check."""
         most = settings.drivers_local_network_max
         if most == "none":
@@ -285,7 +285,7 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
             )
         return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
 
-    async def look_at_labels() -> tuple[str, str]:
+    async def check_labels() -> tuple[str, str]:
         """Report the model that makes labels and summaries. There is none if no small model is set up or chosen."""
         if await migrations.plan(conn):
             return "ok", "checked when the schema is up to date"
@@ -303,9 +303,9 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
             "in the settings, or add one such as Haiku, GPT mini or Gemini Flash."
         )
 
-    await found.look("database", look_at_server)
-    await found.look("schema", look_at_schema)
-    await found.look("clock", look_at_clock)
-    await found.look("connections", look_at_connections)
-    await found.look("network", look_at_network)
-    await found.look("labels", look_at_labels)
+    await found.look("database", check_server)
+    await found.look("schema", check_schema)
+    await found.look("clock", check_clock)
+    await found.look("connections", check_connections)
+    await found.look("network", check_network)
+    await found.look("labels", check_labels)

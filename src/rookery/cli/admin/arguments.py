@@ -64,6 +64,7 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
                 timeout=arguments.timeout,
                 quiet=arguments.quiet,
                 has_workspace=arguments.workspace,
+                agreed=arguments.agree,
             )
             return run(runner.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
         return outcome.code
@@ -77,6 +78,13 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
     command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
     command.add_argument(
         "--workspace", action="store_true", help="give the agent its tools; a workspace it starts is stopped at the end"
+    )
+    command.add_argument(
+        "--agree",
+        metavar="HASH",
+        action="append",
+        default=[],
+        help="let the MCP server of the workspace run whose entry has this hash; a run with --workspace shows it",
     )
 
 

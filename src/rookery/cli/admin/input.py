@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 
 from rookery.app import installation
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import KEYLESS
@@ -30,14 +30,6 @@ from rookery.store.models.providers import MAX_KEY_BYTES
 # The command-line names of the store's fields; options are `--option NAME=...`, the rest is the flag.
 _ARGUMENTS = {"name": "NAME", "model": "MODEL", "provider_id": "PROVIDER", "api_key": "the key", "type": "TYPE"}
 _FLAGS = {"central_key_enabled": "--no-central-key", "allow_central_fallback": "--no-fallback", "is_default": "MODEL"}
-
-
-class Refused(Exception):
-    """Raised when the command cannot be done as it was given; the message says what to do."""
-
-    def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
-        self.code = code
-        super().__init__(message)
 
 
 class Outcome:
@@ -63,7 +55,7 @@ def refusals(out: Output) -> Iterator[Outcome]:
 @asynccontextmanager
 async def opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Database, Connection]]:
     """Open the database and check that this version can use its schema."""
-    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         yield database, conn
 

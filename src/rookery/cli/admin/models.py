@@ -8,10 +8,9 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from rookery.cli.admin import input
+from rookery.cli.admin import input, secrets
 from rookery.cli.admin import providers as admin_providers
-from rookery.cli.admin.input import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.context_window import LearnedFrom
@@ -63,7 +62,7 @@ async def list_all(settings: Settings, out: Output) -> int:
     for config, provider in found:
         if windows_of(config, provider.type, windows.get(config.id)).differs:
             name = _name(config, provider)
-            out.warning(f"{name}: others say another context window. `rookery admin model show {name}` tells who.")
+            out.warning(f"{name}: other sources report another context window. See `rookery admin model show {name}`.")
     out.result({"models": [_document(config, provider, windows.get(config.id)) for config, provider in found]})
     return Exit.OK
 
@@ -89,7 +88,7 @@ async def show(settings: Settings, out: Output, *, reference: str) -> int:
         if known.differs:
             out.warning("One of them differs from the configured value by more than a tenth.")
         if known.learned is not None:
-            out.line(f"`rookery admin model forget-window {_name(config, provider)}` drops what was learned.")
+            out.line(f"`rookery admin model forget-window {_name(config, provider)}` removes the learned value.")
         out.result(_document(config, provider, window))
     return outcome.code
 
@@ -101,8 +100,9 @@ async def forget_window(settings: Settings, out: Output, *, reference: str) -> i
             is_known = await context_windows.forget(conn, config.id)
             await input.announce(database, "model", config.id)
             window = await context_windows.find_window(conn, config.id)
-        what = "What was learned about" if is_known else "Nothing was learned about"
-        out.line(f"{what} the window of {_name(config, provider)}{' is forgotten' if is_known else ' yet'}.")
+        name = _name(config, provider)
+        removed = f"The learned context window of {name} is removed."
+        out.line(removed if is_known else f"{name} has no learned context window.")
         out.result(_document(config, provider, window))
     return outcome.code
 
@@ -126,7 +126,8 @@ async def add(settings: Settings, out: Output, *, new: NewModel) -> int:
                 options=options,
                 **prices,
             )
-            config = await model_configs.create_model_config(conn, draft, by=None)
+            ring = await secrets.load_checked_ring(settings, conn) if options.get("headers") else None
+            config = await model_configs.create_model_config(conn, draft, by=None, ring=ring)
             await input.announce(database, "model", config.id)
         role = ", and is the default" if config.is_default else ""
         out.line(f"Model {_name(config, provider)} is added{role}.")
@@ -189,7 +190,7 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
     if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
-        asks = " or the provider's own endpoint" if reported_models.is_asked(provider.type) else ""
+        asks = " or the provider's own endpoint" if reported_models.has_reports(provider.type) else ""
         out.line(
             f"This version does not know the model. Unless --option capabilities{asks} says that it can, it gets no "
             "reasoning effort, no forced tool choice and no JSON format."

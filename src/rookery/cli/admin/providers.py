@@ -11,14 +11,13 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.cli.admin import input, secrets
-from rookery.cli.admin.input import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.models.options import KEYLESS, ProviderType
 from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings
 from rookery.store.db.pool import Connection
-from rookery.store.models import env_providers, model_configs, providers
+from rookery.store.models import model_configs, preset_providers, providers
 from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch
 
 SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key_enabled", "allow_user_key")
@@ -79,9 +78,8 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
             allow_central_fallback=False if new.no_fallback else UNSET,
         )
         async with input.opened(settings, out) as (database, conn):
-            ring = None if key is None else secrets.load_ring(settings)
-            if ring is not None:
-                await secrets.check_ring(conn, ring)
+            is_sealed = key is not None or bool(draft.options.get("headers"))
+            ring = await secrets.load_checked_ring(settings, conn) if is_sealed else None
             provider = await providers.create_provider(conn, draft, ring=ring)
             await input.announce(database, "provider", provider.id)
         out.line(f"Provider {provider.name} is added. Give it a model:")
@@ -110,9 +108,7 @@ async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr)
                 raise Refused(f"Provider {name} uses only keys of users; it has no central key to change.")
             if provider.type == ProviderType.SCRIPTED:
                 raise Refused(f"Provider {name} is scripted, and needs no key.")
-            ring = secrets.load_ring(settings)
-            if ring is not None:
-                await secrets.check_ring(conn, ring)
+            ring = await secrets.load_checked_ring(settings, conn)
             patch = ProviderPatch(api_key=key)
             changed = await providers.update_provider(conn, provider.id, patch=patch, ring=ring)
             models = (await _count_models(conn))[changed.id]
@@ -153,21 +149,21 @@ async def _count_models(conn: Connection) -> Counter[UUID]:
 
 def _row(provider: Provider, models: int) -> tuple[object, ...]:
     state = "enabled" if provider.enabled else "disabled"
-    return provider.name, provider.type, provider.effective_base_url, _key_words(provider), models, state
+    return provider.name, provider.type, provider.effective_base_url, _describe_keys(provider), models, state
 
 
-def _key_words(provider: Provider) -> str:
+def _describe_keys(provider: Provider) -> str:
     """Describe the keys in use. For a key from the environment, name the variable that the server reads.
 
     The environment of this process may differ from the server's, so it is not examined.
     """
-    words = [_central_words(provider)] if provider.central_key_enabled else []
+    words = [_describe_central_key(provider)] if provider.central_key_enabled else []
     return " or ".join([*words, "users' own"] if provider.allow_user_key else words)
 
 
-def _central_words(provider: Provider) -> str:
+def _describe_central_key(provider: Provider) -> str:
     if provider.is_env:
-        variables = [preset.key_variable for preset in env_providers.PRESETS if preset.type == provider.type]
+        variables = [preset.key_variable for preset in preset_providers.PRESETS if preset.type == provider.type]
         return ", ".join(variables)
     if provider.api_key_enc is not None:
         return "stored"

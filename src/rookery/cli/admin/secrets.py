@@ -1,5 +1,4 @@
-"""`rookery admin rotate-secrets`: seal every stored secret with the active key of the ring, or show which key seals
-what.
+"""`rookery admin rotate-secrets`: seals every stored secret with the active key of the ring, or counts them by key.
 
 It may be interrupted and run again, also while servers run: each value is replaced separately, and only if it is still
 the one that was read.
@@ -17,7 +16,7 @@ from rookery.models.secrets import KeyRing, SecretsError
 from rookery.settings.settings import Problem, Settings, SettingsError
 from rookery.store.db import migrate
 from rookery.store.db.pool import Connection
-from rookery.store.models import sealed_values
+from rookery.store.models import key_rotation
 
 NO_RING = "There is no key ring. Set ROOKERY_SECRET_KEYS to the one the servers use."
 WRONG_RING = "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
@@ -27,14 +26,14 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
     """Seal the values again, then count the values under each key."""
 
     def tell(seen: int) -> None:
-        if seen >= sealed_values.BATCH:
+        if seen >= key_rotation.BATCH:
             out.progress(f"{seen} values checked")
 
-    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         await check_ring(conn, ring)
-        done = await sealed_values.rotate(conn, ring, full=full, on_batch=tell)
+        done = await key_rotation.rotate(conn, ring, full=full, on_batch=tell)
     out.line(f"{done.rewrapped} value(s) sealed again with key {ring.active_id}.")
     _show(out, ring, done.by_key_id, rewrapped=done.rewrapped, unreadable=done.unreadable)
     left = {key_id: count for key_id, count in done.by_key_id.items() if key_id != ring.active_id}
@@ -58,10 +57,10 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
 
 async def status(settings: Settings, out: Output) -> int:
     """Show how many values each key seals. Changes nothing, and works with a wrong ring."""
-    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
-        counts = await sealed_values.count_by_key_id(conn, ring)
+        counts = await key_rotation.count_by_key_id(conn, ring)
     _show(out, ring, counts)
     if any(key_id != ring.active_id and key_id in ring.key_ids for key_id in counts):
         out.line("`rookery admin rotate-secrets` seals them all with the active key.")
@@ -89,6 +88,14 @@ def require_ring(settings: Settings) -> KeyRing:
     ring = load_ring(settings)
     if ring is None:
         raise _refused(NO_RING)
+    return ring
+
+
+async def load_checked_ring(settings: Settings, conn: Connection) -> KeyRing | None:
+    """Return the ring of this installation. A ring that did not seal the stored values is refused."""
+    ring = load_ring(settings)
+    if ring is not None:
+        await check_ring(conn, ring)
     return ring
 
 

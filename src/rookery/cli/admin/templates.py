@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rookery.app import drivers
+from rookery.app import workspaces
 from rookery.cli.admin import input
-from rookery.cli.admin.input import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.runtime.clock import SystemClock
@@ -127,7 +126,7 @@ async def _log(conn: Connection, action: str, name: str) -> None:
 
 def _network_for(settings: Settings, manifest: Manifest) -> str | None:
     """Return the network of workspaces if it is less than their template asks for."""
-    asked, most = manifest.sandbox.network, drivers.local_config(settings).network_max
+    asked, most = manifest.sandbox.network, workspaces.local_config(settings).network_max
     granted = asked if manifest.driver != "local" else network_levels.lowered(asked, most)
     return granted if granted != asked else None
 

@@ -8,8 +8,7 @@ import sys
 import msgspec
 
 from rookery.cli.chat.chat import Terminal
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client.models import Access
 
 MAX_PAGE = 200
@@ -22,8 +21,7 @@ class PasswordChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_password(*, revoke_tokens: bool | None) -> PasswordChange:
-    """Prompt for both passwords, and about tokens unless an argument says it. Runs before the event loop, as in
-    `login`."""
+    """Prompt for the passwords, and whether to revoke tokens if `revoke_tokens` is None. Runs before the event loop."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise Refused("There is no terminal to ask for the passwords.", code=Exit.USAGE)
     current = getpass.getpass("Current password: ")

@@ -1,4 +1,4 @@
-"""Approval of tool calls at the terminal: the question, and the parsing of the user's answer."""
+"""Approval of tool calls at the terminal: the open questions of a chat, their text, and the parsing of answers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
-from rookery.client import ApprovalAnswer
+import msgspec
+
+from rookery.client import ApprovalAnswer, AsyncRookery, Chat, RookeryError
 from rookery.client.models import ActionCall
 
+APPROVAL = "approval"
 HOW = "y: yes; n: no, with an optional reason (n not today); a: always in this chat"
 # Chosen: enough to read what a command does; the rest is in the chat.
 MAX_LINES = 40
@@ -21,8 +25,51 @@ class Undecided(Exception):
     """Raised when the user does not answer; the question stays open."""
 
 
-def told(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return the lines of a question, from the event of a stream: every call with its exact arguments."""
+class Asked(msgspec.Struct, frozen=True):
+    """The open questions of one chat. `title` is set for a subagent, whose questions were not shown yet."""
+
+    chat_id: UUID
+    calls: tuple[ActionCall, ...]
+    title: str | None = None
+
+
+async def find_questions(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
+    """Return the questions of the chat and of its subagents."""
+    root = await client.chats.get(chat_id)
+    own = [Asked(root.id, root.action.tool_calls)] if root.action and root.action.kind == APPROVAL else []
+    return [*own, *await _of_children(client, root.children)]
+
+
+async def wait_for_subagent_questions(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
+    """Wait for questions of subagents. Return an empty list if the chat list cannot be watched."""
+    try:
+        async with client.chats.watch() as watch:
+            async for event in watch:
+                is_about_us = event.chat is None or (
+                    event.chat.root_chat_id == chat_id and event.chat.needs_user == APPROVAL
+                )
+                if is_about_us and event.type != "disconnected":
+                    found = await _of_children(client, (await client.chats.get(chat_id)).children)
+                    if found:
+                        return found
+    except RookeryError:
+        pass
+    return []
+
+
+async def _of_children(client: AsyncRookery, children: Sequence[Chat]) -> list[Asked]:
+    found = []
+    for child in children:
+        if child.needs_user == APPROVAL:
+            action = (await client.chats.get(child.id)).action
+            # It may have been answered between the two reads.
+            if action is not None and action.kind == APPROVAL:
+                found.append(Asked(child.id, action.tool_calls, child.title))
+    return found
+
+
+def question_lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a question from a stream event: every call with its exact arguments."""
     for call in calls:
         yield f"Asked to run {_visible(call['tool_name'])}:"
         shown = [line for name, value in _arguments(call["args"]) for line in _lines(name, value)]
@@ -31,10 +78,10 @@ def told(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"  ... {len(shown) - MAX_LINES} more lines; the chat shows all of them"
 
 
-def told_of_subagent(title: str, calls: Sequence[ActionCall]) -> Iterator[str]:
-    """Return the lines of a question that no stream has shown, with the subagent's title."""
+def subagent_question_lines(title: str, calls: Sequence[ActionCall]) -> Iterator[str]:
+    """Yield the lines of a subagent's question, with its title."""
     yield f"A subagent ({_visible(title)}) waits for an answer."
-    yield from told([{"tool_name": call.tool_name, "args": call.args} for call in calls])
+    yield from question_lines([{"tool_name": call.tool_name, "args": call.args} for call in calls])
 
 
 def ask(calls: Sequence[ActionCall], read_line: ReadLine) -> list[ApprovalAnswer]:

@@ -48,6 +48,7 @@ def add_to(commands: Any, run: Run) -> None:
     shown.add_argument("--limit", type=int, default=20, metavar="N", help="number of entries (default: 20)")
     _add(tasks, "models", run, "show the models that can be used")
     _add_chat(_add(tasks, "interrupt", run, "stop the turn of a chat; its answer so far is kept"))
+    _add_chat(_add(tasks, "agents", run, "show the subagents of a chat: what they do, and what they have cost"))
     rules = _add(tasks, "rules", run, "show or replace approval rules: yours, a chat's, or the server's")
     whose = rules.add_mutually_exclusive_group()
     whose.add_argument("--chat", metavar="CHAT", help="the rules of this chat and its subagents")
@@ -80,9 +81,9 @@ def add_to(commands: Any, run: Run) -> None:
 
 def _command(name: str, run: Run) -> Command:
     def start(arguments: argparse.Namespace, out: Output) -> int:
-        from rookery.cli.chat import new_chat
+        from rookery.cli.chat import commands
 
-        return new_chat.COMMANDS[name](arguments, out, run)
+        return commands.COMMANDS[name](arguments, out, run)
 
     return start
 

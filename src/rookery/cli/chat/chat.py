@@ -1,4 +1,4 @@
-"""The commands of `rookery chat`, the terminal client. It uses only the public API of a server."""
+"""The actions of `rookery chat`, the terminal client: new, send, attach, list. They use only the public API."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin.run.terminal_output import Screen
-from rookery.cli.chat import approvals, follow, questions
-from rookery.cli.chat.errors import Refused
-from rookery.cli.chat.follow import Follower, Interrupts, Leaving
-from rookery.cli.exit_codes import Exit
+from rookery.cli.chat import approvals, follow
+from rookery.cli.chat.follow import Follower, Interrupts, UserLeft
+from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Chat
 from rookery.client.content import BusyBehavior
@@ -50,18 +49,17 @@ def terminal(
 
 def read_prompt(given: str) -> str:
     """Return the prompt; `-` reads it from stdin, before an event loop would block Ctrl-C."""
-    text = given
+    data = given.encode("utf-8", "replace")
     if given == "-":
         data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
-    prompt = text.strip()
+    if len(data) > MAX_PROMPT_BYTES:
+        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
+    try:
+        prompt = data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
     if not prompt:
         raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
-    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
-        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
     return prompt
 
 
@@ -133,6 +131,31 @@ async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
     return Exit.OK
 
 
+async def list_agents(at: Terminal, reference: str) -> int:
+    """List the subagents of a chat."""
+    chat_id = await find_chat(at.client, reference)
+    agents = await at.client.chats.children(chat_id)
+    now = datetime.now(UTC)
+    rows = [
+        [
+            short(agent.chat_id),
+            agent.kind,
+            "stalled" if agent.stalled else agent.outcome or agent.phase or agent.status,
+            ago(agent.updated_at, now),
+            str(agent.steps),
+            f"${agent.cost_micros / 1_000_000:.2f}",
+            agent.title,
+        ]
+        for agent in agents
+    ]
+    if rows:
+        at.out.table(["id", "kind", "state", "active", "steps", "cost", "title"], rows)
+    else:
+        at.out.line("This chat has no subagents.")
+    at.out.result({"agents": agents})
+    return Exit.OK
+
+
 # Helpers
 
 
@@ -189,7 +212,7 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
                 )
                 state = await _rest(at, chat_id, follower, since=since, until_asked=until_asked)
             await interrupts.settle()
-    except Leaving:
+    except UserLeft:
         return left(at, chat_id)
     finally:
         await interrupts.abandon()
@@ -210,14 +233,14 @@ async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int =
     if at.lines:
         return await follower.to_rest(since)
     showing = asyncio.create_task(follower.to_rest(since), name="showing")
-    listening = asyncio.create_task(questions.until_a_subagent_asks(at.client, chat_id), name="subagents")
+    listening = asyncio.create_task(approvals.wait_for_subagent_questions(at.client, chat_id), name="subagents")
     try:
         await asyncio.wait({showing, listening}, return_when=asyncio.FIRST_COMPLETED)
         asked = [] if showing.done() else listening.result()
         if asked and until_asked:
             return None
         for each in asked:
-            at.screen.lines(*approvals.told_of_subagent(each.title or "", each.calls))
+            at.screen.lines(*approvals.subagent_question_lines(each.title or "", each.calls))
             at.screen.lines(f"Answer it with: rookery chat attach {short(chat_id)}")
         return await showing
     finally:
@@ -238,7 +261,7 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
                 follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
                 state = await _rest(at, chat_id, follower, until_asked=True)
             await interrupts.settle()
-    except Leaving:
+    except UserLeft:
         left(at, chat_id)
         return
     finally:

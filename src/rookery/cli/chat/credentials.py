@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client.aio import DEFAULT_URL
 from rookery.client.http import normal_url, require_token
 

@@ -8,21 +8,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import errors
 from rookery.client.errors import ApiError, RookeryError
 from rookery.client.http import REFUSED, is_loopback
 
 DEFAULT_PORT = 7117
-
-
-class Refused(Exception):
-    """Raised when the command cannot be done as it was given; the message says what to do."""
-
-    def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
-        self.code = code
-        super().__init__(message)
 
 
 class Attempt:

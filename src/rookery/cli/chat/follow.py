@@ -1,4 +1,4 @@
-"""The follower of a chat's stream, with the output of `rookery admin run`: text on stdout, everything else on stderr.
+"""The follower of a chat's stream: it shows text on stdout, and everything else on stderr.
 
 A step may be sent twice, after a lost connection or when its live parts restart. Shown parts of an attempt are not
 shown again: they are counted, and as many characters are skipped.
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin.run.terminal_output import Screen, Style
-from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.cli.chat import approvals
+from rookery.cli.chat.terminal_output import Screen, Style
+from rookery.cli.chat.transcript_printer import TranscriptPrinter
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat
 from rookery.client.live import AT_REST
 from rookery.client.reducer import Event, View
-from rookery.domain.chat import parts
 from rookery.domain.chat.chat import RetryState
-from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
-from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
-from rookery.runtime.clock import Clock, Deadline, Ticker
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Part, Reasoning, Text
+from rookery.runtime.clock import Clock
 
 # Wrappers forward a signal that the terminal has also sent to this process: a second one this soon is the same key
 # press.
@@ -36,7 +35,7 @@ ECHO_SECONDS = 0.2
 _parts = msgspec.json.Decoder(tuple[Part, ...])
 
 
-class Leaving(Exception):
+class UserLeft(Exception):
     """Raised when the user leaves; the chat continues."""
 
 
@@ -44,6 +43,7 @@ class Follower:
     """Shows one chat. `after_id` is the last message that the user has already seen.
 
     With `lines` every event is printed as JSON instead, one per line; with `prompts` the user's messages are shown too.
+    `approval_note` is printed below a tool call that waits for approval.
     """
 
     def __init__(
@@ -56,26 +56,29 @@ class Follower:
         after_id: int = 0,
         lines: bool = False,
         prompts: bool = False,
+        approval_note: str = "",
     ) -> None:
         self._live = live
         self._screen = screen
         self._out = out
         self._lines = lines
         self._prompts = prompts
-        self._time = _MessageTime(clock)
-        self._printer = TranscriptPrinter(screen, self._time)
+        self._approval_note = approval_note
+        self._clock = clock
+        self._printer = TranscriptPrinter(screen)
         self._seen_id = after_id
         self._attempt: tuple[int, int] | None = None
         self._told: dict[type[Part], int] = {}
         self._skip: dict[type[Part], int] = {}
         self._is_lost = False
 
-    async def to_rest(self, since: int = 0) -> View:
-        """Show everything until the chat rests. In every case the next output starts on its own line."""
+    async def to_rest(self, since: int = 0, *, at_rest: Collection[str] = AT_REST) -> View:
+        """Show everything until the chat has one of these statuses. In every case the next output starts on its own
+        line."""
         try:
             async for change in self._live:
                 self.show(change)
-                if change.is_committed and change.state.status in AT_REST and change.state.snapshot_version >= since:
+                if change.is_committed and change.state.status in at_rest and change.state.snapshot_version >= since:
                     break
         finally:
             self._screen.close()
@@ -100,7 +103,9 @@ class Follower:
             case "retry" if event["retry"] is not None:
                 self._printer.tell_retry(msgspec.convert(event["retry"], RetryState))
             case "action_required" if event.get("kind") == "approval":
-                self._screen.lines(*approvals.told(event["tool_calls"]))
+                self._screen.lines(*approvals.question_lines(event["tool_calls"]))
+                if self._approval_note:
+                    self._screen.note(self._approval_note)
             case "action_required":
                 self._screen.note("The chat waits for tools that its own client executes; this command has none.")
             case "disconnected":
@@ -133,7 +138,7 @@ class Follower:
         except msgspec.ValidationError:
             return  # an unknown kind; the committed message has the rest
         if (unseen := self._unseen(part)) is not None:
-            self._printer.print_live(Role(event["role"]), unseen)
+            self._printer.print_live(unseen, at=self._clock.now())
 
     def _unseen(self, part: Part) -> Part | None:
         """Return the part without what was already shown; None if that was all. Calls and results are matched by id."""
@@ -155,40 +160,13 @@ class Follower:
         if self._prompts and message["role"] == "user":
             texts = [part["text"] for part in message["content"] if part["type"] == "text"]
             self._screen.lines(*(f"> {line}" for text in texts for line in text.splitlines()))
-        row = stored(message)
-        with self._time.stopped_at(row.created_at):
-            self._printer.print_committed(row)
-
-
-class _MessageTime:
-    """The clock of the printer: the commit time of a committed message, else now. It times the tools."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._at: datetime | None = None
-
-    @contextmanager
-    def stopped_at(self, moment: datetime) -> Iterator[None]:
-        self._at = moment
         try:
-            yield
-        finally:
-            self._at = None
-
-    def now(self) -> datetime:
-        return self._at or self._clock.now()
-
-    def monotonic(self) -> float:
-        return self.now().timestamp()
-
-    async def sleep(self, seconds: float, tag: str) -> None:
-        await self._clock.sleep(seconds, tag)
-
-    def ticker(self, seconds: float, tag: str) -> Ticker:
-        return self._clock.ticker(seconds, tag)
-
-    def deadline(self, seconds: float, tag: str) -> Deadline:
-        return self._clock.deadline(seconds, tag)
+            content = _parts.decode(msgspec.json.encode(message["content"]))
+        except msgspec.ValidationError as error:
+            self._screen.note(f"Message {message['id']} cannot be read: {error}", style=Style.RED)
+            return
+        created_at = datetime.fromisoformat(message["created_at"])
+        self._printer.print_committed(Role(message["role"]), content, at=created_at)
 
 
 class Interrupts:
@@ -216,7 +194,7 @@ class Interrupts:
                 raise
             assert self._work is not None
             self._work.uncancel()  # it was our own, and ends here
-            raise Leaving from None
+            raise UserLeft from None
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
@@ -236,7 +214,7 @@ class Interrupts:
 
     async def _stop(self) -> None:
         # It rests by now, or another client has stopped it.
-        with _ignoring_conflicts():
+        with suppress(Conflict):
             await self._client.chats.interrupt(self._chat_id)
 
     async def settle(self) -> None:
@@ -251,52 +229,20 @@ class Interrupts:
             await asyncio.wait([self._stopping])
 
 
-@contextmanager
-def _ignoring_conflicts() -> Iterator[None]:
-    try:
-        yield
-    except Conflict:
-        return
-
-
-def stored(message: Event) -> Message:
-    """Return a message of the stream in the form that the printer takes."""
-    try:
-        content = parts.encode(_parts.decode(msgspec.json.encode(message["content"])))
-    except (msgspec.ValidationError, ContentError):
-        content = msgspec.json.encode(message["content"]).decode()  # the printer reports that it cannot be read
-    return Message(
-        id=MessageId(message["id"]),
-        chat_id=ChatId(UUID(message["chat_id"])),
-        revision=0,
-        role=Role(message["role"]),
-        visibility=Visibility.BOTH,
-        compressed=False,
-        deleted=False,
-        content=content,
-        content_version=CONTENT_VERSION,
-        created_by=None,
-        model_config_id=None,
-        reasoning_effort=None,
-        client_id=None,
-        created_at=datetime.fromisoformat(message["created_at"]),
-    )
-
-
 def figures(state: View, after_id: int) -> str:
-    """Return the usage of the steps after a message, in the form of `rookery admin run`."""
-    usages = [
-        message.get("usage") or {}
-        for number, message in state.messages.items()
-        if number > after_id and message["role"] == "assistant"
-    ]
-    read = sum(
-        usage.get(name) or 0 for usage in usages for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens")
-    )
+    """Return the usage of the steps after a message, as the beginning of a line."""
+    rows = [message for number, message in state.messages.items() if number > after_id]
+    usages = [message.get("usage") or {} for message in rows if message["role"] == "assistant"]
+    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
+    read = sum(usage.get(name) or 0 for usage in usages for name in names)
     written = sum(usage.get("output_tokens") or 0 for usage in usages)
+    costs = [message["cost_micros"] for message in rows if message.get("cost_micros") is not None]
+    return figures_line(read, written, sum(costs) if costs else None)
+
+
+def figures_line(read: int, written: int, cost_micros: int | None) -> str:
+    """Return the figures of a turn, as the beginning of a line; empty if nothing was counted."""
     if not read and not written:
         return ""
-    costs = [message.get("cost_micros") for number, message in state.messages.items() if number > after_id]
-    priced = [cost for cost in costs if cost is not None]
-    cost = f"${sum(priced) / 1_000_000:.4f}, " if priced else ""
+    cost = "" if cost_micros is None else f"${cost_micros / 1_000_000:.4f}, "
     return f"{read} tokens in, {written} out, {cost}"

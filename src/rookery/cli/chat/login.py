@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from rookery.cli.chat.credentials import CredentialsFile, Login
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, NotFound, Unauthenticated, errors
 from rookery.client.http import require_token
@@ -67,7 +66,9 @@ async def login(url: str, answers: Answers, *, file: CredentialsFile, out: Outpu
     file.add(url, kept)
     out.line(f"Logged in at {url} as {kept.user}. The token is in {file.path}.")
     if me.access_notice is not None:
-        out.line(f"{told(me.access_notice)} `rookery chat accesses` shows the details, and dismisses this notice.")
+        out.line(
+            f"{notice_text(me.access_notice)} `rookery chat accesses` shows the details, and dismisses this notice."
+        )
     out.result({"url": url, "user": kept.user, "credentials": str(file.path), "access_notice": me.access_notice})
     return Exit.OK
 
@@ -88,7 +89,7 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
     return Exit.OK
 
 
-def told(notice: AccessNotice) -> str:
+def notice_text(notice: AccessNotice) -> str:
     """Describe what administrators did since the last notice, in a sentence."""
     did = []
     if notice.password_resets:

@@ -10,8 +10,7 @@ from uuid import UUID
 from rookery.cli.chat import chat
 from rookery.cli.chat.approvals import Undecided
 from rookery.cli.chat.chat import Terminal
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import AsyncRookery
 from rookery.client.models import McpServer
 
@@ -36,7 +35,7 @@ async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: 
     if not found:
         at.out.line("No file of the workspace names an MCP server.")
     else:
-        rows = [[each.name, _standing(each), " ".join(_words(each)), ", ".join(each.env)] for each in found]
+        rows = [[each.name, _status(each), " ".join(_command_line(each)), ", ".join(each.env)] for each in found]
         at.out.table(["server", "state", "command", "variables"], rows)
     at.out.result({"items": found})
     return Exit.OK
@@ -58,13 +57,13 @@ async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[
     return (found.workspace_id, waiting) if waiting else None
 
 
-def told(server: McpServer) -> Iterator[str]:
+def question_lines(server: McpServer) -> Iterator[str]:
     """Return the lines of a question. The server has already escaped characters that could hide something."""
     if server.state == "changed":
         yield f"The project has changed its MCP server {server.name}. It would run now:"
     else:
         yield f"The project names an MCP server, {server.name}. It would run:"
-    yield f"  command: {' '.join(_words(server))}"
+    yield f"  command: {' '.join(_command_line(server))}"
     yield f"  in: {server.folder}"
     if server.env:
         yield f"  with the variables: {', '.join(server.env)}"
@@ -85,7 +84,7 @@ def ask(server: McpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
         prompt = f"{HOW}. Let {server.name} run? [y/n] "
 
 
-def _standing(server: McpServer) -> str:
+def _status(server: McpServer) -> str:
     if server.state != "agreed":
         return server.state
     if server.error:
@@ -93,6 +92,6 @@ def _standing(server: McpServer) -> str:
     return f"agreed, {len(server.tools)} tools" if server.running else "agreed, not running"
 
 
-def _words(server: McpServer) -> Sequence[str]:
+def _command_line(server: McpServer) -> Sequence[str]:
     """Return the command and its arguments, quoted for a shell."""
     return [shlex.quote(each) for each in (server.command, *server.args)]

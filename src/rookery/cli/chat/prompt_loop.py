@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli.chat import approvals, chat, mcp_servers, plans
+from rookery.cli.chat import approvals, chat, mcp_servers
 from rookery.cli.chat import errors as chat_errors
-from rookery.cli.chat import questions as chat_questions
+from rookery.cli.chat.approvals import Asked
 from rookery.cli.chat.chat import Terminal
-from rookery.cli.chat.questions import Asked
-from rookery.cli.exit_codes import Exit
-from rookery.client import ApprovalAnswer, Conflict, NotFound, RookeryError, errors
+from rookery.cli.exit_codes import Exit, Refused
+from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
 
 PROMPT = "> "
 HELP = (
@@ -27,11 +26,16 @@ HELP = (
     "/help   show this list",
     "/quit   leave (Ctrl-D); the chat is kept: rookery chat attach ID",
 )
+PLAN_MODE_ON = "Plan mode is on: the agent reads, asks and plans, but changes nothing. /plan turns it off."
+PLAN_MODE_OFF = "Plan mode is off: the agent does what you say."
+PLAN_CHOICES = "Reply with changes, or accept it: /plan turns plan mode off, then tell the agent to go ahead."
+# A turn that proposes a plan ends soon after it, so the plan is among its last messages.
+PLAN_LOOK_BACK = 10
 
 ReadLine = Callable[[str], str]
 
 
-class Talk:
+class PromptLoop:
     """One user at one terminal. `chat_id` is None until the first message creates a chat."""
 
     def __init__(self, at: Terminal, runner: asyncio.Runner, *, model: str | None, chat_id: UUID | None = None) -> None:
@@ -62,31 +66,31 @@ class Talk:
 
     def _handle(self, line: str) -> bool:
         """Execute the line. Return whether it may have left a question."""
-        with self._told():
+        with self._errors_shown():
             match line:
                 case "/help":
                     self._at.screen.lines(*HELP)
                 case "/stop":
                     self._runner.run(self._stop())
                 case "/plan":
-                    self._at.screen.lines(plans.ON if self._runner.run(self._plan()) else plans.OFF)
+                    self._at.screen.lines(PLAN_MODE_ON if self._runner.run(self._plan()) else PLAN_MODE_OFF)
                 case "/new":
                     self._chat_id, self._plans = None, False
                     self._at.screen.lines("The next message starts another chat.")
                 case _ if line.startswith("/") and " " not in line:
                     self._at.screen.lines(f"There is no command {line}.", *HELP)
                 case _:
-                    self._runner.run(self._say(line))
+                    self._runner.run(self._send(line))
                     return True
         return False
 
     def _answer_questions(self, read_line: ReadLine) -> None:
         """Prompt for approvals as long as the chat asks for them."""
-        with self._told():
+        with self._errors_shown():
             while questions := self._runner.run(self._questions()):
                 first = questions[0]
                 if first.title is not None:
-                    self._at.screen.lines(*approvals.told_of_subagent(first.title, first.calls))
+                    self._at.screen.lines(*approvals.subagent_question_lines(first.title, first.calls))
                 try:
                     answers = approvals.ask(first.calls, read_line)
                 except approvals.Undecided:
@@ -108,7 +112,7 @@ class Talk:
             if server.hash in self._asked_servers:
                 continue
             self._asked_servers.add(server.hash)
-            self._at.screen.lines(*mcp_servers.told(server))
+            self._at.screen.lines(*mcp_servers.question_lines(server))
             try:
                 answer = mcp_servers.ask(server, read_line)
             except approvals.Undecided:
@@ -118,7 +122,7 @@ class Talk:
                 self._runner.run(mcp_servers.send(self._at.client, workspace_id, server, answer))
 
     async def _questions(self) -> list[Asked]:
-        return [] if self._chat_id is None else await chat_questions.find(self._at.client, self._chat_id)
+        return [] if self._chat_id is None else await approvals.find_questions(self._at.client, self._chat_id)
 
     async def _answer(self, asked: Asked, answers: Sequence[ApprovalAnswer]) -> None:
         assert self._chat_id is not None
@@ -134,11 +138,11 @@ class Talk:
         await self._follow(since=since, after_id=known.items[0].id if known.items else 0)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Report the error of one line; the user can then type the next one."""
+    def _errors_shown(self) -> Iterator[None]:
+        """Show errors of a command instead of ending the loop."""
         try:
             yield
-        except chat_errors.Refused as error:
+        except Refused as error:
             self._at.screen.error(str(error))
         except RookeryError as error:
             _, text = chat_errors.explain(error, self._at.client.base_url, has_token=True)
@@ -148,7 +152,7 @@ class Talk:
         except KeyboardInterrupt:
             self._at.screen.error("Interrupted.")
 
-    async def _say(self, line: str) -> None:
+    async def _send(self, line: str) -> None:
         at = self._at
         if self._chat_id is None:
             made = await chat.create(at, line, model=self._model, plan_mode=self._plans)
@@ -157,12 +161,12 @@ class Talk:
             sent, after_id = await chat.say(at, self._chat_id, line, busy="queue")
             since = sent.chat.snapshot_version
         await self._follow(since=since, after_id=after_id)
-        if (plan := await plans.find(at.client, self._chat_id)) is not None:
-            at.screen.lines("", *plan.splitlines(), "", plans.WHAT_NOW)
+        if (plan := await find_plan(at.client, self._chat_id)) is not None:
+            at.screen.lines("", *plan.splitlines(), "", PLAN_CHOICES)
 
     async def _plan(self) -> bool:
         if self._chat_id is not None:
-            return await plans.switch(self._at.client, self._chat_id)
+            return await switch_plan_mode(self._at.client, self._chat_id)
         self._plans = not self._plans
         return self._plans
 
@@ -181,6 +185,27 @@ class Talk:
             self._at.screen.lines("No turn is running.")
             return
         self._at.screen.lines("Stopping.")
+
+
+async def switch_plan_mode(client: AsyncRookery, chat_id: UUID) -> bool:
+    """Turn plan mode of a chat on or off. Return whether it is on now."""
+    wanted = not (await client.chats.get(chat_id)).plan_mode
+    await client.chats.update(chat_id, plan_mode=wanted)
+    return wanted
+
+
+async def find_plan(client: AsyncRookery, chat_id: UUID) -> str | None:
+    """Return the plan that the newest turn has proposed, as text."""
+    page = await client.messages.list(chat_id, limit=PLAN_LOOK_BACK)
+    for message in page.items:
+        if message.role == "user":
+            break
+        for part in message.content:
+            if part.type == "tool-result" and part.tool_name == "propose_plan" and not part.is_error:
+                file_id = part.result.get("file_id") if isinstance(part.result, dict) else None
+                if isinstance(file_id, str):
+                    return (await client.files.download(file_id)).decode("utf-8", "replace")
+    return None
 
 
 def read_line(prompt: str) -> str:

@@ -12,8 +12,7 @@ import msgspec
 
 from rookery.cli.chat import chat
 from rookery.cli.chat.chat import Terminal
-from rookery.cli.chat.errors import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalSettings, Rule
 
 MAX_BYTES = 1024 * 1024

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from rookery.cli.output import Output
 from rookery.cli.serve import port
 from rookery.metrics.endpoint import PATH, metrics_endpoint
-from rookery.metrics.export import Scraped
+from rookery.metrics.export import MetricsSource
 from rookery.server.listener import serving
 from rookery.settings.settings import Settings, url_of
 from rookery.settings.values import Address
@@ -29,14 +29,14 @@ def bound(settings: Settings) -> Iterator[socket.socket | None]:
 
 
 def show(listening: socket.socket | None, out: Output) -> None:
-    """Print the address of the metrics: the system may have chosen the port."""
+    """Print the address of the metrics, because the system may have chosen the port."""
     if listening is not None:
         host, number = listening.getsockname()[:2]
         out.line(f"Metrics are at {url_of(Address(host, number))}{PATH}")
 
 
 @asynccontextmanager
-async def served(settings: Settings, metrics: Scraped, listening: socket.socket | None) -> AsyncIterator[None]:
+async def served(settings: Settings, metrics: MetricsSource, listening: socket.socket | None) -> AsyncIterator[None]:
     if listening is None:
         yield
         return

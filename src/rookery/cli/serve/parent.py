@@ -43,7 +43,7 @@ from rookery.cli.output import Output
 from rookery.cli.serve import first_run, metrics_port, port
 from rookery.cli.serve.replica_process import HURRY, STOP, Child, Orders
 from rookery.cli.serve.stop_signals import Stop
-from rookery.metrics.merge import Fetch, Gathering
+from rookery.metrics.merge import Fetch, MergedMetrics
 from rookery.runtime import replica_slots
 from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.runtime.replica_slots import ReplicaSlot, SlotState
@@ -79,21 +79,21 @@ class CannotServe(Exception):
 
 async def serve(settings: Settings, out: Output, stop: Stop) -> None:
     """Serve with several replicas until a stop is requested."""
-    async with installation.held_data_dir(settings, out.progress) as lock:
+    async with installation.locked_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics_port.bound(settings) as scraped:
-            async with installation.served_url(settings, lock, out.progress, ending=stop.requested) as url:
+            async with installation.server_database_url(settings, lock, out.progress, ending=stop.requested) as url:
                 token = await _prepare(settings, url)
-                minder = Minder(settings, url, listening)
+                supervisor = ReplicaSupervisor(settings, url, listening)
 
                 def on_ready() -> None:
                     lock.change_use(Use.SERVING)
-                    _say_ready(settings, listening, token, serving=len(minder.serving()), out=out)
+                    _say_ready(settings, listening, token, serving=len(supervisor.serving()), out=out)
                     metrics_port.show(scraped, out)
 
                 async with metrics_port.served(
-                    settings, Gathering(minder.processes, slots=lambda: minder.slots), scraped
+                    settings, MergedMetrics(supervisor.processes, slots=lambda: supervisor.slots), scraped
                 ):
-                    await minder.run(stop, on_ready=on_ready)
+                    await supervisor.run(stop, on_ready=on_ready)
 
 
 async def _prepare(settings: Settings, url: str) -> str | None:
@@ -107,7 +107,7 @@ async def _prepare(settings: Settings, url: str) -> str | None:
 
 
 def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, serving: int, out: Output) -> None:
-    url = port.address_for_people(settings, listening)
+    url = port.displayed_address(settings, listening)
     count = f"{settings.replicas}" if serving == settings.replicas else f"{serving} of {settings.replicas}"
     out.line(f"Rookery {__version__} is ready at {url} with {count} replicas (Ctrl-C stops it)")
     if is_in_the_clear(settings):
@@ -124,7 +124,9 @@ class Restarts:
         self._doublings = 0.0
 
     def pause_after(self, served_seconds: float) -> float:
-        """Return the pause. `served_seconds` is 0 for a replica that was never ready."""
+        """Return the seconds to wait before the next restart. `served_seconds` is how long the replica was ready; 0 if
+        never.
+        """
         self.deaths = 1 if served_seconds >= SETTLED_SECONDS else self.deaths + 1
         doublings = max(0.0, self._doublings - served_seconds / FORGIVEN_SECONDS)
         pause: float = min(FIRST_RESTART_SECONDS * 2.0**doublings, LAST_RESTART_SECONDS)
@@ -133,11 +135,11 @@ class Restarts:
         return pause
 
 
-class Minder:
+class ReplicaSupervisor:
     """Keeps one child in each slot, and reports the state of the slots.
 
-    A slot whose children keep dying is left empty for longer and longer, while the others serve. The module docstring
-    says when it gives up. Tests pass a clock, and children of their own.
+    The pause before a restart grows if the children of a slot keep dying. The module docstring describes when the
+    supervisor gives up. Tests pass a clock and a function that starts children.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ import uvicorn
 
 from rookery.app.replica import Replica
 from rookery.cli.serve.stop_signals import Stop
-from rookery.runtime import garbage
-from rookery.server.listener import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged
+from rookery.runtime import heap
+from rookery.server.listener import PUBLIC_OPTIONS, InProcessServer, limit_unacknowledged
 from rookery.server.proxy_headers import ProxyHeaders
 from rookery.settings.settings import Settings, url_of
 from rookery.settings.values import Address
@@ -43,7 +43,7 @@ def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
     try:
         listening = _listen(address)
     except OSError as error:
-        raise CannotListen(_why_not(error, address, flag)) from error
+        raise CannotListen(_bind_error(error, address, flag)) from error
     with listening:
         limit_unacknowledged(listening)
         yield listening
@@ -96,7 +96,7 @@ def _remove_dead(path: Path, flag: str) -> None:
     raise CannotListen(f"unix:{path} is already in use. Stop its program, or choose another with {flag}.")
 
 
-def address_for_people(settings: Settings, listening: socket.socket) -> str:
+def displayed_address(settings: Settings, listening: socket.socket) -> str:
     port = port_of(listening)
     if port is None or port == settings.listen.port:
         return settings.external_url
@@ -123,7 +123,7 @@ async def serve_until_stopped(
     # The settings may leave the port to the system.
     if (port := port_of(listening)) is not None:
         replica.workspaces.add_own_port(port)
-    server = QuietServer(
+    server = InProcessServer(
         uvicorn.Config(
             ProxyHeaders(
                 replica.application,
@@ -149,7 +149,7 @@ async def serve_until_stopped(
         serving = group.create_task(server.serve(sockets=[listening]), name="http")
         await server.up.wait()
         stop.serving = True
-        garbage.leave_start_alone()
+        heap.freeze_startup_objects()
         await on_ready()
         await stop.requested.wait()
         began = asyncio.get_running_loop().time()
@@ -177,7 +177,7 @@ def _listen(address: Address) -> socket.socket:
     return socket.create_server(target[:2], family=family, backlog=BACKLOG)
 
 
-def _why_not(error: OSError, address: Address, flag: str) -> str:
+def _bind_error(error: OSError, address: Address, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return f"{address} is already in use. Stop its program, or choose another address with {flag}."

@@ -28,6 +28,7 @@ from rookery.cli.output import Output
 from rookery.cli.serve import port
 from rookery.cli.serve.replica_process import HURRY, STOP, Orders, Ready, read_line
 from rookery.cli.serve.stop_signals import Stop, leave_at_once
+from rookery.runtime import heap
 from rookery.settings import settings
 from rookery.store.db import migrate
 from rookery.store.db.embedded import process as postmasters
@@ -45,6 +46,7 @@ _log = log.get_logger("serve")
 
 
 def main() -> int:
+    heap.share_heap()
     line = read_line(_STDIN)
     if line is None:
         return Exit.FAILED
@@ -65,7 +67,7 @@ def main() -> int:
 async def _run(orders: Orders, out: Output) -> int:
     hard_end = (orders.settings.shutdown_delay + orders.settings.drain_timeout).total_seconds() + HARD_END_SECONDS
     stop = Stop(hard_end, has_siblings=True)
-    parent = Lifeline(stop, hard_end)
+    parent = ParentPipe(stop, hard_end)
     with _siblings(orders.settings.data_dir) as siblings:
         work = asyncio.create_task(_serve(orders, out, stop), name="serve")
         with stop.watching(work):
@@ -105,7 +107,7 @@ def _report(replica: Replica) -> None:
     os.write(_STDOUT, msgspec.json.encode(ready) + b"\n")
 
 
-class Lifeline:
+class ParentPipe:
     """Reads the parent's messages in a thread: a process whose event loop hangs must also end with its parent."""
 
     def __init__(self, stop: Stop, hard_end_seconds: float) -> None:
@@ -115,18 +117,18 @@ class Lifeline:
 
     def follow(self) -> None:
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._listen, args=(loop,), name="parent", daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(loop,), name="parent", daemon=True).start()
 
-    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _read_messages(self, loop: asyncio.AbstractEventLoop) -> None:
         # A closed loop has nothing left to stop: the process is ending.
         with suppress(RuntimeError):
             while (line := read_line(_STDIN)) is not None:
-                loop.call_soon_threadsafe(self._heard, line.decode())
+                loop.call_soon_threadsafe(self._on_message, line.decode())
             loop.call_soon_threadsafe(self._orphaned)
         time.sleep(self._hard_end_seconds)
         leave_at_once()
 
-    def _heard(self, word: str) -> None:
+    def _on_message(self, word: str) -> None:
         if word == STOP:
             self._stop.ask()
         elif word == HURRY:

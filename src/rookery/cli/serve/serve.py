@@ -54,9 +54,9 @@ async def run(settings: Settings, out: Output) -> int:
 
 
 async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
-    async with installation.held_data_dir(settings, out.progress) as lock:
+    async with installation.locked_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics_port.bound(settings) as scraped:
-            async with installation.served_database(settings, lock, out.progress, ending=stop.requested) as database:
+            async with installation.server_database(settings, lock, out.progress, ending=stop.requested) as database:
                 await installation.prepare_schema(settings, database)
                 await installation.prepare_accounts(database)
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
@@ -80,7 +80,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
 
 
 def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
-    url = port.address_for_people(settings, listening)
+    url = port.displayed_address(settings, listening)
     out.line(f"Rookery {__version__} is ready at {url} (Ctrl-C stops it)")
     if is_in_the_clear(settings):
         _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)

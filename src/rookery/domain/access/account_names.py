@@ -1,4 +1,4 @@
-"""The normal form of account names: the form in which they are stored, looked up and counted."""
+"""The normal form of usernames and email addresses, in which they are stored and compared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import unicodedata
 
 
 def normal_name(name: str) -> str:
-    """Return a username or email address without differences of case, outer whitespace, composition or width.
+    """Return the normal form of a name: one case, composed characters of normal width, no outer whitespace.
 
-    This is not done in the database, whose `lower()` depends on its locale and does not compose characters. Sorting
-    combining marks takes quadratic time, so the caller bounds the length first.
+    PostgreSQL's `lower()` is not used, because it depends on the locale and does not compose characters. The time is
+    quadratic in the number of combining marks, so the caller checks the length first.
     """
     folded = unicodedata.normalize("NFKC", name).casefold()
-    # Folding may leave characters that can be composed, and composing may leave a space at either end.
+    # Case folding may leave characters that can be composed, and their composition may leave outer spaces.
     return unicodedata.normalize("NFKC", folded).strip()

@@ -1,8 +1,7 @@
-"""Access rules: roles, scopes, actors, and the rights table as data.
+"""Access rules: roles, scopes, actors, and the tables of rights. Pure.
 
-Pure. The store loads the facts (owner, shares, settings), calls `judge` or `judge_chat`, and builds the predicates of
-its lists from the same tables. Only the owner drives a chat: a turn spends the owner's keys and acts in the owner's
-workspace.
+The store reads the facts (owner, shares, settings) and calls `judge` or `judge_chat`. Only the owner may send messages
+to a chat, because a turn uses the owner's keys and workspace.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """Scopes of an API token. A token never allows more than its user may do."""
+    """The scopes of an API token. A token does not allow more than the rights of its user."""
 
     ALL = "all"
     CHAT_READ = "chat:read"
@@ -35,7 +34,7 @@ EVERYTHING = frozenset({Scope.ALL})
 
 
 class AdminAccess(StrEnum):
-    """Administrators' access to the chats of other users: none, with a reason that the owner sees, or unrestricted."""
+    """The access of administrators to other users' chats: none, with a reason that the owner sees, or unrestricted."""
 
     NONE = "none"
     BREAK_GLASS = "break_glass"
@@ -54,7 +53,7 @@ class SystemName(StrEnum):
 
 
 class UserActor(msgspec.Struct, frozen=True):
-    """A user, authenticated by a session (every scope) or an API token."""
+    """A user who is authenticated by a session, which has all scopes, or by an API token."""
 
     id: UUID
     role: Role = Role.MEMBER
@@ -62,18 +61,18 @@ class UserActor(msgspec.Struct, frozen=True):
 
 
 class OwnerActor(msgspec.Struct, frozen=True):
-    """The owner of a chat as a plain member: an agent can never do more, even if its owner is an administrator."""
+    """An agent that acts for the owner of its chat. It has the rights of a member, whatever role the owner has."""
 
     id: UUID
 
 
 class SystemActor(msgspec.Struct, frozen=True):
-    """A part of Rookery, with only the grants listed for it."""
+    """A part of Rookery. It has only the rights in `GRANTS`."""
 
     name: SystemName
 
     def __post_init__(self) -> None:
-        SystemName(self.name)  # a closed list
+        SystemName(self.name)  # raises for unknown names
 
 
 Actor: TypeAlias = UserActor | OwnerActor | SystemActor
@@ -103,7 +102,7 @@ class Resource(StrEnum):
 
 
 class Action(StrEnum):
-    """Actions on resources. Those of the first group are rights on a chat and on everything that belongs to it."""
+    """Actions on resources. Those of the first group apply to a chat and all that belongs to it."""
 
     READ = "read"
     DRIVE = "drive"
@@ -143,14 +142,14 @@ class Verdict(StrEnum):
 
 
 class ChatFacts(msgspec.Struct, frozen=True):
-    """The facts that decide about a chat. `is_shared`: shared with this actor, while sharing is enabled."""
+    """The facts about a chat that rights depend on. `is_shared`: sharing is enabled, and the actor is a reader."""
 
     owner_id: UUID
     is_shared: bool
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
 
 
-# READ is added for administrators by the setting. Child chats follow their root.
+# The setting `admin_access` may add READ for administrators. A subagent's chat has the rights of its root.
 CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.READ: frozenset({Relation.OWNER, Relation.READER}),
     Action.DRIVE: frozenset({Relation.OWNER}),
@@ -163,18 +162,18 @@ CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.MARK: frozenset({Relation.OWNER, Relation.READER}),
     Action.LEAVE: frozenset({Relation.READER}),
 }
-# Actions that a share never allows; the refusal names the owner.
-_OWNERS_OWN = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
+# Actions of the owner only. Their refusal is `OWNER_ONLY`.
+_OWNER_ACTIONS = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
 
 
 class RoleRule(msgspec.Struct, frozen=True):
-    """Rights outside of chats: the roles that have them and, with `own`, the owner of the resource."""
+    """A rule for resources other than chats: the roles that have the right and, with `own`, the resource's owner."""
 
     roles: frozenset[Role] = frozenset()
     own: bool = False
 
 
-_ANYBODY = RoleRule(frozenset(Role))
+_ALL_ROLES = RoleRule(frozenset(Role))
 _ADMINS = RoleRule(frozenset({Role.ADMIN}))
 _STAFF = RoleRule(frozenset({Role.ADMIN, Role.AUDITOR}))
 _OWN = RoleRule(own=True)
@@ -182,13 +181,13 @@ _OWN_OR_ADMIN = RoleRule(frozenset({Role.ADMIN}), own=True)
 _OWN_OR_STAFF = RoleRule(frozenset({Role.ADMIN, Role.AUDITOR}), own=True)
 
 RULES: Mapping[tuple[Resource, Action], RoleRule] = {
-    (Resource.CHAT, Action.CREATE): _ANYBODY,
+    (Resource.CHAT, Action.CREATE): _ALL_ROLES,
     (Resource.CHAT, Action.LIST): _OWN,
     (Resource.CHAT, Action.LIST_ALL): _STAFF,
-    (Resource.FILE, Action.CREATE): _ANYBODY,
+    (Resource.FILE, Action.CREATE): _ALL_ROLES,
     (Resource.FILE, Action.DELETE): _OWN,
     (Resource.USER, Action.READ): _OWN_OR_STAFF,
-    (Resource.USER, Action.LIST): _ANYBODY,  # the directory: active users, by name
+    (Resource.USER, Action.LIST): _ALL_ROLES,  # the directory: active users, by name
     (Resource.USER, Action.LIST_ALL): _STAFF,
     (Resource.USER, Action.CREATE): _ADMINS,
     (Resource.USER, Action.UPDATE): _OWN_OR_ADMIN,
@@ -204,23 +203,23 @@ RULES: Mapping[tuple[Resource, Action], RoleRule] = {
     (Resource.PROVIDER_KEY, Action.UPDATE): _OWN,
     (Resource.PROVIDER, Action.READ): _STAFF,
     (Resource.PROVIDER, Action.ADMINISTER): _ADMINS,
-    (Resource.MODEL, Action.LIST): _ANYBODY,  # enabled models only
+    (Resource.MODEL, Action.LIST): _ALL_ROLES,  # enabled models only
     (Resource.MODEL, Action.READ): _STAFF,
     (Resource.MODEL, Action.ADMINISTER): _ADMINS,
-    (Resource.SETTINGS, Action.LIST): _ANYBODY,  # public keys only; the store knows which keys are public
+    (Resource.SETTINGS, Action.LIST): _ALL_ROLES,  # public keys only; the store knows which keys are public
     (Resource.SETTINGS, Action.READ): _STAFF,
     (Resource.SETTINGS, Action.ADMINISTER): _ADMINS,
     (Resource.USAGE, Action.READ): _OWN_OR_STAFF,
     (Resource.USAGE, Action.LIST_ALL): _STAFF,
     (Resource.AUDIT, Action.READ): _STAFF,
     (Resource.REPLICA, Action.READ): _STAFF,
-    (Resource.TEMPLATE, Action.LIST): _ANYBODY,  # templates that the user may use
+    (Resource.TEMPLATE, Action.LIST): _ALL_ROLES,  # templates that the user may use
     (Resource.TEMPLATE, Action.READ): _STAFF,
     (Resource.TEMPLATE, Action.ADMINISTER): _ADMINS,
     (Resource.WORKSPACE, Action.LIST): _OWN_OR_STAFF,
     (Resource.WORKSPACE, Action.LIST_ALL): _STAFF,
     (Resource.WORKSPACE, Action.READ): _OWN_OR_STAFF,
-    (Resource.WORKSPACE, Action.CREATE): _ANYBODY,
+    (Resource.WORKSPACE, Action.CREATE): _ALL_ROLES,
     (Resource.WORKSPACE, Action.UPDATE): _OWN,  # start or rename
     (Resource.WORKSPACE, Action.INTERRUPT): _OWN_OR_ADMIN,  # stop
     (Resource.WORKSPACE, Action.DELETE): _OWN_OR_ADMIN,
@@ -268,7 +267,7 @@ GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
 
 
 def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
-    """Return the scopes of which a token needs one."""
+    """Return the scopes that allow the action. A token needs one of them."""
     if resource in _CHAT_RESOURCES:
         return _READS_CHATS if action in _CHAT_READS else _WRITES_CHATS
     if resource is Resource.COST:
@@ -278,7 +277,7 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
     if action is Action.LIST and resource in (Resource.MODEL, Resource.SETTINGS, Resource.TEMPLATE):
         return _READS_CHATS | _ADMINISTERS
     if (resource, action) == (Resource.USER, Action.LIST):
-        return _WRITES_CHATS | _ADMINISTERS  # for sharing, and because the action concerns users
+        return _WRITES_CHATS | _ADMINISTERS  # users are listed to share chats and to administer users
     if (resource, action) in ((Resource.USER, Action.READ), (Resource.USER, Action.UPDATE)):
         return _ADMINISTERS
     return EVERYTHING if RULES[resource, action].own else _ADMINISTERS
@@ -297,7 +296,7 @@ def role_of(actor: Actor) -> Role:
 
 
 def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
-    """Return the actor's relation to the chat. If several apply, the first of owner, admin, reader, auditor."""
+    """Return the actor's relation to the chat: the first of owner, admin, reader, auditor that applies."""
     if actor.id == facts.owner_id:
         return Relation.OWNER
     role = role_of(actor)
@@ -309,16 +308,16 @@ def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
 
 
 def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts, has_reason: bool = False) -> Verdict:
-    """Decide whether the actor may do this to the chat. `has_reason`: the request states a reason (break-glass).
+    """Decide whether the actor may do this to the chat. `has_reason`: the request gives a reason (break-glass).
 
     Besides ALLOWED, the verdicts are:
 
     - NOT_FOUND: the actor may not read the chat, and must not learn that it exists.
-    - NEEDS_REASON: an administrator may read the chat only by stating a reason, and stated none.
+    - NEEDS_REASON: an administrator may read the chat only with a reason, and gave none.
     - OWNER_ONLY: the actor may read the chat, but only its owner may drive, change or share it.
     - FORBIDDEN: the actor may read the chat, but may not do this.
 
-    An administrator who may read the chat by stating a reason gets OWNER_ONLY and FORBIDDEN without one.
+    An administrator who may read the chat with a reason gets OWNER_ONLY and FORBIDDEN without one.
     """
     related = relation(actor, facts)
     held: set[Relation] = {related}
@@ -328,14 +327,14 @@ def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFact
         return Verdict.ALLOWED
     reads = _reads(held, facts.admin_access, has_reason=has_reason)
     if reads is not Verdict.ALLOWED:
-        # A reason only allows reading: other actions are refused without asking for one.
+        # A reason allows reading only. Other actions are refused, and no reason is asked for.
         could_read = reads is Verdict.NEEDS_REASON and action is not Action.READ
         return _refusal(action) if could_read else reads
     return Verdict.ALLOWED if action is Action.READ else _refusal(action)
 
 
 def uses_break_glass(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts) -> bool:
-    """Return whether the action is allowed only because a reason is stated."""
+    """Return whether the action is allowed only with a reason."""
     is_plain = judge_chat(actor, action, facts=facts) is Verdict.ALLOWED
     return not is_plain and judge_chat(actor, action, facts=facts, has_reason=True) is Verdict.ALLOWED
 
@@ -345,7 +344,7 @@ def judge(actor: UserActor | OwnerActor, resource: Resource, action: Action, *, 
     rule, role = RULES[resource, action], role_of(actor)
     if role in rule.roles or (rule.own and owner_id == actor.id):
         return Verdict.ALLOWED
-    # Actors who can see the resource get "forbidden"; all others get "not found".
+    # Actors who may read such resources get FORBIDDEN; the others get NOT_FOUND.
     reads = RULES.get((resource, Action.READ))
     is_seen = reads is not None and role in reads.roles
     return Verdict.NOT_FOUND if rule.own and not is_seen else Verdict.FORBIDDEN
@@ -362,4 +361,4 @@ def _reads(held: set[Relation], access: AdminAccess, *, has_reason: bool) -> Ver
 
 
 def _refusal(action: Action) -> Verdict:
-    return Verdict.OWNER_ONLY if action in _OWNERS_OWN else Verdict.FORBIDDEN
+    return Verdict.OWNER_ONLY if action in _OWNER_ACTIONS else Verdict.FORBIDDEN

@@ -1,8 +1,8 @@
-"""Glob matching over texts, in a time that depends on lengths only, never on the content.
+"""Glob patterns of approval rules, and their matching in a time that depends on lengths only, not on the content.
 
-A set of positions is an integer with one bit for each character of all texts together, so one step of the pattern is
-one integer operation for all positions: m steps over n characters take m * n / 64 machine operations. `*` stands for
-any run of characters, `?` for one, and a backslash before a character makes it literal. A pattern matches a whole text.
+`*` stands for any run of characters, `?` for one character, and a backslash makes the next character literal. A pattern
+matches a whole text. A set of positions is an integer with one bit for each character of all texts, so each token of a
+pattern is one integer operation: m tokens over n characters take about m * n / 64 machine operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 MAX_CHARS = 256
 MAX_WILDCARDS = 16
-# Characters that wildcards of a narrow match never stand for: control characters, line ends, and shell operators.
+# Characters that the wildcards of a narrow match do not stand for: control characters, line ends, shell operators.
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u2028\u2029;&|<>$`(){}\\\\"
 _unsafe = re.compile(f"[{_UNSAFE}]")
 _special = re.compile(r"([*?\\])")
@@ -36,14 +36,12 @@ class _Glob(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=8192)
 def find_problem(pattern: str) -> str | None:
-    """Return why a pattern is refused, or None. Its length and its wildcards are bounded because they determine the
-    work.
-    """
+    """Return why a pattern is invalid, or None. Length and wildcards have limits because they determine the work."""
     if len(pattern) > MAX_CHARS:
-        return f"A pattern has at most {MAX_CHARS} characters; this one has {len(pattern)}."
+        return f"A pattern can have at most {MAX_CHARS} characters; this one has {len(pattern)}."
     wildcards = count_wildcards(pattern)
     if wildcards > MAX_WILDCARDS:
-        return f"A pattern has at most {MAX_WILDCARDS} wildcards (* and ?); this one has {wildcards}."
+        return f"A pattern can have at most {MAX_WILDCARDS} wildcards (* and ?); this one has {wildcards}."
     return None
 
 
@@ -62,7 +60,7 @@ def has_wildcard(pattern: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """Return the text folded to one case, character by character, so that its length stays the same."""
+    """Return the text in one case. Each character is folded to one character, so the length stays the same."""
     if text.isascii():
         return text.lower()
     text = text.replace("\u0130", "i").replace("\u0131", "i")
@@ -90,19 +88,19 @@ def _compiled(pattern: str) -> _Glob:
 
 
 class Texts:
-    """A set of texts that patterns are matched against together.
+    """Texts that are matched together.
 
-    A broad match ignores case, and its wildcards stand for anything. The wildcards of a narrow match stand for no
-    control character and no character that a shell acts on.
+    A broad match ignores case, and its wildcards stand for any character. In a narrow match, wildcards do not stand for
+    control characters and shell operators.
     """
 
-    # Bits that one step processes in about a nanosecond, and the fixed cost of a step; measured.
+    # Measured: the bits that one token processes in about a nanosecond, and the fixed cost of a token.
     BITS: Final = 30
     BASE: Final = 150
 
     def __init__(self, texts: Sequence[str], *, is_narrow: bool) -> None:
         kept = texts if is_narrow else [fold(text) for text in texts]
-        # Each text is followed by one position for its end, whatever character is there.
+        # Each text has one more position for its end. The character there does not matter.
         joined = "".join([f"{text}\n" for text in kept])
         self.count = len(kept)
         self.size = len(joined)
@@ -111,7 +109,7 @@ class Texts:
         place = self.size
         for text in kept:
             place -= len(text) + 1
-            places[place] = 49  # "1"; the first position is the last digit
+            places[place] = 49  # "1"; the first position is the lowest digit
         self.ends = int(bytes(places), 2) if kept else 0
         everything = (1 << self.size) - 1
         self._starts = ((self.ends << 1) | 1) & everything if kept else 0
@@ -121,7 +119,7 @@ class Texts:
         self._wild = self._inner & ~self._marked(_unsafe, joined) if is_narrow else self._inner
 
     def match(self, pattern: str, spend: Callable[[int], None]) -> int:
-        """Return the ends of the texts that match. `spend` receives the cost of the work, in about nanoseconds."""
+        """Return the set of ends of the texts that match. `spend` gets the cost of the work, in about nanoseconds."""
         states = self._starts
         step = self.BASE + self.size // self.BITS
         for token in _compiled(pattern if self._is_narrow else fold(pattern)).tokens:
@@ -129,7 +127,7 @@ class Texts:
                 return 0
             spend(step)
             if token is _Wild.RUN:
-                # The carry of an addition runs from each state to the end of its run of wildcard characters.
+                # The carry of the addition moves from each state to the end of its run of wildcard characters.
                 states |= ((states & self._wild) + self._wild) ^ self._wild
             elif token is _Wild.ONE:
                 states = (states & self._wild) << 1
@@ -138,7 +136,7 @@ class Texts:
         return states & self.ends
 
     def _mask(self, character: str, spend: Callable[[int], None]) -> int:
-        """Return the positions of a character."""
+        """Return the set of positions of a character."""
         found = self._masks.get(character)
         if found is None:
             spend(2 * self.size)
@@ -162,7 +160,7 @@ class Texts:
 
 
 def _planes(text: str) -> tuple[bytes, bytes, bytes]:
-    """Return the lowest, middle and highest byte of each character; nothing for bytes that are all zero."""
+    """Return the lowest, middle and highest bytes of all characters. A plane of zeros is returned as empty bytes."""
     if text.isascii():
         return text.encode(), b"", b""
     data = text.encode("utf-32-le", "surrogatepass")
@@ -176,10 +174,10 @@ def _only(byte: int) -> bytes:
     return bytes(49 if each == byte else 48 for each in range(256))
 
 
-def _free(units: int) -> None:
+def _ignore_cost(units: int) -> None:
     pass
 
 
 def matches(pattern: str, text: str, *, is_narrow: bool) -> bool:
-    """Return whether a short text matches the pattern. The cost is not counted: use `Texts.match` for long input."""
-    return bool(Texts((text,), is_narrow=is_narrow).match(pattern, _free))
+    """Return whether a short text matches the pattern. Use `Texts.match` for long texts, to count the cost."""
+    return bool(Texts((text,), is_narrow=is_narrow).match(pattern, _ignore_cost))

@@ -1,7 +1,8 @@
-"""The values of a call's arguments, in the forms that approval rules are matched against.
+"""The values of a tool call's arguments, in the forms that approval rules are matched against.
 
-Rules that permit look at a value as it is; rules that restrict look at every reading of it. A value that is too long,
-or a call that takes too much work, raises `TooMuch`, which must never be treated as permission.
+A rule that permits is matched against a value as it is. A rule that restricts is matched against every reading of it:
+as a path, and as each shell command in it. `TooComplex` is raised if a value is too long or a call takes too much work.
+It must not be treated as a permission.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ import msgspec
 from rookery.domain.chat import approval_patterns
 from rookery.domain.chat.approval_patterns import Texts
 
-# All values under one path together. Longer values match every rule that restricts their tool, and none that permits
-# it.
+# The limit of all values under one path together. Longer values match every rule that restricts their tool, and no rule
+# that permits it.
 MAX_VALUE_BYTES = 16 * 1024
-# The work that judging one call may take, in about nanoseconds. What is left unjudged then counts as too long.
+# The limit of work for one call, in about nanoseconds. Values that are not matched by then count as too long.
 MAX_WORK = 20_000_000
 _MAX_STRINGS_CHARS = 3 * MAX_VALUE_BYTES
-# How far into a text the first character of JSON is searched for.
-_INDENT = 1024
+# The number of leading characters in which the first character of JSON must be.
+_MAX_INDENT = 1024
 
 T = TypeVar("T")
 
 
 def text_of(value: object) -> str:
-    """Return the text of a JSON value: a string as it is, everything else as JSON with sorted keys and no spaces."""
+    """Return the text of a JSON value: a string as it is, other values as JSON with sorted keys and without spaces."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
-class TooMuch(Exception):
-    """Raised when a value is too long to be judged, or when judging the call exceeds its work limit."""
+class TooComplex(Exception):
+    """Raised if a value is too long, or if the call exceeds its limit of work."""
 
 
 class _Values(msgspec.Struct, frozen=True):
-    """The values found under a path, with a text for each; and whether each branch had one."""
+    """The values under a path. `is_complete`: every item of the lists on the way has one."""
 
     found: tuple[object, ...]
     is_complete: bool
 
 
 class CallValues:
-    """The arguments of one call, with cached results of judging them."""
+    """The arguments of one call, with caches for matching several rules."""
 
     def __init__(self, args: Mapping[str, object]) -> None:
         self._args = args
@@ -59,15 +60,15 @@ class CallValues:
         self._parsed: dict[str, object] = {}
 
     def restricts(self, path: str, pattern: str) -> bool:
-        """Return whether any value under the path matches in any reading. Raises `TooMuch`."""
+        """Return whether any reading of any value under the path matches. Raises `TooComplex`."""
         if path not in self._readings:
-            self._readings[path] = self._kept(path, lambda found: Texts(self._read(found), is_narrow=False))
+            self._readings[path] = self._texts(path, lambda found: Texts(self._read(found), is_narrow=False))
         return bool(_present(self._readings[path]).match(pattern, self._spend))
 
     def permits(self, path: str, pattern: str) -> bool:
-        """Return whether every branch has values under the path and all of them match as they are. Raises `TooMuch`."""
+        """Return whether all values under the path match as they are, and none is missing. Raises `TooComplex`."""
         if path not in self._exact:
-            self._exact[path] = self._kept(path, lambda found: Texts(list(map(text_of, found)), is_narrow=True))
+            self._exact[path] = self._texts(path, lambda found: Texts(list(map(text_of, found)), is_narrow=True))
         texts = _present(self._exact[path])
         values = self._values[path]
         if values is None or not values.found or not values.is_complete:
@@ -78,8 +79,8 @@ class CallValues:
             _parent.search(text_of(each)) for each in values.found
         )
 
-    def _kept(self, path: str, make: Callable[[tuple[object, ...]], Texts]) -> Texts | None:
-        """Return the cached texts of a path; None if they are too long."""
+    def _texts(self, path: str, make: Callable[[tuple[object, ...]], Texts]) -> Texts | None:
+        """Return the texts of a path; None if they are too long."""
         try:
             if path not in self._values:
                 self._values[path] = None
@@ -89,17 +90,17 @@ class CallValues:
                 return None
             texts = make(values.found)
             self._spend(50 * texts.size)
-        except TooMuch:
+        except TooComplex:
             return None
         return texts
 
     def _spend(self, units: int) -> None:
         self._left -= units
         if self._left < 0:
-            raise TooMuch
+            raise TooComplex
 
     def _find(self, path: str) -> _Values:
-        """Return the values under a path, through all items of lists on the way, and whether each branch had one."""
+        """Return the values under a path. Lists on the way are expanded."""
         nodes: list[object] = [self._args]
         is_complete = True
         for name in path.split("."):
@@ -113,9 +114,7 @@ class CallValues:
         return _Values(tuple(nodes), is_complete)
 
     def _items(self, nodes: Sequence[object]) -> list[object]:
-        """Expand lists into items. Tools accept JSON in a string where a list or an object is declared, so strings are
-        parsed.
-        """
+        """Return the items of lists. Strings with JSON are parsed, as tools do if a list or an object is declared."""
         found: list[object] = []
         waiting = list(reversed(nodes))
         while waiting:
@@ -129,10 +128,10 @@ class CallValues:
         return found
 
     def _unwrapped(self, node: object) -> object:
-        if not isinstance(node, str) or node[:_INDENT].lstrip()[:1] not in ("", "{", "["):
+        if not isinstance(node, str) or node[:_MAX_INDENT].lstrip()[:1] not in ("", "{", "["):
             return node
         if len(node) > MAX_VALUE_BYTES:
-            raise TooMuch
+            raise TooComplex
         if node in self._parsed:
             return self._parsed[node]
         self._spend(100 * len(node))
@@ -145,14 +144,14 @@ class CallValues:
         return self._parsed[node]
 
     def _read(self, values: Iterable[object]) -> list[str]:
-        """Return all readings of the values: as they are, as paths, and as every command within them."""
+        """Return all readings of the values: as they are, as paths, and each command in them."""
         whole = [text_of(value) for value in values]
         texts = dict.fromkeys(self._strings(values))
         paths = [posixpath.normpath(text).replace("//", "/") for text in texts if "/" in text]
         return list(dict.fromkeys((*whole, *texts, *paths, *_commands(texts))))
 
     def _strings(self, values: Iterable[object]) -> list[str]:
-        """Yield every text within a value, including texts in JSON that is itself a string."""
+        """Return every text in the values, including texts in strings of JSON."""
         found: list[str] = []
         size, nodes = 0, list(values)
         while nodes:
@@ -167,19 +166,19 @@ class CallValues:
             found.append(text_of(node))
             size += len(found[-1])
             if size > _MAX_STRINGS_CHARS:
-                raise TooMuch
+                raise TooComplex
             if (inner := self._unwrapped(node)) is not node:
                 nodes.append(inner)
         return found
 
 
 def is_within(values: Iterable[object], max_bytes: int) -> bool:
-    """Return whether the texts of these values have at most this many bytes together. Stops as early as possible."""
+    """Return whether the texts of these values have at most `max_bytes` together. Stops as early as possible."""
     left, nodes = max_bytes, list(values)
     while nodes and left >= 0:
         node = nodes.pop()
         if isinstance(node, str):
-            # Every character takes at least one byte; the exact count is made only if it might fit.
+            # Every character has at least one byte. The exact size is computed only if it might fit.
             left -= len(node) if len(node) > left else len(node.encode("utf-8", "replace"))
         elif isinstance(node, Mapping | list | tuple):
             left -= 2 * len(node)
@@ -192,18 +191,18 @@ def is_within(values: Iterable[object], max_bytes: int) -> bool:
 
 def _present(value: T | None) -> T:
     if value is None:
-        raise TooMuch
+        raise TooComplex
     return value
 
 
-# A path segment that leads up.
+# The path segment `..`.
 _parent = re.compile(r"(?:^|[/\s=:,'\"])\.\.(?:$|[/\s:,'\"])")
-# A character that ends a shell command and may begin another, or a redirection. NUL separates two texts.
+# Characters that end a shell command, begin another, or redirect it. NUL separates two texts.
 _OPERATORS = re.compile(r"[;&|<>(){}`\n\r$\0]+")
 _QUOTES = re.compile(r"[\"'\\]")
 _SPACES = re.compile(r"\s+")
 _SPACES_IN_LINES = re.compile(r"[^\S\n\r]+")
-# Words that may precede the actual command: assignments, and programs that run their arguments.
+# Words that may precede a command: assignments, keywords, and programs that run their arguments.
 _PREFIX = re.compile(
     r"^(?:(?:\w++=\S*+|sudo|doas|env|exec|command|builtin|nohup|nice|time|xargs|then|do|else|if|!) )++", re.MULTILINE
 )
@@ -211,7 +210,7 @@ _FOLDERS = re.compile(r"^[^ \n]*/", re.MULTILINE)
 
 
 def _commands(texts: Iterable[str]) -> list[str]:
-    """Yield every command within the unquoted texts: as it is, and without the words that precede its program."""
+    """Return every command in the texts without quotes: as it is, and without the words before its program."""
     joined = _QUOTES.sub("", "\0".join(texts))
     whole = _SPACES.sub(" ", joined).split("\0")
     pieces = _OPERATORS.split(_SPACES_IN_LINES.sub(" ", joined))

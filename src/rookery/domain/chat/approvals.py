@@ -1,9 +1,7 @@
-"""Approval rules: which tool calls run, which need a user's approval, and which never run. Pure: rules and a call in, a
-verdict out.
+"""Approval rules: decide whether a tool call runs, needs a user's approval, or is denied. Pure.
 
-Rules that permit match narrowly and rules that restrict match broadly, so a case that a pattern did not foresee is
-asked about rather than run (docs/decisions/0026). Globs know `*` (any run of characters), `?` (one character) and a
-backslash before a literal character; they match a whole value.
+Rules that permit match narrowly, and rules that restrict match broadly. A call that the author of a pattern did not
+foresee therefore needs an approval (docs/decisions/0026). `approval_patterns` describes the patterns.
 """
 
 from __future__ import annotations
@@ -20,25 +18,25 @@ from msgspec import UNSET, Meta, UnsetType
 
 from rookery.domain.chat import approval_patterns
 from rookery.domain.chat.approval_patterns import literal
-from rookery.domain.chat.approval_values import CallValues, TooMuch, is_within, text_of
+from rookery.domain.chat.approval_values import CallValues, TooComplex, is_within, text_of
 from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
 
 MAX_RULES = 200  # per source
 MAX_MATCHES = 16
 MAX_PATTERN = approval_patterns.MAX_CHARS
 MAX_REASON = 1000
-# Rules stored by an older version may have longer patterns. They can be read, and `find_problem` reports them.
+# Rules of an older version may have longer patterns. They can be read, and `find_problem` reports them.
 _MAX_STORED_PATTERN = 2000
 
 T = TypeVar("T")
-# Arguments that only describe a call, or set its time limit: they differ from call to call.
+# Arguments that describe a call or set its time limit. They differ from call to call, so no rule is made of them.
 _DESCRIPTIVE = frozenset({"model_intent", "timeout", "wait_timeout"})
 
 
 class RuleAction(StrEnum):
     """The effect of a rule on a call that it matches, the strongest first.
 
-    `always` answers a question in advance; a "do not ask again" answer creates such a rule.
+    `always` answers a question in advance. The answer "do not ask again" creates such a rule.
     """
 
     DENY = "deny"
@@ -48,7 +46,7 @@ class RuleAction(StrEnum):
 
 
 class Default(StrEnum):
-    """The treatment of calls that no rule matches."""
+    """The effect on calls that no rule matches."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -61,32 +59,32 @@ class Verdict(StrEnum):
 
 
 class Decision(StrEnum):
-    """A user's answer."""
+    """A user's answer to a question."""
 
     APPROVE = "approve"
     DENY = "deny"
 
 
 class Scope(StrEnum):
-    """The scope of an answer that is remembered: this chat and its subagents, or all chats of its owner."""
+    """The chats to which a remembered answer applies: the chat and its subagents, or all chats of its owner."""
 
     CHAT = "chat"
     USER = "user"
 
 
 Pattern: TypeAlias = Annotated[str, Meta(max_length=_MAX_STORED_PATTERN)]
-# Maps the path of an argument, its names joined by dots, to the glob that its value must match.
+# Maps the path of an argument (names joined by dots) to the glob that its value must match.
 Match: TypeAlias = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=200)], Pattern], Meta(max_length=16)]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An approval rule.
 
-    `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path
-    in `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies.
+    `tool` is a glob for the tool's name, or `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
+    match; other arguments may have any value. The model gets `reason` if the rule denies.
 
-    `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
-    none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read.
+    `problem` is set for a stored rule that is no longer valid. If it restricts, it matches every call of its tool. If
+    it permits, it matches none. A rule with an unknown field cannot be read, because the field may narrow the rule.
     """
 
     tool: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -108,27 +106,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Return whether every call runs without a question."""
+        """Return whether every call runs without an approval."""
         return self.default is Default.ALLOW and all(rule.action not in _RESTRICTING for rule in self.rules)
 
 
-# Used when stored rules cannot be read: every call is asked about, and earlier answers do not count.
+# The policy if stored rules cannot be read: every call needs an approval, and earlier answers do not count.
 UNREADABLE = Policy(default=Default.ASK, may_remember=False)
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A verdict. `rule` is the rule that decided; None for the default."""
+    """A verdict. `rule` is the rule that decided; None if it was the default."""
 
     verdict: Verdict
     rule: Rule | None = None
 
 
 class Offers(msgspec.Struct, frozen=True):
-    """The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this
-    call.
+    """The patterns of the rule that the answer "always" would create, for each scope.
 
-    None where no pattern can express it, such as for a call that is too long; then the user has to supply one.
-    `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name.
+    `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no
+    pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in
+    the rule if the tool is one of an MCP server.
     """
 
     chat: dict[str, str] | None = None
@@ -137,7 +135,7 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's answer to one question. With `always` it becomes a rule, over `match` or the offered patterns."""
+    """A user's answer to one question. With `always`, it creates a rule from `match` or from the offered patterns."""
 
     tool_call_id: str
     decision: Decision
@@ -151,19 +149,19 @@ _STRENGTH = {action: place for place, action in enumerate(RuleAction)}
 
 
 def judge(policy: Policy, names: Collection[str], args: object) -> Judgement:
-    """Judge one call. `names` are the tool's name as called and its current name; `args` is the decoded object.
+    """Judge one call. `names` are the tool's name in the call and its current name. `args` is the decoded object.
 
-    A tool of an MCP server has its reserved name (`mcp_name`) among `names`. Arguments that are not an object match
-    every rule that restricts their tool, and none that permits it.
+    For a tool of an MCP server, `names` includes `mcp_name`. Arguments that are not an object match every rule that
+    restricts their tool, and no rule that permits it.
     """
-    return _drained(judging(policy, names, args))
+    return _result(judge_sliced(policy, names, args))
 
 
-def judging(policy: Policy, names: Collection[str], args: object) -> Generator[None, None, Judgement]:
-    """Judge in steps of at most some milliseconds, for callers that must yield to other work in between."""
+def judge_sliced(policy: Policy, names: Collection[str], args: object) -> Generator[None, None, Judgement]:
+    """Judge a call in slices of a few milliseconds at most. The caller may run other tasks in between."""
     called, values = tuple(names), _values(args)
     for rule in sorted(policy.rules, key=lambda each: _STRENGTH[each.action]):
-        if _counts(rule, policy) and (yield from _matching(rule, called, values)):
+        if _counts(rule, policy) and (yield from _match_sliced(rule, called, values)):
             return Judgement(_VERDICTS[rule.action], rule)
     return Judgement(Verdict(policy.default))
 
@@ -176,10 +174,11 @@ _VERDICTS = {
 }
 
 
-def _drained(steps: Generator[None, None, T]) -> T:
+def _result(slices: Generator[None, None, T]) -> T:
+    """Run all slices and return the result."""
     while True:
         try:
-            next(steps)
+            next(slices)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -190,7 +189,7 @@ def _counts(rule: Rule, policy: Policy) -> bool:
 
 
 def matches(rule: Rule, names: Collection[str], args: object) -> bool:
-    return _drained(_matching(rule, tuple(names), _values(args)))
+    return _result(_match_sliced(rule, tuple(names), _values(args)))
 
 
 def _values(args: object) -> CallValues | None:
@@ -201,8 +200,10 @@ def _values(args: object) -> CallValues | None:
 
 
 def find_problem(rule: Rule) -> tuple[str, str] | None:
-    """Return the invalid field of a rule and why it is refused. An older version may have stored such a rule: if it
-    restricts, it matches every call of its tool; if it permits, it matches none.
+    """Return the invalid field of a rule and the reason; None if the rule is valid.
+
+    An older version may have stored an invalid rule. If it restricts, it matches every call of its tool. If it permits,
+    it matches none.
     """
     if (problem := _tool_problem(rule.tool)) is not None:
         return "tool", problem
@@ -212,8 +213,8 @@ def find_problem(rule: Rule) -> tuple[str, str] | None:
     return None
 
 
-def shown(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return rules for display, each with its problem."""
+def with_problems(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the rules for display, with `problem` set."""
     return tuple(_with_problem(rule) for rule in rules)
 
 
@@ -228,8 +229,7 @@ def _tool_problem(tool: str) -> str | None:
     return approval_patterns.find_problem(tool)
 
 
-# Tools of MCP servers. Their names are not under our control, so they are matched in a form that no other tool can
-# have.
+# Tools of MCP servers. A server may choose any name, so it is matched in a form that no other tool can have.
 
 
 MCP = "mcp:"
@@ -237,15 +237,15 @@ _OF_SERVER = re.compile(r"mcp:[^/]+/[^/]+", re.DOTALL)
 
 
 def mcp_name(server: str, tool: str) -> str:
-    """Return the name of an MCP server's tool in rules. Characters other than letters, digits and `_.-~` are
-    percent-encoded.
+    """Return the name of an MCP server's tool in rules. Characters other than letters, digits and `_.-~` are escaped
+    as in URLs.
     """
     return f"{MCP}{quote(server, safe='')}/{quote(tool, safe='')}"
 
 
 @functools.lru_cache(maxsize=8192)
 def _is_tool(pattern: str, names: tuple[str, ...], is_restricting: bool) -> bool:
-    """Return whether a rule is about a tool. To permit an MCP server's tool, it must name its reserved form."""
+    """Return whether a rule applies to a tool. A rule that permits a tool of an MCP server must name its `mcp_name`."""
     if is_restricting:
         return any(approval_patterns.matches(pattern, name, is_narrow=False) for name in names)
     of_server = [name for name in names if name.startswith(MCP)]
@@ -262,8 +262,8 @@ def _is_exactly(pattern: str, text: str) -> bool:
     return approval_patterns.matches(pattern, text, is_narrow=True)
 
 
-def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> Generator[None, None, bool]:
-    """Return whether a rule is about a call. `values` is None for arguments that are not an object."""
+def _match_sliced(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> Generator[None, None, bool]:
+    """Return whether a rule matches a call. `values` is None for arguments that are not an object."""
     yield
     is_restricting = rule.action in _RESTRICTING
     if find_problem(rule) is not None:
@@ -278,7 +278,7 @@ def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> 
         yield
         try:
             is_match = values.restricts(path, pattern) if is_restricting else values.permits(path, pattern)
-        except TooMuch:
+        except TooComplex:
             is_match = is_restricting
         if not is_match:
             return False
@@ -289,12 +289,12 @@ def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> 
 
 
 def offers(rule: Rule | None, names: Collection[str], args: object) -> Offers:
-    """Return the offers for "always" in answer to a question that this rule (None: the default) has raised."""
-    return _drained(offering(rule, names, args))
+    """Return the offers for a question that this rule has caused. `rule` is None if the default has caused it."""
+    return _result(offers_sliced(rule, names, args))
 
 
-def offering(rule: Rule | None, names: Collection[str], args: object) -> Generator[None, None, Offers]:
-    """Compute `offers` in steps, as `judging` does."""
+def offers_sliced(rule: Rule | None, names: Collection[str], args: object) -> Generator[None, None, Offers]:
+    """Compute `offers` in slices, as `judge_sliced` does."""
     of_server = next((name for name in names if name.startswith(MCP)), UNSET)
     exact = yield from _exact(args)
     if rule is None:
@@ -304,35 +304,36 @@ def offering(rule: Rule | None, names: Collection[str], args: object) -> Generat
 
 
 def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
-    """Return patterns that match exactly this call with all its arguments; None if a pattern cannot express it."""
+    """Return patterns that match exactly this call with all its arguments; None if patterns cannot express it."""
     if not isinstance(args, Mapping):
         return None
-    told = {name: value for name, value in args.items() if name not in _DESCRIPTIVE}
-    is_sayable = told and len(told) <= MAX_MATCHES and all(0 < len(name) <= 200 and "." not in name for name in told)
-    if not is_sayable or not all(is_within((value,), MAX_PATTERN) for value in told.values()):
+    given = {name: value for name, value in args.items() if name not in _DESCRIPTIVE}
+    has_paths = given and len(given) <= MAX_MATCHES and all(0 < len(name) <= 200 and "." not in name for name in given)
+    if not has_paths or not all(is_within((value,), MAX_PATTERN) for value in given.values()):
         return None
-    named = {name: literal(text_of(value)) for name, value in told.items()}
+    named = {name: literal(text_of(value)) for name, value in given.items()}
     return named if (yield from _permitted(named, args)) else None
 
 
 def _permitted(match: Mapping[str, str], args: object) -> Generator[None, None, bool]:
-    """Return whether a rule over these patterns permits the call."""
-    return (yield from _matching(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), _values(args)))
+    """Return whether a rule with these patterns permits the call."""
+    return (
+        yield from _match_sliced(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), _values(args))
+    )
 
 
-def remembered(answer: Answer, tool_name: str, args: object, offered: Offers) -> Rule:
-    """Return the rule that an answer creates. It has to cover the call that it answers."""
-    return _drained(remembering(answer, tool_name, args, offered))
+def rule_of_answer(answer: Answer, tool_name: str, args: object, offered: Offers) -> Rule:
+    """Return the rule that an answer creates. The rule must match the call that is answered."""
+    return _result(rule_of_answer_sliced(answer, tool_name, args, offered))
 
 
-def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -> Generator[None, None, Rule]:
-    """Compute `remembered` in steps, as `judging` does."""
+def rule_of_answer_sliced(answer: Answer, tool_name: str, args: object, offered: Offers) -> Generator[None, None, Rule]:
+    """Compute `rule_of_answer` in slices, as `judge_sliced` does."""
     given = answer.match if answer.match is not None else getattr(offered, answer.always or Scope.USER)
     if given is None:
         raise InvalidInput(
             "answers.match",
-            "This call is too long or too unusual to be remembered as it is. Approve it once, or say in `match` "
-            "which calls are meant.",
+            "No pattern can express this call. Approve it once, or write patterns in `match`.",
         )
     name = offered.tool or tool_name
     try:
@@ -341,13 +342,13 @@ def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -
         raise InvalidInput("answers.match", f"{error}.") from None
     if (problem := find_problem(rule)) is not None:
         raise InvalidInput(f"answers.{problem[0]}", problem[1])
-    if not (yield from _matching(rule, (name,), _values(args))):
-        raise InvalidInput("answers.match", "The pattern does not match the call that is answered with it.")
+    if not (yield from _match_sliced(rule, (name,), _values(args))):
+        raise InvalidInput("answers.match", "The patterns do not match the call that is answered.")
     return rule
 
 
 def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
-    """Refuse answers unless they match the open questions exactly, by call id. The first problem is raised."""
+    """Raise `InvalidInput` unless there is exactly one valid answer for each open question."""
     seen: set[str] = set()
     for answer in answers:
         if answer.tool_call_id in seen:
@@ -360,9 +361,9 @@ def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
         if answer.tool_call_id not in pending:
             raise ApprovalRejected("unexpected", answer.tool_call_id)
         if answer.always is not None and answer.decision is not Decision.APPROVE:
-            raise InvalidInput("answers.always", "Only an approval can be remembered; rules that deny are settings.")
+            raise InvalidInput("answers.always", "Only an approval can be remembered. To deny calls, add a rule.")
         if answer.match is not None and answer.always is None:
-            raise InvalidInput("answers.match", "A pattern needs to be told how long it holds: `always`.")
+            raise InvalidInput("answers.match", "`match` needs `always`, which says for which chats it applies.")
 
 
 def denied_by_user(reason: str) -> str:
@@ -383,6 +384,6 @@ def denied_by_rule(rule: Rule | None) -> str:
 
 
 def _because(reason: str) -> str:
-    """Return the reason as a sentence between others."""
-    told = reason.strip()
-    return f" Reason: {told}{'' if told.endswith(('.', '!', '?')) else '.'}" if told else ""
+    """Return the reason as a sentence with a leading space."""
+    text = reason.strip()
+    return f" Reason: {text}{'' if text.endswith(('.', '!', '?')) else '.'}" if text else ""

@@ -1,4 +1,4 @@
-"""A chat's execution row as a value, its JSON payloads, and the fence that guards a worker's writes."""
+"""`Chat`, the row of a chat's execution state, the JSON values in it, and `Fence`, which guards a worker's writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.domain.chat.states import State, Status, classify
 
 
 class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The error that stopped a chat, for the user who can act on it (`chats.last_error`)."""
+    """The error that stopped a chat, as shown to users (`chats.last_error`)."""
 
     message: str
     retryable: bool
@@ -26,7 +26,7 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("An error needs a message.")
 
 
-# Queued messages wait until the account is enabled and a user resumes the chat.
+# Queued messages stay until the account is enabled and a user sends a message or retries.
 OWNER_DISABLED = LastError(message="The account of this chat's owner is disabled.", retryable=False, kind="generic")
 
 
@@ -43,11 +43,11 @@ class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """The columns that transitions depend on. Other metadata is not here.
+    """The columns of a chat that transitions depend on.
 
-    `last_error` and `retry_state` are the stored JSON. `leased` is evaluated by the database clock when the row is
-    read: the lease pair is set, its heartbeat is fresh, and the owner's replica row exists. `awaits_approval`: in
-    `requires_action` the chat waits for a user's approval of tool calls, not for results from its client.
+    `last_error` and `retry_state` are the stored JSON. `leased` is evaluated when the row is read, by the clock of the
+    database: worker_id and runner_id are set, the heartbeat is fresh, and the owner's replica has a row.
+    `awaits_approval`: in `requires_action`, the chat waits for a user's approval, not for results of its client.
     """
 
     id: ChatId
@@ -83,7 +83,7 @@ class Chat(msgspec.Struct, frozen=True):
 
     @property
     def is_parked(self) -> bool:
-        """Return whether the chat waits for a user without a time limit, so that no worker has to hold it."""
+        """Return whether the chat waits for a user without a deadline. No worker has to own it."""
         is_waiting = self.status == Status.REQUIRES_ACTION and self.awaits_approval
         return is_waiting and self.requires_action_deadline_at is None
 
@@ -93,9 +93,9 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """The chat as a worker's task saw it when it started. The task's writes count only while all of it still holds.
+    """The values of the chat that a worker's task read at its start. Its writes are refused if one of them has changed.
 
-    `runner_id` is new for every acquisition, so a worker never passes for its former self.
+    `runner_id` is new for each acquisition, so a worker that acquires a chat again has another fence.
     """
 
     worker_id: UUID

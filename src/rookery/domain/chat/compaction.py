@@ -1,7 +1,7 @@
-"""Compaction: when a chat's history is summarized, and the three rows that a summary adds.
+"""Compaction: the decision whether to summarize a history, and the three rows that a summary adds.
 
-The decision rests on the token count that the provider reported for the newest answer, plus an estimate for later rows:
-a huge tool result must be noticed before it is sent. The request for the summary is in `summary_prompt`.
+The decision uses the number of tokens that the provider reported for the newest answer, plus an estimate for later
+rows, because a large tool result must count before it is sent. `summary_prompt` has the request for the summary.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ import msgspec
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures, Visibility
-from rookery.domain.chat.parts import ContentError, File, FileReference, Part, Text, ToolCall, ToolResult
+from rookery.domain.chat.parts import (
+    AgentNotice,
+    ContentError,
+    File,
+    FileReference,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.domain.content.attachments import MAX_PASTED_BYTES, StoredFile, plain_type
 from rookery.domain.models import context_window
 
 DEFAULT_THRESHOLD = 70
-# Above this percentage a turn does not continue without a summary.
+# Above this percentage of the window, a turn does not continue without a summary.
 FULL_PERCENT = 95
 TOOL_NAME = "chat_summarized"
 
+# Stored boundaries are recognized by these two texts, so they must not change.
 LEAD_IN = (
     "The conversation so far was summarised to make room. The summary below replaces it; trust it as your own notes, "
     "and read files again where you need their exact text.\n\n"
@@ -35,24 +45,24 @@ CARRIED_LEAD_IN = (
     "go on with it from where the summary ends."
 )
 NOT_SUMMARISED = (
-    "This chat is getting too long for its model, and could not be summarised: {reason} The turn goes on; the next "
-    "step tries again."
+    "This chat is getting too long for its model and could not be summarized: {reason} The turn continues, and the "
+    "next step tries again."
 )
 TIGHT = (
-    "The summary did not bring this chat below its compaction threshold. The turn goes on; the chat is summarised "
-    "again when the model's window is nearly full."
+    "The summary did not bring this chat below its compaction threshold. The turn continues, and the chat is "
+    "summarized again when the model's window is nearly full."
 )
 STILL_OVER_LIMIT = (
     "The summary did not bring this chat under its context limit. Raise the limit or the compaction threshold of the "
     "model, or start a new chat."
 )
 
-# Chosen: what providers count for a picture of common size. If it is too low, the provider's own answer decides.
+# Chosen: the tokens of a picture of common size. If that is too low, the provider refuses the prompt as too long.
 _MEDIA_TOKENS = 1600
 
 
 class Source(StrEnum):
-    """The cause of a summary: the threshold, the user, or a provider that refused the prompt as too long."""
+    """The cause of a compaction: the threshold, a user, or a provider that refused the prompt as too long."""
 
     AUTOMATIC = "automatic"
     MANUAL = "manual"
@@ -68,7 +78,7 @@ class Status(StrEnum):
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The fill level of the context and its consequences. `tokens` is None until an answer was counted."""
+    """The size of the context and what follows from it. `tokens` is None until an answer was counted."""
 
     status: Status
     threshold_percent: int
@@ -77,9 +87,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_room(self) -> bool:
-        """Return whether the turn can continue without a summary. A context that was never counted is assumed to be
-        short.
-        """
+        """Return whether the turn can continue without a summary. True if the tokens are unknown."""
         return not _is_full(self.tokens, self.limit_tokens)
 
     @property
@@ -90,7 +98,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_threshold(user_value: int | None, config_value: int | None) -> int:
-    """Return the percentage to compact at: the user's for this model, else the model's. 100 means never, 0 always."""
+    """Return the threshold in percent: that of the user for this model, or that of the model. 100 means never."""
     chosen = user_value if user_value is not None else config_value
     return chosen if chosen is not None and 0 <= chosen <= 100 else DEFAULT_THRESHOLD
 
@@ -103,7 +111,7 @@ def effective_limit(*limits: int | None) -> int | None:
 def assess(
     rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile], threshold_percent: int, limit_tokens: int | None
 ) -> Assessment:
-    """Decide whether to compact before the next generation, given the rows of the prompt."""
+    """Decide whether to compact before the next generation. `rows` are those of the prompt."""
     tokens = count_tokens(rows, files=files)
     return Assessment(
         status=_status(rows, tokens, threshold_percent=threshold_percent, limit_tokens=limit_tokens),
@@ -126,13 +134,13 @@ def _status(
     if boundary is None:
         return Status.NEEDED
     first = next((row for row in live if row.message.role is Role.ASSISTANT), None)
-    # With a threshold of 0 the context is always over it, so a full context says nothing about the summary.
+    # With a threshold of 0, the context is always over it, also after a good summary.
     if (
         first is not None
         and threshold_percent > 0
         and _is_over(_counted(first.figures), threshold_percent=threshold_percent, limit_tokens=limit_tokens)
     ):
-        # Another summary would be as long as this one. There is room for it as long as the window is not full.
+        # Another summary would be as long as this one. The turn can continue while the window is not full.
         if not _is_full(tokens, limit_tokens):
             return Status.TIGHT
         return Status.STILL_OVER_LIMIT if _is_full(_counted(first.figures), limit_tokens) else Status.NEEDED
@@ -159,9 +167,7 @@ def _find_boundary(rows: Sequence[PromptRow]) -> int | None:
 
 
 def count_tokens(rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile]) -> int | None:
-    """Return the tokens of the next request: counted up to the newest answer, estimated after it. None if never
-    counted.
-    """
+    """Return the tokens of the next request: reported up to the newest answer, estimated after it. None if unknown."""
     guessed = 0
     for row in reversed(rows):
         counted = _counted(row.figures)
@@ -172,7 +178,7 @@ def count_tokens(rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile])
 
 
 def _counted(figures: StepFigures) -> int | None:
-    """Return the input tokens of a step. Zero is reported by servers that do not count."""
+    """Return the input tokens of a step; None if unknown. Servers that do not count report zero."""
     if figures.context_tokens:
         return figures.context_tokens
     read = (figures.input_tokens or 0) + (figures.cache_read_tokens or 0) + (figures.cache_write_tokens or 0)
@@ -180,7 +186,7 @@ def _counted(figures: StepFigures) -> int | None:
 
 
 def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
-    """Return the size of a row in a prompt. Media counts as what providers charge for it, not by its bytes."""
+    """Return the size of a row in a prompt. Media counts by its estimated tokens, not by its bytes."""
     content = row.message.content
     size = len(content.encode("utf-8", "replace"))
     if '"file"' not in content and '"is_media"' not in content:
@@ -215,10 +221,10 @@ def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
-    """Return the user's message that began the current turn, complete, from all loaded rows.
+    """Return all parts of the user message that began the current turn.
 
-    Messages that were delivered together count together. If an earlier compaction of the same turn removed it from the
-    rows, the parts carried in the boundary are used.
+    Messages that began it together are joined. If an earlier compaction of the turn has removed the message from the
+    rows, its copy in the boundary is used.
     """
     said: list[tuple[Part, ...]] = []
     behind: tuple[Part, ...] = ()
@@ -240,29 +246,29 @@ def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
             break
     own = carriable(part for content in reversed(said) for part in content)
     if behind:
-        # The boundary may hold a cut version; the row has all of it.
+        # The copy in the boundary may be cut. The row has the whole message.
         return (*behind[: max(len(behind) - len(own), 0)], *own)
     return (*before, *own)
 
 
 def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
-    """Return the parts of a user message that a model is sent."""
+    """Return the parts of a user message that are sent to the model."""
     return tuple(
         part
         for part in content
-        if isinstance(part, File | FileReference) or (isinstance(part, Text) and part.text.strip())
+        if isinstance(part, File | FileReference | AgentNotice) or (isinstance(part, Text) and part.text.strip())
     )
 
 
 def boundary_summary(rows: Sequence[PromptRow]) -> str:
-    """Return the summary that stands for everything before these rows; empty if there is none."""
+    """Return the text of the newest summary; empty if there is none."""
     place = _find_boundary(rows)
     first = None if place is None else next(iter(rows[place].message.parts()), None)
     return first.text.removeprefix(LEAD_IN) if isinstance(first, Text) and first.text.startswith(LEAD_IN) else ""
 
 
 def boundary_parts(summary: str, carried: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts that the model reads in place of everything before them."""
+    """Return the parts of a boundary, which replaces all rows before it in the prompt."""
     content: tuple[Part, ...] = (Text(LEAD_IN + summary),) if summary else ()
     return (*content, Text(CARRIED_LEAD_IN), *carried) if carried else content
 
@@ -286,11 +292,11 @@ def new_rows(
     at: datetime,
     steps: Steps | None = None,
 ) -> tuple[NewMessage, ...]:
-    """Return boundary, call and result, to be inserted in one commit.
+    """Return the rows of a compaction, for one commit: boundary, tool call and tool result.
 
-    The boundary is what the model reads from now on. If the turn continues, it carries the user's message word for
-    word: a summary of an instruction is not the instruction. `summary` is empty if there was only that message to
-    summarize.
+    The boundary is for the model; the call and the result are shown to users. `carried` are the parts of the user
+    message, if the turn continues: the model gets it word for word, because a summary may change an instruction.
+    `summary` is empty if that message was the only content.
     """
     content = boundary_parts(summary, carried)
     if not content:
@@ -324,13 +330,13 @@ def tool_call_id(unique: UUID) -> str:
 
 
 def call_part(tool_call_id: str, *, source: Source, assessment: Assessment, at: datetime) -> ToolCall:
-    """Return the call that is shown while the summary is made, and stored with it."""
+    """Return the tool call that is shown while the summary is generated, and stored with it."""
     args = {"source": str(source), "threshold_percent": assessment.threshold_percent}
     return ToolCall(tool_call_id, TOOL_NAME, args=parts.json_raw(args), created_at=at)
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a compaction: the rungs taken, the number of requests, and where full messages were saved."""
+    """The record of a compaction: the overflow rungs, the number of requests, and the messages that were cut."""
 
     rungs: tuple[str, ...] = ()
     calls: int = 1
@@ -338,7 +344,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spilled(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the user's message that the model gets only the ends of. `path` is in the chat's workspace."""
+    """A text of the user message that was cut to its beginning and end. `path` has all of it, in the workspace."""
 
     bytes: int
     path: str | None = None
@@ -367,6 +373,6 @@ def result_part(
 
 
 def error_part(tool_call_id: str, message: str, *, at: datetime) -> ToolResult:
-    """Return the part that is shown when the summary failed; it is never stored."""
+    """Return the tool result that is shown if the summary fails. It is not stored."""
     error = parts.json_raw({"error": message})
     return ToolResult(tool_call_id, TOOL_NAME, result=error, is_error=True, created_at=at)

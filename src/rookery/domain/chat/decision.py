@@ -1,7 +1,7 @@
-"""The worker's next action for a chat. Pure: the same rows and rules always give the same decision.
+"""The worker's next action for a chat. Pure: the same rows and rules give the same decision.
 
-One decision leads to at most one commit, and the next decision is made from what was committed. So nothing is
-remembered between steps, and any replica can continue after any crash.
+A decision leads to at most one commit, and the next decision is made from the committed state. No state is kept in
+memory between steps, so any replica can continue after a crash.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.tool_calls import OpenCall
 
 MAX_STEPS = 1200
-# How often one turn is shortened because a provider found it too long: `overflow` halves the allowance each time.
+# The number of times that one turn is shortened after a provider refused it as too long. Each time halves the limit.
 MAX_RUNGS = 8
 TOO_LONG = LastError(
     kind="context_overflow",
-    message="The chat is longer than this model can read at once, and could not be made shorter. Use a model with a "
-    "larger window, or start a new chat.",
+    message="The chat is too long for this model and could not be shortened. Use a model with a larger window, or "
+    "start a new chat.",
     retryable=False,
 )
-# A provider that pauses without end must not hold a turn forever.
+# Limits the answers of one turn that the provider paused.
 MAX_PAUSES = 10
-# Chosen: a summary of 1200 steps takes some steps; 120 are enough to finish it.
+# Chosen: of 1200 steps, the last 120 are enough for the model to finish its work.
 NOTICE_PERCENT = 90
-# How often an empty answer to a user's message is treated as a failure before it counts as the answer.
+# The number of times that an empty answer to a user message counts as a failed attempt. The next one is final.
 EMPTY_RETRIES = 2
 _NOT_ASKED = "Not run: this call needs the user's approval, which cannot be asked for in this batch. Call it alone."
 
@@ -56,21 +56,19 @@ class ExecuteTools(msgspec.Struct, frozen=True):
 
 
 class AskApproval(msgspec.Struct, frozen=True):
-    """Wait for a user, who has to approve these calls before they run."""
+    """Wait until a user has approved or denied these calls."""
 
     calls: tuple[OpenCall, ...]
 
 
 class EnterRequiresAction(msgspec.Struct, frozen=True):
-    """Wait for the client, which executes these calls."""
+    """Wait until the client has executed these calls."""
 
     calls: tuple[OpenCall, ...]
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """Summarize. Without `resume`, the commit of the summary also ends the turn: it was requested while the chat was at
-    rest.
-    """
+    """Summarize the history. Without `resume`, the turn ends with the summary, because the chat was at rest before."""
 
     source: compaction.Source
     resume: bool = True
@@ -81,22 +79,28 @@ class FinishTurn(msgspec.Struct, frozen=True):
 
 
 class FailTurn(msgspec.Struct, frozen=True):
-    """End the turn with an error because summaries did not help; it counts as a failed compaction."""
+    """End the turn with an error, because a compaction did not make enough room."""
 
     error: LastError
 
 
+class TellEnds(msgspec.Struct, frozen=True):
+    """Add notices about subagents that have ended to the history, so that the next model call sees them."""
+
+
 class Generate(msgspec.Struct, frozen=True):
-    """Call the model. `notice` is added to the end of this request only; it is not stored."""
+    """Call the model. `notice` is added to the end of this request and is not stored."""
 
     notice: str | None = None
 
 
-Decision: TypeAlias = ExecuteTools | AskApproval | EnterRequiresAction | Compact | FinishTurn | FailTurn | Generate
+Decision: TypeAlias = (
+    ExecuteTools | AskApproval | EnterRequiresAction | Compact | FinishTurn | FailTurn | TellEnds | Generate
+)
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools and limits of a step that the decision depends on. A `max_steps` of 0 means no limit."""
+    """The tools and limits of a step that the decision depends on. `max_steps` 0 means no limit."""
 
     dynamic_tools: frozenset[str] = frozenset()
     exclusive_tools: frozenset[str] = frozenset()
@@ -105,7 +109,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """The verdict of the rules on open calls: `held` wait for a user, `refused` never run and have a reason."""
+    """The verdicts on open calls. `held` calls wait for an approval. `refused` calls do not run; each has a reason."""
 
     held: frozenset[OpenCall] = frozenset()
     refused: Mapping[OpenCall, str] = {}
@@ -122,8 +126,12 @@ def decide(
     assessment: Assessment,
     gate: Gate = OPEN_GATE,
     is_refused: bool = False,
+    has_untold_ends: bool = False,
 ) -> Decision:
-    """Return the next action: that of the first row that applies. `is_refused`: a provider found this history too long.
+    """Return the next action: that of the first row that applies.
+
+    `is_refused`: a provider refused this history as too long. `has_untold_ends`: subagents have ended, and the model
+    has not been told.
 
     | # | When | Then |
     | - | ---- | ---- |
@@ -132,17 +140,18 @@ def decide(
     | 2 | calls are held | ask the user |
     | 2 | dynamic calls are open | wait for the client |
     | 3 | a summary was requested, and there is an answer after the newest one | compact, whatever the threshold |
-    | 4 | a tool that ends turns succeeded in this one | finish |
-    | 5 | the newest row is an answer, not paused by its provider (or too often) | finish |
+    | 4 | a tool that ends turns has succeeded in this turn | finish |
+    | 5 | the newest row is an answer, and the provider did not pause it, or paused too often | finish |
     | 6 | the turn has reached its step limit | finish |
     | 7 | the provider refused this request as too long | compact, up to a limit per turn; then fail |
     | 8 | the context has reached its threshold | compact |
-    | 9 | the last summary did not make room | fail: it would only happen again |
-    | 10 | else | generate |
+    | 9 | the last summary did not make room | fail, because another one would not either |
+    | 10 | subagents have ended, and the model was not told | tell |
+    | 11 | otherwise | generate |
 
-    Open calls come first because a model must never see a call without its result. Row 5 need not check the calls
-    of the answer: if one were still open, row 1 or 2 would have decided. Compaction comes last, before a request would
-    be made: a finished turn is compacted only on request.
+    Open calls come first, because providers refuse a prompt that has a call without a result. Row 5 does not check the
+    calls of the answer: if one were open, row 1 or 2 would apply. The threshold comes after row 5: a finished turn is
+    compacted only on request.
     """
     if (called := _with_calls(history.open_calls, rules, gate)) is not None:
         return called
@@ -162,14 +171,13 @@ def decide(
         case compaction.Status.STILL_OVER_LIMIT:
             return FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT, retryable=False))
         case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED | compaction.Status.TIGHT:
-            return Generate(step_notice(history.steps, rules.max_steps))
+            return TellEnds() if has_untold_ends else Generate(step_notice(history.steps, rules.max_steps))
 
 
 def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decision | None:
     """Return the action for open calls; None if there are none.
 
-    Held calls are also refused when a batch is rejected as a whole, so that they cannot run even if the batch is
-    executed.
+    If a batch is rejected as a whole, its held calls are refused as well, so that they cannot run.
     """
     refused = {call.tool_call_id: why for call, why in gate.refused.items()}
     local = [call for call in calls if call.tool_name not in rules.dynamic_tools]
@@ -184,14 +192,14 @@ def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decisi
 
 
 def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:
-    """Return the tools whose success ends a turn: the user has to answer what they say, so the model has to wait."""
+    """Return the tools whose success ends a turn, because the user has to answer them."""
     if mode is not Mode.PLAN:
         return frozenset()
     return frozenset({"propose_plan", "ask_user_question"}) if is_root else frozenset({"propose_plan"})
 
 
 def step_notice(steps: int, max_steps: int) -> str | None:
-    """Return the notice for the model's last steps. The wording is fixed, so that the prefix stays the same."""
+    """Return the notice for the last steps of a turn. Its text does not depend on the step, for the sake of caches."""
     if max_steps <= 0 or steps * 100 < max_steps * NOTICE_PERCENT:
         return None
     return (
@@ -201,19 +209,19 @@ def step_notice(steps: int, max_steps: int) -> str | None:
 
 
 def step_limit_notice(max_steps: int) -> str:
-    """Return the notice shown to users where a turn ended at its limit."""
-    return f"The turn was stopped at its limit of {max_steps} steps. Send a message to go on."
+    """Return the notice for users that the turn ended at its limit."""
+    return f"The turn was stopped at its limit of {max_steps} steps. Send a message to continue."
 
 
 def can_make_room(history: History) -> bool:
-    """Return whether a turn that is too long for its model may be shortened once more. Each time halves the limit."""
+    """Return whether a turn that is too long for its model may be shortened once more."""
     return history.compactions.count(compaction.Source.OVERFLOW) < MAX_RUNGS
 
 
 def is_empty_answer_final(history: History, attempt: int) -> bool:
-    """Return whether an answer without content ends the turn. If not, it is a failed attempt, to be repeated.
+    """Return whether an answer without content ends the turn. If not, it is a failed attempt and is repeated.
 
-    Within a turn a model may have nothing to add. An empty answer to a user's message is treated as an error, until it
-    has happened `EMPTY_RETRIES` times.
+    After tool results, or after a notice about a subagent, a model may have nothing to add. An empty answer to a user
+    message is a failed attempt, up to `EMPTY_RETRIES` times.
     """
-    return not history.ends_in_user_message or attempt > EMPTY_RETRIES
+    return not history.ends_in_user_message or history.begins_with_notice or attempt > EMPTY_RETRIES

@@ -1,12 +1,12 @@
-"""The built-in instructions for models. Texts only: `system_blocks` decides which chat gets which.
+"""The built-in instructions for models. `system_blocks` decides which chat gets which text.
 
-A text is part of the prefix that provider caches are keyed by: a changed word costs every new chat one cache miss.
-Existing chats are not affected, because their texts are stored.
+Chats store their texts when they are created, so a changed text applies to new chats only. `for_tools` finds the texts
+of `CAPABILITIES` in stored prompts: after a change it does not find the old ones.
 """
 
 from __future__ import annotations
 
-# Replaced when a prompt is built: the path is known only after the workspace answers.
+# Replaced by the path when a prompt is built. The path is known only after the workspace has answered.
 PLAN_PATH = "{{plan-file-path}}"
 
 _BASE = """\
@@ -137,8 +137,7 @@ work done. Ask one precise question, alone in its step. Weigh the advice against
 the user only what follows from it.
 </advisor-guidance>"""
 
-# Texts about what a tool does, with the name of that tool. Chats store their texts when they are created; a step leaves
-# out the texts whose tool it does not have.
+# Texts about a tool, with the name of the tool. A step that does not have the tool leaves the text out.
 CAPABILITIES = (
     (_WORKSPACES, "create_workspace"),
     (_PLAN_FILE, "propose_plan"),

@@ -5,12 +5,12 @@ ChatError
 ├── Refused               the request is valid but not possible now; nothing was changed
 │   ├── TransitionNotAllowed
 │   │   └── ChatArchived
-│   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
+│   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact, TooManySubagents
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
 │   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, ApprovalRejected, FileCapExceeded, FileUnavailable
 ├── errors that end a step, defined next to the rule that raises them
 │   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summary_prompt)
-├── StaleFence            the caller's view is outdated; another worker has taken over, end quietly
+├── StaleFence            the chat has changed since the caller read it; the caller stops without an error
 └── InvariantViolation    a bug: logged with state and row, answered as 500
 """
 
@@ -33,7 +33,7 @@ class ChatError(Exception):
 
 
 class NotFound(ChatError):
-    """Raised when the request names something that does not exist, or no longer exists."""
+    """Raised if the request names an object that does not exist."""
 
 
 class ChatNotFound(NotFound):
@@ -55,11 +55,11 @@ class QueuedMessageNotFound(NotFound):
 
 
 class Refused(ChatError):
-    """Raised when the request is valid but not possible now. Nothing was changed or published."""
+    """Raised if the request is valid but not possible now. Nothing was changed or published."""
 
 
 class TransitionNotAllowed(Refused):
-    """Raised when the chat's state does not allow the transition. `cause` is a code, `reason` a sentence for users."""
+    """Raised if the chat's state does not allow the transition. `cause` is a code; `reason` is a text for users."""
 
     def __init__(self, transition: Transition, from_state: State, reason: str | None = None, *, cause: str) -> None:
         self.transition = transition
@@ -71,45 +71,41 @@ class TransitionNotAllowed(Refused):
 
 class ChatArchived(TransitionNotAllowed):
     def __init__(self, transition: Transition, from_state: State) -> None:
-        super().__init__(
-            transition, from_state, "This chat is archived. Unarchive it to go on with it.", cause="archived"
-        )
+        super().__init__(transition, from_state, "This chat is archived. Unarchive it to continue.", cause="archived")
 
 
 class InvalidState(Refused):
     def __init__(self, chat_id: UUID) -> None:
         self.chat_id = chat_id
-        super().__init__(
-            f"Chat {chat_id} is in a state that should not exist. Reconcile it, then repeat what you wanted to do."
-        )
+        super().__init__(f"Chat {chat_id} is in an invalid state. Reconcile it, then try again.")
 
 
 class ChatBusy(Refused):
-    """Raised when a chat of the family is working, so that the family cannot be deleted."""
+    """Raised if a family cannot be deleted because one of its chats is running."""
 
     def __init__(self, chat_id: UUID) -> None:
         self.chat_id = chat_id
-        super().__init__("This chat, or one of its subagents, is still at work. Stop it first.")
+        super().__init__("This chat or one of its subagents is still running. Stop it first.")
 
 
 class ParentArchived(Refused):
     def __init__(self, root_chat_id: UUID) -> None:
         self.root_chat_id = root_chat_id
-        super().__init__("The chat this one belongs to is archived. Unarchive it first.")
+        super().__init__("The root chat is archived. Unarchive it first.")
 
 
 class QueueFull(Refused):
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
-        super().__init__(f"The queue holds {maximum} messages, which is all it takes. Delete one, or wait for a turn.")
+        super().__init__(f"The queue is full: it has {maximum} messages. Delete one, or wait until one is sent.")
 
 
 class QueueChanged(Refused):
-    """Raised when the new order is not a permutation of the current queue, which is in `items`."""
+    """Raised if the new order is not a permutation of the queue. `items` is the current queue."""
 
     def __init__(self, items: Sequence[QueuedMessage]) -> None:
         self.items = tuple(items)
-        super().__init__("The queue changed meanwhile. Look at it again and repeat the change.")
+        super().__init__("The queue has changed meanwhile. Reload it and try again.")
 
 
 class NothingToCompact(Refused):
@@ -117,8 +113,14 @@ class NothingToCompact(Refused):
         super().__init__("There is nothing to compact since the last summary.")
 
 
+class TooManySubagents(Refused):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"This chat has {limit} subagents, which is the limit. Archive it and start a new chat.")
+
+
 class InvalidInput(ChatError):
-    """Raised when the request can never succeed as it is. `code` names the rule, `field` the field."""
+    """Raised if the request is wrong. `field` is the wrong field, and `code` names the rule that it breaks."""
 
     def __init__(self, field: str, message: str, *, code: str = "invalid") -> None:
         self.field = field
@@ -136,13 +138,11 @@ class ChatNotRoot(InvalidInput):
 class EditTargetNotUser(InvalidInput):
     def __init__(self, message_id: int) -> None:
         self.message_id = message_id
-        super().__init__("message_id", f"Message {message_id} is not a user message; only those can be edited.")
+        super().__init__("message_id", f"Message {message_id} is not a user message. Only those can be edited.")
 
 
 class ToolResultRejected(InvalidInput):
-    """Raised for tool results that do not match the open calls. `problem` is duplicate, invalid_json, missing or
-    unexpected.
-    """
+    """Raised if results do not match the open calls. `problem` is duplicate, invalid_json, missing or unexpected."""
 
     def __init__(self, problem: str, tool_call_id: str) -> None:
         self.problem = problem
@@ -157,7 +157,7 @@ class ToolResultRejected(InvalidInput):
 
 
 class ApprovalRejected(InvalidInput):
-    """Raised for answers that do not match the open questions. `problem` is duplicate, missing or unexpected."""
+    """Raised if answers do not match the open questions. `problem` is duplicate, missing or unexpected."""
 
     def __init__(self, problem: str, tool_call_id: str) -> None:
         self.problem = problem
@@ -186,13 +186,13 @@ class FileUnavailable(InvalidInput):
 
 
 class StaleFence(ChatError):
-    """Raised when the caller's view of the chat is outdated. Another worker has taken over; the caller ends quietly."""
+    """Raised if the chat has changed since the caller read it. The caller stops without an error."""
 
     def __init__(self, chat_id: UUID, field: str) -> None:
         self.chat_id = chat_id
         self.field = field
-        super().__init__(f"Chat {chat_id} moved on: {field} is not what this task saw.")
+        super().__init__(f"Chat {chat_id} has changed: {field} differs from the fence.")
 
 
 class InvariantViolation(ChatError):
-    """Raised when a transition left the table's states or broke a constraint. This is always a bug."""
+    """Raised if a transition leads to a state that the table does not allow, or breaks a constraint. It is a bug."""

@@ -1,8 +1,8 @@
-"""Fair sharing of a worker pool's slots among the owners of chats.
+"""Fair sharing of a pool's slots among the owners of chats. Pure.
 
-One slot in four is reserved for owners who have none. An owner who holds more than a fair share gives way to a waiting
-owner who holds less: one chat at a time, at the end of a step. The fair share is an equal division among all owners who
-hold a slot or wait for one. Owners at the fair share never give way, so slots do not move back and forth.
+One slot in four is reserved for owners who have none. The fair share is the number of slots divided by the number of
+owners who hold a slot or wait for one. An owner above the fair share gives way to a waiting owner below it, one chat at
+a time, at the end of a step. Owners at the fair share do not give way, so slots do not move back and forth.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 
-# One slot in this many is reserved for owners who have none. `capacity.HAS_ROOM` is the same rule in SQL.
+# One slot in this many is reserved for owners who have none. `capacity.HAS_ROOM` has the same rule in SQL.
 RESERVED_ONE_IN = 4
 
 
 class WaitingChat(msgspec.Struct, frozen=True):
-    """The chat of an owner that has waited longest for a slot."""
+    """The chat of an owner that has waited the longest for a slot."""
 
     chat_id: ChatId
     snapshot_version: int
@@ -28,7 +28,7 @@ class WaitingChat(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The slots that one owner holds in a pool, and wants."""
+    """The number of slots that an owner holds in a pool, and its first waiting chat."""
 
     owner_id: UUID
     held: int
@@ -36,29 +36,27 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """The use of a pool: `active` chats of `owners` owners hold a slot; `own` of them belong to the asking chat's
-    owner.
-    """
+    """The use of a pool: `owners` owners hold `active` slots. The owner of the requesting chat holds `own` of them."""
 
     active: int
     owners: int
     own: int
 
     def with_one_more(self) -> Use:
-        """Return the use after the asking chat has its slot."""
+        """Return the use after the requesting chat has got a slot."""
         return Use(self.active + 1, self.owners + (self.own == 0), self.own + 1)
 
 
 def may_start(limit: int, use: Use) -> bool:
-    """Return whether the asking chat may take a slot."""
+    """Return whether the requesting chat may take a slot."""
     if use.active >= limit:
         return False
     beyond_first = use.active - use.owners
     return use.own == 0 or beyond_first + 1 < limit - limit // RESERVED_ONE_IN
 
 
-def takes_from_poorer(limit: int, use: Use, claims: Collection[Claim], *, chat_id: ChatId) -> bool:
-    """Return whether an owner who holds less is waiting and would no longer find a slot."""
+def blocks_waiting_owner(limit: int, use: Use, claims: Collection[Claim], *, chat_id: ChatId) -> bool:
+    """Return whether a waiting owner with fewer slots would find no slot after the requesting chat has got one."""
     after = use.with_one_more()
     return any(
         claim.waiting is not None
@@ -71,19 +69,19 @@ def takes_from_poorer(limit: int, use: Use, claims: Collection[Claim], *, chat_i
 
 
 def find_donors(limit: int, claims: Collection[Claim]) -> frozenset[UUID]:
-    """Return the owners who have to give way now; none while every owner below the fair share has what it wants."""
+    """Return the owners who have to give way. There are none unless an owner below the fair share finds no slot."""
     share = fair_share(limit, claims)
-    if not _kept_waiting(limit, claims, share):
+    if not _without_room(limit, claims, share):
         return frozenset()
     return frozenset(claim.owner_id for claim in claims if claim.held > share)
 
 
 def find_receiver(limit: int, claims: Collection[Claim], *, donor: UUID) -> WaitingChat | None:
-    """Return the chat for which the donor has to release one of its own; None if it may keep all."""
+    """Return the chat to which the donor has to give way; None if it may keep its slots."""
     share = fair_share(limit, claims)
     if not any(claim.owner_id == donor and claim.held > share for claim in claims):
         return None
-    found = min(_kept_waiting(limit, claims, share), key=lambda claim: (claim.held, _since(claim)), default=None)
+    found = min(_without_room(limit, claims, share), key=lambda claim: (claim.held, _since(claim)), default=None)
     return None if found is None else found.waiting
 
 
@@ -91,8 +89,8 @@ def fair_share(limit: int, claims: Collection[Claim]) -> int:
     return max(1, limit // max(1, len(claims)))
 
 
-def _kept_waiting(limit: int, claims: Collection[Claim], share: int) -> list[Claim]:
-    """Return the owners below the fair share whose next chat has no room."""
+def _without_room(limit: int, claims: Collection[Claim], share: int) -> list[Claim]:
+    """Return the claims of owners below the fair share whose waiting chat finds no slot."""
     active, owners = sum(claim.held for claim in claims), sum(claim.held > 0 for claim in claims)
     return [
         claim

@@ -1,8 +1,8 @@
-"""A chat's committed rows as decisions see them: the turn, its open calls, and its compactions.
+"""`History`: the committed rows of a chat as a decision needs them, with the turn, its open calls and compactions.
 
-Live rows are neither deleted nor compressed. The turn is everything live after the last live user row that is visible
-to people; system rows and user rows for the model only do not start a turn. Rows are read from the end and no further
-than needed, so a long chat costs no more than its turn.
+A live row is neither deleted nor compressed. The turn is the live rows after the last live user row that is visible to
+users. System rows, and user rows that only the model sees, do not start a turn. Rows are read from the end and no
+further than needed, so the cost depends on the turn, not on the chat.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import msgspec
 
 from rookery.domain.chat import compaction, parts, tool_calls
 from rookery.domain.chat.messages import Message, MessageId, Role, Visibility
-from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, ToolCall
+from rookery.domain.chat.parts import CONTENT_VERSION, AgentNotice, ContentError, ToolCall
 from rookery.domain.chat.prompt import PromptRow, UnreadableRow
 from rookery.domain.chat.tool_calls import CallRow, OpenCall
 
-# The stored form of `llm.types.FinishReason.PAUSE`: the provider stopped between its own tools and wants to continue.
+# The stored form of `llm.types.FinishReason.PAUSE`: the provider paused between its own tools and has to be called
+# again.
 PAUSE = "pause"
 _OF_A_TURN = (Role.ASSISTANT, Role.TOOL)
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed rows as the next decision sees them.
+    """The committed rows for the next decision.
 
-    `turn` holds its live rows in order, without the user's row, which is `begun_by`. `last` is the newest live row of
-    the conversation: of the turn, or the user row that began it. `open_calls` name the assistant rows that contain
-    them. `compactions` lists, oldest first, the causes of compactions since the last user message. `unreadable` rows
-    have no calls and no results.
+    `turn` has the live rows of the turn in order, without the user row that began it, which is `begun_by`. `last` is
+    the last row of the turn, or `begun_by`. `open_calls` refer to the assistant rows that contain them. `compactions`
+    are the causes of compactions since the last user message, oldest first. `unreadable` rows count as rows without
+    calls and results. `earlier_steps` are the answers since the last message of a user that come before `begun_by`: a
+    notice about a subagent begins a turn, and must not reset the limit of steps.
     """
 
     turn: tuple[PromptRow, ...]
@@ -38,20 +40,21 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     begun_by: Message | None = None
     compactions: tuple[compaction.Source, ...] = ()
     unreadable: tuple[MessageId, ...] = ()
+    earlier_steps: int = 0
 
     @property
     def steps(self) -> int:
-        """The number of model answers in the turn."""
-        return sum(row.message.role is Role.ASSISTANT for row in self.turn)
+        """Return the number of answers of the model since the last message of a user."""
+        return self.earlier_steps + sum(row.message.role is Role.ASSISTANT for row in self.turn)
 
     @property
     def pauses(self) -> int:
-        """The number of answers that the provider paused."""
+        """Return the number of answers in the turn that the provider paused."""
         return sum(_is_paused(row) for row in self.turn)
 
     @property
     def ends_in_answer(self) -> bool:
-        """Whether the newest row is the model's answer."""
+        """Return whether the newest row is an answer of the model."""
         return self.last is not None and self.last.message.role is Role.ASSISTANT
 
     @property
@@ -60,11 +63,21 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends_in_user_message(self) -> bool:
-        """Whether the user waits for a first answer."""
+        """Return whether the newest row is the user message that began the turn."""
         return not self.turn
 
+    @property
+    def begins_with_notice(self) -> bool:
+        """Whether a notice about a subagent began the turn, not a user's message."""
+        if self.begun_by is None:
+            return False
+        try:
+            return any(isinstance(part, AgentNotice) for part in self.begun_by.parts())
+        except ContentError:
+            return False
+
     def has_result_of(self, tool_names: Collection[str]) -> bool:
-        """Return whether one of these tools succeeded in the turn. An error result does not count."""
+        """Return whether one of these tools has succeeded in the turn."""
         if not tool_names:
             return False
         return any(
@@ -75,9 +88,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def call_parts(self, calls: Sequence[OpenCall]) -> tuple[ToolCall, ...]:
-        """Return the calls as the model made them, in the given order. Raises `UnreadableRow` if their row cannot be
-        read.
-        """
+        """Return the parts of these calls, in the given order. Raises `UnreadableRow` if a row cannot be read."""
         messages = {row.message.id: row.message for row in self.turn}
         made: dict[tuple[int, str], ToolCall] = {}
         for message_id in dict.fromkeys(MessageId(call.message_id) for call in calls):
@@ -88,12 +99,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(rows: Sequence[PromptRow]) -> History:
-    """Return the history of these rows, which are in ascending order of ids.
+    """Return the history of these rows, which are in ascending order.
 
-    The rows must include everything since the last visible user row and since the newest boundary, of any visibility;
-    older, deleted and compressed rows may be among them.
+    They must include all rows, of any visibility, since the last visible user row and since the newest boundary. They
+    may include older, deleted and compressed rows.
     """
     start = _find_turn(rows)
+    asked = _find_asked(rows, start)
     turn = tuple(row for row in rows[start:] if _is_live(row.message) and row.message.role in _OF_A_TURN)
     begun_by = rows[start - 1] if start else None
     unreadable: list[MessageId] = []
@@ -107,9 +119,22 @@ def read(rows: Sequence[PromptRow]) -> History:
         open_calls=open_calls,
         has_compactable=_has_compactable(rows),
         begun_by=None if begun_by is None else begun_by.message,
-        compactions=tuple(_compactions(rows[start:])),
+        compactions=tuple(_compactions(rows[asked:])),
         unreadable=tuple(unreadable),
+        earlier_steps=sum(row.message.role is Role.ASSISTANT and _is_live(row.message) for row in rows[asked:start]),
     )
+
+
+def _find_asked(rows: Sequence[PromptRow], start: int) -> int:
+    """Return the index of the first row after the last message of a user. Notices of the server have no author."""
+    place = start
+    while place and (rows[place - 1].message.role is not Role.USER or _is_notice(rows[place - 1].message)):
+        place -= 1
+    return place
+
+
+def _is_notice(message: Message) -> bool:
+    return message.created_by is None and '"agent-notice"' in message.content
 
 
 def _is_live(message: Message) -> bool:
@@ -121,7 +146,7 @@ def _is_paused(row: PromptRow) -> bool:
 
 
 def _find_turn(rows: Sequence[PromptRow]) -> int:
-    """Return the index where the turn begins: after the last live visible user row, or 0 if there is none."""
+    """Return the index of the first row after the last live visible user row; 0 if there is none."""
     for place in range(len(rows) - 1, -1, -1):
         message = rows[place].message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and _is_live(message):
@@ -130,7 +155,7 @@ def _find_turn(rows: Sequence[PromptRow]) -> int:
 
 
 def _has_compactable(rows: Sequence[PromptRow]) -> bool:
-    """Return whether the model answered since the newest boundary."""
+    """Return whether the model has answered since the newest boundary."""
     for row in reversed(rows):
         message = row.message
         if message.deleted:
@@ -150,7 +175,7 @@ def _compactions(rows: Iterable[PromptRow]) -> Iterable[compaction.Source]:
 
 
 def _source(message: Message) -> compaction.Source:
-    """Return the cause of a compaction, from the call it stored. An unreadable call does not count as an overflow."""
+    """Return the cause of a compaction from its tool call. If the call cannot be read, return `AUTOMATIC`."""
     try:
         for part in message.parts():
             if isinstance(part, ToolCall) and not isinstance(part.args, msgspec.UnsetType):
@@ -165,7 +190,7 @@ class _CompactionArgs(msgspec.Struct, frozen=True):
 
 
 class _ResultPart(msgspec.Struct, frozen=True):
-    """The few fields of a part that show which tool succeeded."""
+    """The fields of a part that tell which tool has succeeded."""
 
     type: str = ""
     tool_name: str | None = None

@@ -1,7 +1,7 @@
 """The rows of an interrupted step, built from the live parts of its episode.
 
-Only content that can be replayed is kept. Text stays, even if incomplete; a call stays if its arguments are complete;
-the output of an unfinished tool is dropped. Every kept call gets a result, so that the history can continue.
+Only content that can be sent to a model again is kept. Text is kept, even if it is incomplete. A call is kept if its
+arguments are complete. The output of an unfinished tool is dropped. Every call that is kept gets a result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTE = "interrupted before this call finished"
 
 
 class LivePart(msgspec.Struct, frozen=True, gc=False):
-    """A live part, with the role of the row it would have been stored in."""
+    """A live part, with the role of the row that it would be stored in."""
 
     role: Role
     part: Part
@@ -37,12 +37,10 @@ def rows(
     figures: StepFigures,
     committed: Sequence[OpenCall] = (),
 ) -> tuple[NewMessage, ...]:
-    """Return the rows of an interrupted step: the model's row, then one tool row for each of its calls, in call order.
+    """Return the rows of an interrupted step: results for `committed`, the model's row, and a result for each call.
 
-    Calls that were already in the history are answered before that, because their step came first.
-
-    `live` are the parts of the episode in sequence; `committed` are the calls that were open in the history when the
-    step began, whose tools this step may have been running. `figures` holds the known usage and run time.
+    `live` are the parts of the episode in order. `committed` are the calls of the history that were open when the step
+    began; the step may have run their tools. `figures` are the usage and run time as far as they are known.
     """
     draft = _Draft(at)
     for each in live:
@@ -55,15 +53,15 @@ def rows(
                 role=Role.ASSISTANT,
                 content=content,
                 model_config_id=model_config_id,
-                figures=_figures(figures, model_spoke=draft.model_spoke),
+                figures=_figures(figures, has_model_output=draft.has_model_output),
             )
         )
     kept += (draft.answer(call, model_config_id=model_config_id) for call in _local_calls(content))
     return tuple(kept)
 
 
-def _figures(figures: StepFigures, *, model_spoke: bool) -> StepFigures:
-    runtime_ms = figures.runtime_ms if model_spoke else None
+def _figures(figures: StepFigures, *, has_model_output: bool) -> StepFigures:
+    runtime_ms = figures.runtime_ms if has_model_output else None
     return msgspec.structs.replace(figures, finish_reason=INTERRUPTED, runtime_ms=runtime_ms)
 
 
@@ -76,35 +74,33 @@ def _local_calls(content: Iterable[Part]) -> tuple[OpenCall, ...]:
 
 
 class _Draft:
-    """A fold over live parts. `_content` holds the model's parts in order; a call is at the index where it first
-    appeared.
-    """
+    """The state of a fold over live parts. `_content` has the model's parts in order; a call is where it began."""
 
     def __init__(self, at: datetime) -> None:
         self._at = at
         self._content: list[Part] = []
-        # The pieces of each text and reasoning part, by index; joined once, at the end.
+        # The pieces of each text and reasoning part, by index. They are joined at the end.
         self._words: dict[int, list[str]] = {}
         self._places: dict[str, int] = {}
         self._arguments: dict[str, list[str]] = {}
         self._results: dict[str, ToolResult] = {}
         self._files: dict[str, list[File]] = {}
         self._last_result: str | None = None
-        self.model_spoke = False
+        self.has_model_output = False
 
     def add(self, live: LivePart) -> None:
         part = live.part
         if isinstance(part, ToolResult):
             self._add_result(part)
         elif live.role is Role.TOOL:
-            # Attachments of a tool follow its result; without a kept result there is nothing to attach them to.
+            # Attachments of a tool follow its result. If the result is not kept, they are dropped.
             if isinstance(part, File) and self._last_result is not None:
                 self._files.setdefault(self._last_result, []).append(part)
         elif live.role is Role.ASSISTANT:
             self._add_own(part)
 
     def content(self) -> tuple[Part, ...]:
-        """Return the content of the model's row, without incomplete calls and without results that have no call."""
+        """Return the content of the model's row, without incomplete calls and results without a call."""
         calls = {part.tool_call_id for part in self._content if isinstance(part, ToolCall) and self._finished(part)}
         kept: list[Part] = []
         answered: set[str] = set()
@@ -124,7 +120,7 @@ class _Draft:
         return tuple(kept)
 
     def answer(self, call: OpenCall, *, model_config_id: UUID) -> NewMessage:
-        # Removed here: if a call reuses an id of the history, one result must not answer both.
+        # The result is removed, because a call may have the same id as one of the history.
         result = self._results.pop(call.tool_call_id, None)
         if result is None:
             return tool_calls.closure(
@@ -134,7 +130,7 @@ class _Draft:
         return NewMessage(role=Role.TOOL, content=content, model_config_id=model_config_id)
 
     def _add_own(self, part: Part) -> None:
-        self.model_spoke = self.model_spoke or not isinstance(part, File)
+        self.has_model_output = self.has_model_output or not isinstance(part, File)
         match part:
             case Text() | Reasoning():
                 self._add_words(part)
@@ -143,7 +139,7 @@ class _Draft:
             case Source() | File():
                 self._content.append(part)
             case _:
-                # A model produces no other parts.
+                # Models produce no other parts.
                 return
 
     def _add_words(self, part: Text | Reasoning) -> None:
@@ -156,7 +152,7 @@ class _Draft:
             self._content[place] = Reasoning("", created_at, part.completed_at)
         else:
             place += 1
-            # The proof received so far covers less than the text, so it must not be replayed.
+            # The signature of the provider covers only the first piece of the text, so it is removed.
             self._content.append(part if isinstance(part, Text) else msgspec.structs.replace(part, provider_meta=None))
         self._words.setdefault(place, []).append(part.text)
 
@@ -182,7 +178,7 @@ class _Draft:
             self._last_result = part.tool_call_id
 
     def _finished(self, call: ToolCall) -> ToolCall | None:
-        """Return the call with its arguments. Arguments sent in pieces must add up to a JSON object."""
+        """Return the call with its arguments; None if they are not a complete JSON object."""
         if call.args is not UNSET:
             return call
         text = "".join(self._arguments.get(call.tool_call_id, ()))

@@ -1,7 +1,7 @@
-"""Limits and validation of chat labels: a few short keys with short texts.
+"""Validation of chat labels: their number, keys and values.
 
-Labels come from users and programs and are stored in a jsonb column, so characters that PostgreSQL cannot store
-(U+0000, lone surrogates) are refused here, with the field's name, rather than by the database.
+Labels are stored in a jsonb column. Characters that PostgreSQL cannot store (U+0000, lone surrogates) are refused here,
+so that the error names the field.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ _KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/-]*")
 
 
 def validate(labels: Mapping[str, object]) -> dict[str, str]:
-    """Return the labels as stored. Raises `InvalidInput` for the first that is not allowed."""
+    """Return the labels if all are valid. Raises `InvalidInput` for the first that is not."""
     _check_count(len(labels))
     return {_checked_key(key): _checked_value(key, value) for key, value in labels.items()}
 
 
 def patch(labels: Mapping[str, str], changes: Mapping[str, object]) -> dict[str, str]:
-    """Return the labels after the changes: a value sets its key, None removes it. Removing an absent key is not an
-    error.
-    """
+    """Return the labels after the changes. A value sets its key, and None removes it."""
     added = validate({key: value for key, value in changes.items() if value is not None})
     patched = {key: value for key, value in labels.items() if key not in changes} | added
     _check_count(len(patched))
@@ -36,7 +34,7 @@ def patch(labels: Mapping[str, str], changes: Mapping[str, object]) -> dict[str,
 
 def _check_count(count: int) -> None:
     if count > MAX_LABELS:
-        raise InvalidInput("labels", f"A chat can have at most {MAX_LABELS} labels; these are {count}.")
+        raise InvalidInput("labels", f"A chat can have at most {MAX_LABELS} labels, not {count}.")
 
 
 def _checked_key(key: str) -> str:
@@ -46,7 +44,7 @@ def _checked_key(key: str) -> str:
             f"The label key '{_shown(key)}' must start with a letter or digit (a-z, A-Z, 0-9), "
             "followed only by letters, digits, '.', '_', '/' and '-'.",
         )
-    # The pattern admits ASCII only, so characters are bytes.
+    # The pattern allows ASCII only, so each character is one byte.
     if len(key) > MAX_KEY_BYTES:
         raise InvalidInput(_field(key), f"A label key can have at most {MAX_KEY_BYTES} bytes; this one has {len(key)}.")
     return key
@@ -58,9 +56,9 @@ def _checked_value(key: str, value: object) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' holds half a surrogate pair.") from None
+        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' contains a lone surrogate.") from None
     if "\0" in value:
-        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' holds the character U+0000.")
+        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' contains the character U+0000.")
     if not 1 <= size <= MAX_VALUE_BYTES:
         raise InvalidInput(
             _field(key), f"The value of label '{_shown(key)}' must have 1 to {MAX_VALUE_BYTES} bytes; it has {size}."
@@ -73,6 +71,6 @@ def _field(key: str) -> str:
 
 
 def _shown(key: str) -> str:
-    """Return the key in a form that an answer can carry: a refused key may be huge or impossible to encode."""
+    """Return the key for an error message: cut, with characters that are not printable as escapes."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in key[: MAX_KEY_BYTES + 1])
     return shown if len(key) <= MAX_KEY_BYTES else shown[:MAX_KEY_BYTES] + "…"

@@ -1,7 +1,7 @@
-"""Consent to MCP servers that are named by files of a workspace: the entries and their display.
+"""Consent to MCP servers that files of a workspace name: entries, states, and safe display.
 
-An entry is everything that decides what is run, except for the values of its variables, which may be secrets and stay
-in the workspace, and the contents of files that it names.
+A consent is for one entry, identified by its hash. An entry has all that decides what is run, except the values of
+variables, which may be secrets and stay in the workspace, and the contents of files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class McpDecision(StrEnum):
 
 
 class McpState(StrEnum):
-    """The consent state. `changed`: the owner answered about another entry of this name."""
+    """The state of consent. `changed`: the owner's answer was for another entry with this name."""
 
     ASKED = "asked"
     AGREED = "agreed"
@@ -32,7 +32,7 @@ class McpState(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One server as a file names it. `env` are names of variables, `folder` is its working directory."""
+    """An MCP server in a file. `env` are the names of variables, and `folder` is the working directory."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     folder: _Line
@@ -42,12 +42,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        told = [self.name, self.folder, self.command, list(self.args), sorted(self.env)]
-        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+        fields = [self.name, self.folder, self.command, list(self.args), sorted(self.env)]
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
 def state(entry_hash: str, answered: tuple[str, McpDecision] | None) -> McpState:
-    """Return the state of an entry, given the last answer about its name and the entry it was about."""
+    """Return the state of an entry. `answered` is the last answer for its name: an entry's hash, and the decision."""
     if answered is None:
         return McpState.ASKED
     if answered[0] != entry_hash:
@@ -55,13 +55,13 @@ def state(entry_hash: str, answered: tuple[str, McpDecision] | None) -> McpState
     return McpState.AGREED if answered[1] is McpDecision.AGREE else McpState.DENIED
 
 
-# Characters that could hide or reorder displayed text: control and format characters, line ends, surrogates, and spaces
-# that look alike.
+# Categories of characters that could hide or reorder displayed text: control and format characters, surrogates, private
+# and unassigned characters, line ends.
 _HIDING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """Return the text with every character escaped that could hide or reorder what is displayed."""
+    """Return the text with an escape for each character that could hide or reorder the displayed text."""
     return "".join(_written(each) if _hides(each) else each for each in text)
 
 

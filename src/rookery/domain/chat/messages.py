@@ -1,4 +1,4 @@
-"""Messages and queued messages as values: those passed to the store, and those read from it."""
+"""Messages and queued messages: the values that are passed to the store and read from it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ QueuedMessageId = NewType("QueuedMessageId", int)
 MAX_ID = 2**63 - 1
 MAX_CLIENT_ID_CHARS = 64
 
-# Characters that no text column accepts.
+# Characters that PostgreSQL cannot store in a text column.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def is_id(number: int) -> bool:
-    """Return whether a message could have this id. Clients may send any number; the column holds only these."""
+    """Return whether the number is in the range of message ids. Clients may send any number."""
     return 0 < number <= MAX_ID
 
 
 def check_storable(field: str, text: str) -> None:
-    """Refuse text that the database would refuse, naming the field."""
+    """Raise `InvalidInput`, which names the field, if the database cannot store the text."""
     if _UNSTORABLE.search(text):
         raise InvalidInput(
-            field, "This text holds the character U+0000 or half a surrogate pair. Leave it out and try again."
+            field, "This text contains the character U+0000 or a lone surrogate. Remove it and try again."
         )
 
 
@@ -44,7 +44,7 @@ def _check_client_id(client_id: str | None) -> None:
     if not 1 <= len(client_id) <= MAX_CLIENT_ID_CHARS:
         raise InvalidInput(
             "client_id",
-            f"A client id has 1 to {MAX_CLIENT_ID_CHARS} characters; this one has {len(client_id)}. Choose another.",
+            f"A client id must have 1 to {MAX_CLIENT_ID_CHARS} characters; this one has {len(client_id)}.",
         )
     check_storable("client_id", client_id)
 
@@ -77,9 +77,9 @@ class Effort(StrEnum):
 
 
 class StepFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Usage, cost and end of a model call; on assistant rows.
+    """Usage, cost and finish reason of a model call, stored with its assistant row.
 
-    Unknown and zero are stored as NULL, except for the cost: zero is a price, NULL means unpriced.
+    Zero is stored as NULL, like an unknown value. The cost is an exception: zero is a price, and NULL means unpriced.
     """
 
     input_tokens: int | None = None
@@ -116,9 +116,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A committed row. `content` is the stored JSON, so a row with corrupt content can be loaded; only `parts` fails on
-    it.
-    """
+    """A committed row. `content` is the stored JSON, so that a row with damaged content can be loaded."""
 
     id: MessageId
     chat_id: ChatId

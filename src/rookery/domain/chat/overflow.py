@@ -1,9 +1,9 @@
-"""Shortening a chat after a request was refused as too long, in a bounded number of rungs. Pure.
+"""Overflow: shorten a chat after a provider refused a request as too long. Pure.
 
-A rung is one of: a summary of everything, of everything with old tool results cut, or of the conversation in pieces;
-and, if the current user message is itself too long, that message cut to its head and its tail. Sizes are estimates at
-three bytes a token; providers may count differently. Therefore each refusal lowers the allowance of the next request,
-and no request is made that is as long as one that was refused.
+There are four rungs: a summary of everything; a summary with old tool results cut; a summary in pieces; and, if the
+current user message is too long itself, that message cut to its beginning and end. Sizes are estimates with three bytes
+per token, and providers count differently. Each refusal therefore lowers the limit of the next request, so that no
+request is as long as one that was refused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import summary_prompt, truncation
+from rookery.domain.chat import agent_reports, summary_prompt, truncation
 from rookery.domain.chat.compaction import LEAD_IN, file_bytes
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import File, FileReference, Part, Text
+from rookery.domain.chat.parts import AgentNotice, File, FileReference, Part, Text
 from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
@@ -31,23 +31,22 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.domain.content import attachments
 from rookery.domain.content.attachments import StoredFile, plain_type
 
-# The number of requests that one summary in pieces may take, over all rounds; chosen to bound its cost.
+# Chosen to limit the cost: the number of requests for one summary in pieces, in all rounds together.
 MAX_CALLS = 64
 MAX_PIECES = 32
-# Chosen: a shorter piece says too little about what it replaces.
+# Chosen: a shorter piece would lose too much.
 MIN_PIECE_BYTES = 1024
 MIN_PART_BYTES = 1024
-# Chosen: every model reads at least this much. A refusal of a shorter request has another cause, and a summary is tried
-# anyway.
+# Chosen: every model accepts at least this many tokens. If a shorter request is refused, the cause is another one.
 FLOOR_TOKENS = 2000
 
 _OLD_RESULT_BYTES = 4 * 1024
 _CALL_BYTES = 2 * 1024
-# The share of the window, beside the answer, that is reserved for the error of the estimate, in percent.
+# The percentage of the window without the answer that a request may use. The rest is for errors of the estimate.
 _ROOM_PERCENT = 90
-# A request must be this much shorter than one that was refused, in percent of it.
+# The percentage of a refused request that the next request may have.
 _SHORTER_PERCENT = 66
-# The share of the window that a continued turn may begin with, in percent.
+# The percentage of the window that the first request of a continued turn may have.
 _CARRIED_PERCENT = 80
 
 PIECES_SYSTEM = "You keep the notes of a long conversation between a user and an assistant. You do not take part in it."
@@ -70,7 +69,7 @@ class Rung(StrEnum):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The allowance of the next request. `refused_tokens`: the smallest estimate refused for this history."""
+    """The limits of the next request. `refused_tokens` is the size of the smallest request that was refused."""
 
     window_tokens: int | None
     max_output_tokens: int = 0
@@ -78,14 +77,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_tokens(self) -> int:
-        """Return the tokens reserved for the answer: what it wants, and at most a quarter of the window."""
+        """Return the tokens that are reserved for the answer: at most a quarter of the window."""
         if not self.window_tokens or self.window_tokens <= 0:
             return self.max_output_tokens
         return max(min(self.max_output_tokens, self.window_tokens // 4), 1)
 
     @property
     def allowed_tokens(self) -> int | None:
-        """Return the longest request allowed, by estimate; None if no bound is known."""
+        """Return the largest size of a request; None if no limit is known."""
         bounds = []
         if self.window_tokens and self.window_tokens > 0:
             bounds.append((self.window_tokens - self.output_tokens) * _ROOM_PERCENT // 100)
@@ -97,15 +96,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return self.allowed_tokens is None or tokens <= max(self.allowed_tokens, FLOOR_TOKENS)
 
     def refuse(self, estimated_tokens: int, *, window_tokens: int | None) -> Budget:
-        """Return the budget after a refusal: it allows less than what was refused."""
+        """Return the budget after a refusal. It allows less than the refused request."""
         refused = estimated_tokens if self.refused_tokens is None else min(self.refused_tokens, estimated_tokens)
         return msgspec.structs.replace(self, refused_tokens=max(refused, 1), window_tokens=window_tokens)
 
 
 def target_tokens(budget: Budget, *, rungs: int, is_guessed: bool) -> int | None:
-    """Return the length allowed for the next request of the turn after this rung; None if there is no bound.
+    """Return the size of the next request of the turn after this rung; None if there is no limit.
 
-    A known window keeps the user's message whole if it can. After a guess, or a second refusal, half is allowed.
+    With a known window, the user message stays whole if it fits. If the window is a guess, or after a second refusal,
+    half of the refused size is allowed.
     """
     window, refused = budget.window_tokens, budget.refused_tokens
     if refused is None:
@@ -123,9 +123,9 @@ def estimate_tokens(messages: Iterable[PromptMessage], *, tools_bytes: int = 0) 
 
 
 def trimmed(prompt: Prompt, *, max_bytes: int | None) -> Prompt:
-    """Return the prompt without media and with old tool results cut to their ends; the longest texts too, if necessary.
+    """Return the prompt without media and with old tool results cut. If it is still too long, cut the longest texts.
 
-    System blocks and the request at the end stay as they are.
+    System blocks and the request at the end are not cut.
     """
     light = summary_prompt.without_bulk(prompt)
     if max_bytes is None or summary_prompt.size_bytes(light.messages) <= max_bytes:
@@ -168,9 +168,9 @@ def _cut(parts: Iterable[PromptPart], level: int) -> Iterable[PromptPart]:
 
 
 def transcript(messages: Iterable[PromptMessage]) -> list[str]:
-    """Return the conversation as plain text entries, oldest first: any model can read it, and it can be cut anywhere.
+    """Return the conversation as entries of plain text, oldest first. They can be cut anywhere.
 
-    System blocks are left out, because they stay in the prompt. Reasoning is left out, too.
+    System blocks are left out, because they stay in the prompt. Reasoning is left out as well.
     """
     entries = []
     for message in messages:
@@ -197,7 +197,7 @@ def _entry(role: Role, part: PromptPart) -> str:
 
 
 def shortened(entries: Sequence[str], *, max_bytes: int) -> list[str]:
-    """Return the entries, the longest cut to one common length, so that together they have at most this size."""
+    """Return the entries with at most `max_bytes` together. The longest are cut to one common length."""
     sizes = [_size(entry) for entry in entries]
     if sum(sizes) <= max_bytes:
         return list(entries)
@@ -206,7 +206,7 @@ def shortened(entries: Sequence[str], *, max_bytes: int) -> list[str]:
 
 
 def next_piece(entries: Sequence[str], *, max_bytes: int) -> tuple[str, list[str]]:
-    """Return the longest prefix of the entries that fits, and the rest. A single entry that does not fit is split."""
+    """Return as many entries as fit, joined, and the rest. If the first entry does not fit, it is split."""
     taken: list[str] = []
     room = max(max_bytes, 1)
     for place, entry in enumerate(entries):
@@ -235,7 +235,7 @@ def piece_prompt(text: str, *, number: int, is_merge: bool = False) -> Prompt:
 
 
 def piece_bytes(budget: Budget) -> int:
-    """Return how much of a transcript one request may carry. Without a bound, this is what every model can read."""
+    """Return the number of bytes of a transcript in one request. Without a limit, every model can read that much."""
     overhead = summary_prompt.size_bytes(piece_prompt("", number=MAX_PIECES).messages)
     allowed = (
         truncation.UNKNOWN_BUDGET_BYTES if budget.allowed_tokens is None else budget.allowed_tokens * BYTES_PER_TOKEN
@@ -247,7 +247,7 @@ def piece_bytes(budget: Budget) -> int:
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A part of the user's message that does not fit: its index, its whole text, and the length that remains."""
+    """A part of the user message that has to be cut: its index, its whole text, and the size after the cut."""
 
     place: int
     text: str
@@ -256,13 +256,13 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """The user's message fitted to a size: `parts` as they are carried, `cuts` where one has to be shortened first."""
+    """The user message for a given size: its parts, and the cuts that have to be applied to them."""
 
     parts: tuple[Part, ...]
     cuts: tuple[Cut, ...]
 
     def with_cuts(self, paths: Mapping[int, str]) -> tuple[Part, ...]:
-        """Return the parts with the cuts applied; `paths` maps an index to the file that has the whole text."""
+        """Return the parts with the cuts applied. `paths` maps the index of a part to the file with its whole text."""
         carried = list(self.parts)
         for cut in self.cuts:
             named = f"{cut.name}:\n" if cut.name else ""
@@ -271,7 +271,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fit(parts: Sequence[Part], *, files: Mapping[UUID, StoredFile], room_bytes: int | None) -> Fitted | None:
-    """Return the message with its longest parts cut so that it fits; None if there is no room for it at all."""
+    """Return the message with cuts for its longest parts, so that it fits; None if there is too little room."""
     sizes = [part_bytes(part, files) for part in parts]
     if room_bytes is None or sum(sizes) <= room_bytes:
         return Fitted(tuple(parts), ())
@@ -315,6 +315,8 @@ def part_bytes(part: Part, files: Mapping[UUID, StoredFile]) -> int:
             return _size(text)
         case FileReference(content=content, file_name=name):
             return _size(content) + _size(name)
+        case AgentNotice():
+            return _size(agent_reports.notice_text(part))
         case File():
             return file_bytes(part, files)
         case _:
@@ -322,12 +324,14 @@ def part_bytes(part: Part, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def _text_of(part: Part, files: Mapping[UUID, StoredFile]) -> tuple[str | None, str | None]:
-    """Return the part's text and its name; the text is empty for media."""
+    """Return the text and the name of a part. The text is None for media."""
     match part:
         case Text(text=text):
             return text, None
         case FileReference(content=content, file_name=name):
             return content, name
+        case AgentNotice(title=title):
+            return agent_reports.notice_text(part), title
         case File(file_id=file_id):
             file = files.get(file_id) if file_id is not None else None
             if file is None:
@@ -340,7 +344,7 @@ def _text_of(part: Part, files: Mapping[UUID, StoredFile]) -> tuple[str | None, 
 
 
 def common_length(sizes: Sequence[int], max_bytes: int) -> int:
-    """Return the largest length L such that all sizes, each cut to L, add up to at most the allowance."""
+    """Return the largest length L such that the sizes, each cut to L, are at most `max_bytes` together."""
     room, left = max(max_bytes, 0), len(sizes)
     for size in sorted(sizes):
         if size * left >= room:

@@ -1,16 +1,16 @@
-"""Message parts: their types, their stored JSON, and the view of them that clients get.
+"""Message parts: their types, their stored JSON, and the form that clients get.
 
 Stored content is a JSON array of objects, distinguished by `type`. Three facts are not visible in the structs:
 
-- `args` and `result` are opaque JSON. They are `msgspec.Raw`, so that nothing is decoded while tokens are streamed
-  and numbers stay as written. An absent value is `UNSET`; `Raw(b"null")` is a present null. Two `Raw`s are equal if
-  their bytes are; jsonb changes spaces and the order of keys, so compare by value with `same`.
-- jsonb refuses U+0000 and lone surrogates. `encode` writes U+0000 as U+E000 U+E001 and U+E000 as U+E000 U+E000,
-  in every string and key, and `decode` reverses both; a lone surrogate becomes U+FFFD permanently. Use `decode`
-  for stored text only, never for text of clients and providers.
-- During an upgrade, rows of a newer version are read by an older one. Unknown fields are ignored (rows are never
-  rewritten, so nothing is lost); an unknown part type or content version is a `ContentError`, because a prompt
-  without the part would differ from the chat.
+- `args` and `result` are opaque JSON. They are `msgspec.Raw`, so that they are not decoded while tokens are streamed,
+  and numbers stay as written. A missing value is `UNSET`; `Raw(b"null")` is a null. Two `Raw`s are equal if their bytes
+  are equal. jsonb changes spaces and the order of keys, so use `same` to compare values.
+- jsonb refuses U+0000 and lone surrogates. In all strings and keys, `encode` writes U+0000 as U+E000 U+E001, and
+  U+E000 as U+E000 U+E000; `decode` reverses both. A lone surrogate becomes U+FFFD permanently. Use `decode` only for
+  stored text, not for text of clients and providers.
+- During an upgrade, an older version may read rows of a newer one. Unknown fields are ignored; they are not lost,
+  because rows are not rewritten. An unknown part type or content version is a `ContentError`, because a prompt without
+  the part would differ from the chat.
 """
 
 from __future__ import annotations
@@ -27,25 +27,23 @@ from msgspec import UNSET, Raw, UnsetType
 
 CONTENT_VERSION = 1
 
-# Both limits are chosen: what is stored must be readable later, by every reader. Python's stack allows a nesting of
-# about 900 at best, PostgreSQL's of some 10,000; Python reads integers of up to 4,300 digits, and jsonb writes
-# exponents out (1e4000 becomes 4,001 digits).
+# Both limits are chosen so that every reader can read what is stored. Python can read JSON with a nesting of about 900,
+# and PostgreSQL of about 10,000. Python reads integers of up to 4,300 digits, and jsonb writes 1e4000 as 4,001 digits.
 MAX_DEPTH = 256
 MAX_NUMBER_DIGITS = 4000
 
-# A JSON value as Python has it. Code that inspects it narrows the type.
+# A decoded JSON value.
 Json: TypeAlias = Any
 
 
 class ContentError(ValueError):
-    """Raised for message content that cannot be stored, or stored content that cannot be read."""
+    """Raised if content cannot be stored, or if stored content cannot be read."""
 
 
 class _PartBase(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", gc=False):
-    """The base of all parts. Absent fields are omitted, required fields always written. The field order is the wire
-    order.
+    """The base class of all parts. Fields with their default value are not written; the others are, in this order.
 
-    Parts are values without cycles, and long histories have many, so the garbage collector does not track them.
+    The garbage collector does not track parts: they have no reference cycles, and long histories have many parts.
     """
 
 
@@ -63,7 +61,7 @@ class Reasoning(_PartBase, frozen=True, tag="reasoning"):
 
 
 class ToolCall(_PartBase, frozen=True, tag="tool-call"):
-    """A tool call. `args_delta` is for live parts only. `parsed_commands` is set for shell text that can be parsed."""
+    """A tool call. `args_delta` is used in live parts only. `parsed_commands` is set for shell text, if possible."""
 
     tool_call_id: str
     tool_name: str
@@ -78,7 +76,7 @@ class ToolCall(_PartBase, frozen=True, tag="tool-call"):
 
 
 class ToolResult(_PartBase, frozen=True, tag="tool-result"):
-    """A tool result. `result_delta` and `result_reset` are for live parts only."""
+    """A tool result. `result_delta` and `result_reset` are used in live parts only."""
 
     tool_call_id: str
     tool_name: str
@@ -103,10 +101,10 @@ class Source(_PartBase, frozen=True, tag="source"):
 class File(_PartBase, frozen=True, tag="file"):
     """A file. `data` is base64; a stored file has a `file_id` instead.
 
-    For a stored file, clients need not send the `media_type`: the server knows it (`submission.with_facts`).
+    Clients need not send the `media_type` of a stored file, because the server sets it (`submission.with_facts`).
     """
 
-    # A factory, because a field with its default value is not written, and this one always must be.
+    # With a default factory, the field is always written.
     media_type: str = msgspec.field(default_factory=str)
     name: str | None = None
     file_id: UUID | None = None
@@ -115,7 +113,7 @@ class File(_PartBase, frozen=True, tag="file"):
 
 
 class FileReference(_PartBase, frozen=True, tag="file-reference"):
-    """A quoted snippet, not an upload."""
+    """A quoted piece of a file."""
 
     file_name: str
     start_line: int
@@ -130,13 +128,13 @@ class HookContext(_PartBase, frozen=True, tag="hook-context"):
 
 
 class HookNotice(_PartBase, frozen=True, tag="hook-notice"):
-    """A notice that a hook adds, for people only."""
+    """A notice that a hook adds, for users only."""
 
     text: str
 
 
 class ContextFile(msgspec.Struct, frozen=True, gc=False):
-    """An instruction file that was in effect, without its text."""
+    """An instruction file of a workspace context, without its text."""
 
     path: str
     size: int = 0
@@ -145,7 +143,7 @@ class ContextFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkspaceContext(_PartBase, frozen=True, tag="workspace-context"):
-    """The workspace instructions that the model gets from this row on. For people only."""
+    """The workspace context that the model gets from this row on, shown to users only."""
 
     workspace_id: UUID
     generation: int
@@ -153,6 +151,21 @@ class WorkspaceContext(_PartBase, frozen=True, tag="workspace-context"):
     files: tuple[ContextFile, ...] = ()
     skills: tuple[str, ...] = ()
     mcp_servers: tuple[str, ...] = ()
+
+
+class AgentNotice(_PartBase, frozen=True, tag="agent-notice"):
+    """The end of a subagent's turn, as its parent and the user are told. `outcome` is a value of `AgentOutcome`.
+
+    `report` is the beginning of the subagent's report, of which it has `report_bytes` in all.
+    """
+
+    chat_id: UUID
+    title: str
+    kind: str
+    outcome: str
+    report: str = ""
+    report_bytes: int = 0
+    error: str | None = None
 
 
 Part: TypeAlias = (
@@ -166,11 +179,12 @@ Part: TypeAlias = (
     | HookContext
     | HookNotice
     | WorkspaceContext
+    | AgentNotice
 )
 
-_WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext)
+_WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext, AgentNotice)
 
-# `provider_meta` may hold Decimals, which keep its numbers as written.
+# `provider_meta` may have Decimals, which keep numbers as written.
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder = msgspec.json.Decoder(tuple[Part, ...], float_hook=Decimal)
 _plain = msgspec.json.Decoder()
@@ -178,18 +192,18 @@ _exact = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def encode(parts: Sequence[Part]) -> str:
-    """Return JSON text for a jsonb column. Raises `ContentError` if no column could hold it.
+    """Return JSON text for a jsonb column. Raises `ContentError` if it cannot be stored.
 
-    JSON that callers pass as `Raw` is checked one value at a time: in a check of the whole, text that closes its own
-    object early could smuggle in a part.
+    Each `Raw` value is checked by itself. In a check of the whole text, a value that closes its own object could add a
+    part.
     """
     try:
         for part in parts:
             _check_part(part)
         data = _encoder.encode(parts)
     except (UnicodeEncodeError, ContentError):
-        # Lone surrogates fail as characters and as escapes. They are replaced; what still fails is broken.
-        data = _encoder.encode([_mended_part(part, index) for index, part in enumerate(parts)])
+        # Lone surrogates fail, as characters and as escapes. They are replaced, and other errors are raised.
+        data = _encoder.encode([_repaired_part(part, index) for index, part in enumerate(parts)])
     text = data.decode()
     return _NEEDS_ESCAPE.sub(_escape, text) if _may_need_escape(data) else text
 
@@ -198,7 +212,7 @@ def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Par
     """Return the parts of stored content. Raises `ContentError` if it is damaged or of another version."""
     if version != CONTENT_VERSION:
         raise ContentError(
-            f"This message has content version {version}; this server reads version {CONTENT_VERSION}. "
+            f"This message has content version {version}; this server can read version {CONTENT_VERSION}. "
             "Upgrade all servers to the same release."
         )
     try:
@@ -211,12 +225,12 @@ def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Par
 
 
 def unescape(text: str) -> str:
-    """Return stored JSON text with the escapes undone, for readers that do not need whole parts."""
+    """Return stored JSON text without the escapes, for readers that do not decode parts."""
     return _IS_ESCAPED.sub(_unescape, text) if _may_be_escaped(text) else text
 
 
 def to_jsonb(value: msgspec.Struct) -> str:
-    """Return JSON text of any struct for a jsonb column, with the same escapes as content; `unescape` reverses it."""
+    """Return JSON text of a struct for a jsonb column, with the escapes of `encode`. `unescape` reverses them."""
     data = bytes(json_raw(msgspec.to_builtins(value)))
     return _NEEDS_ESCAPE.sub(_escape, data.decode()) if _may_need_escape(data) else data.decode()
 
@@ -231,44 +245,44 @@ def is_json(text: str) -> bool:
 
 
 def json_raw(value: Json) -> Raw:
-    """Return `value` as JSON for `args` and `result`. Lone surrogates become U+FFFD."""
+    """Return the value as JSON for `args` or `result`. Lone surrogates become U+FFFD."""
     try:
         return Raw(_encode_json(value))
     except UnicodeEncodeError:
-        return Raw(_encode_json(_mended(value)))
+        return Raw(_encode_json(_repaired(value)))
 
 
 def json_text(text: str | bytes) -> Raw:
-    """Return checked JSON text of a model or tool for `args` and `result`. Raises `ContentError` if it cannot be
-    stored.
-    """
+    """Check JSON text of a model or tool, and return it for `args` or `result`. Raises `ContentError`."""
     try:
         raw = Raw(text)
         _check_json(raw)
     except (UnicodeEncodeError, ContentError):
-        raw = _mended(Raw(_mended(text)))
+        raw = _repaired(Raw(_repaired(text)))
         _check_json(raw)
     return raw
 
 
 def json_value(raw: Raw) -> Json:
-    """Return `raw` as Python values, with floats for fractions. Raises `ContentError` if it is not JSON.
+    """Return the decoded value. Fractions are floats, or all Decimals if one of the numbers is no float.
 
-    If one of its numbers is beyond floats, all its fractions are Decimals. Lone surrogates become U+FFFD.
+    Raises `ContentError` if it is not JSON. Lone surrogates become U+FFFD.
     """
     try:
         return _plain.decode(raw)
     except (ValueError, RecursionError):
-        return _exact_value(_mended(raw))
+        return _exact_value(_repaired(raw))
 
 
 def same(left: Sequence[Part], right: Sequence[Part]) -> bool:
-    """Return whether both have the same value, however their JSON is written: spaces, order of keys, 1e2 or 100."""
+    """Return whether both encode to the same JSON value. Spaces, the order of keys and the notation of numbers (1e2,
+    100) are ignored.
+    """
     return _same_value(_exact_value(_encoder.encode(left)), _exact_value(_encoder.encode(right)))
 
 
 def client_view(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Return the parts for clients: no hook context, no opaque provider data, no bytes of downloadable files."""
+    """Return the parts for clients, without hook context, provider data and the bytes of stored files."""
     return tuple(_without_internals(part) for part in parts if not isinstance(part, HookContext))
 
 
@@ -283,7 +297,7 @@ def kind(part: Part) -> str:
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """Return the text of the text parts, for search."""
+    """Return the text parts, joined, for search."""
     return " ".join(part.text for part in parts if isinstance(part, Text))
 
 
@@ -328,7 +342,7 @@ def _check_json(data: Raw | bytes) -> None:
 
 
 def _check_number(text: str) -> None:
-    """Check a number that is not an integer. The decoder itself refuses integers of over 4,300 digits."""
+    """Raise `ValueError` if a number that is not an integer is too long. The decoder itself refuses long integers."""
     if len(text) < 32 and "e" not in text and "E" not in text:
         return
     mantissa, _, exponent = text.lower().partition("e")
@@ -342,7 +356,7 @@ _checker = msgspec.json.Decoder(float_hook=_check_number)
 def _is_deeper(value: Json, limit: int) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
-        # Level by level instead of by recursion. Exact types suffice: the decoder creates no others.
+        # Without recursion. The decoder creates no subclasses, so exact types are compared.
         level = [
             child
             for node in level
@@ -358,8 +372,8 @@ def _too_deep() -> ContentError:
     return ContentError(f"This is not usable JSON: it is nested deeper than {MAX_DEPTH} levels.")
 
 
-# Storing: characters. The patterns for JSON text also match the escaped backslash and leave it as it is: otherwise the
-# second half of one before `u0000` would be taken for the start of an escape.
+# Storing: characters. The patterns for JSON text also match an escaped backslash, which stays as it is. Otherwise its
+# second character, before `u0000`, would look like the start of an escape.
 
 _SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _SURROGATE_ESCAPES = re.compile(
@@ -379,9 +393,9 @@ _MARK_ESCAPE = re.compile(r"\\u[eE]000")
 
 
 def _may_need_escape(data: bytes) -> bool:
-    """Return whether `_NEEDS_ESCAPE` has to search this text; may return true unnecessarily.
+    """Return whether `_NEEDS_ESCAPE` has to search this text. May return True without need.
 
-    The searches for one byte come first because they are nearly free, and most content ends there.
+    The searches for one byte come first, because they are fast and exclude most content.
     """
     if b"\xee" in data and b"\xee\x80\x80" in data:
         return True
@@ -389,9 +403,7 @@ def _may_need_escape(data: bytes) -> bool:
 
 
 def _may_be_escaped(content: str | bytes) -> bool:
-    """Return whether `_IS_ESCAPED` has to search this text. PostgreSQL writes U+E000 as a character, other writers may
-    not.
-    """
+    """Return whether `_IS_ESCAPED` has to search this text. U+E000 may be written as a character or as an escape."""
     if isinstance(content, bytes):
         return _may_need_escape(content)
     if "\ue000" in content:
@@ -409,48 +421,48 @@ def _unescape(match: re.Match[str]) -> str:
     return "\ue000" if match["mark"] else match[0]
 
 
-def _mended_part(part: Part, index: int) -> Part:
+def _repaired_part(part: Part, index: int) -> Part:
     try:
-        mended = msgspec.structs.replace(
-            part, **{name: _mended(getattr(part, name)) for name in part.__struct_fields__}
+        repaired = msgspec.structs.replace(
+            part, **{name: _repaired(getattr(part, name)) for name in part.__struct_fields__}
         )
-        _check_part(mended)
+        _check_part(repaired)
     except ContentError as error:
         raise ContentError(f"Part {index} ({kind(part)}) cannot be stored: {error}") from error
-    return mended
+    return repaired
 
 
-def _mended(value: Json) -> Json:
-    """Return `value` with U+FFFD for each lone surrogate, as a character or as an escape."""
+def _repaired(value: Json) -> Json:
+    """Return the value with U+FFFD for each lone surrogate, as a character or as an escape."""
     try:
-        return _mended_tree(value)
+        return _repaired_tree(value)
     except RecursionError as error:
         raise _too_deep() from error
 
 
-def _mended_tree(value: Json) -> Json:
+def _repaired_tree(value: Json) -> Json:
     match value:
         case str():
-            return _SURROGATES.sub(_mend, value)
+            return _SURROGATES.sub(_repair, value)
         case Raw():
-            return Raw(_SURROGATE_ESCAPES.sub(_mend_escape, _utf8(value)))
+            return Raw(_SURROGATE_ESCAPES.sub(_repair_escape, _utf8(value)))
         case dict():
-            return {_mended_tree(key): _mended_tree(child) for key, child in value.items()}
+            return {_repaired_tree(key): _repaired_tree(child) for key, child in value.items()}
         case list():
-            return [_mended_tree(child) for child in value]
+            return [_repaired_tree(child) for child in value]
         case tuple():
-            # An empty value stays equal to the default, which is not written.
-            return tuple(_mended_tree(child) for child in value)
+            # An empty tuple stays equal to the default value, which is not written.
+            return tuple(_repaired_tree(child) for child in value)
         case _:
             return value
 
 
-def _mend(match: re.Match[str]) -> str:
-    """Join two surrogates that form a pair into one character."""
+def _repair(match: re.Match[str]) -> str:
+    """Return the character of a surrogate pair, or U+FFFD for a lone surrogate."""
     return match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le") if len(match[0]) == 2 else "\ufffd"
 
 
-def _mend_escape(match: re.Match[str]) -> str:
+def _repair_escape(match: re.Match[str]) -> str:
     return "\\ufffd" if match["lone"] else match[0]
 
 
@@ -480,5 +492,5 @@ def _same_value(left: Json, right: Json) -> bool:
         case bool(), _:
             return left is right
         case _:
-            # For Python, true is 1; for JSON it is not.
+            # In Python, True equals 1; in JSON, it does not.
             return not isinstance(right, bool) and bool(left == right)

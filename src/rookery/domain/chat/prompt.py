@@ -1,8 +1,8 @@
-"""Building the prompt of one model from committed rows: parse, filter, convert, pair, insert the step's system blocks.
+"""Build the prompt for a model from committed rows: convert rows, pair calls with results, insert system blocks.
 
-Rows keep everything a provider sent; data that the target must not see is dropped here, on copies. The same rows and
-settings always give the same prompt, and a prompt is the prefix of its successor: provider caches depend on that, and
-so do models that bind their thinking to the preceding text. Wires add only their own details.
+Rows have everything that a provider sent. Data that the target model must not get is left out here. The same rows and
+settings give the same prompt, and a prompt is a prefix of the next one. Provider caches depend on this, and so do
+models that accept their stored reasoning only with the same prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from rookery.domain.chat import parts, system_blocks, tool_call_pairing
+from rookery.domain.chat import agent_reports, parts, system_blocks, tool_call_pairing
 from rookery.domain.chat.default_prompt import PLAN_PATH
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import Message, MessageId, Role, StepFigures, Visibility
@@ -37,27 +37,27 @@ from rookery.domain.content.attachments import FileRules, StoredFile
 
 INTERRUPTED = "interrupted"
 
-# All providers accept these function names.
+# Every provider accepts function names of this form.
 MAX_TOOL_NAME = 64
-_TOLD_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME}}}")
-# Data that makes a reasoning part without text worth replaying. `raw` is a block of an unknown kind, kept and sent back
-# unchanged.
+_VALID_TOOL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME}}}")
+# Keys of data that a provider needs back, even if the reasoning has no text. `raw` is a block of an unknown kind, which
+# is sent back unchanged.
 _PROOFS = ("signature", "redacted_data", "encrypted_content", "reasoning_details", "raw")
-# The keys of a provider's tool output that hold text for people. The rest is numbers, marks and encrypted text.
+# The keys of a provider's tool output that have readable text. The others have numbers, marks and encrypted text.
 _READABLE_KEYS = ("error", "query", "title", "url", "snippet", "text", "output")
 _NESTED_KEYS = ("action", "content", "results", "sources")
 _MAYBE_PLAIN = (b'"', b'{"output":', b'{"error":')
 
 
 class PromptRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of the prompt, with its token count and how its step ended."""
+    """A row of the history with the figures of its step."""
 
     message: Message
     figures: StepFigures = StepFigures()
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The writer or reader of a row: the provider, the model, and the family that can replay its thinking."""
+    """A model that wrote a row or gets a prompt. Models of one `thinking_family` accept each other's thinking."""
 
     provider_id: UUID
     model: str
@@ -65,7 +65,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
     thinking_family: str | None = None
 
     def can_replay_thinking_of(self, writer: ModelIdentity) -> bool:
-        """Return whether thinking of `other` can be replayed. Without a known family, only the same model's can."""
+        """Return whether this model accepts the thinking of `writer`. Without a family, only the same model does."""
         if self.provider_id != writer.provider_id or self.wire != writer.wire:
             return False
         return self.model == writer.model or (
@@ -74,7 +74,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableRow(ChatError):
-    """Raised for a row that cannot be decoded: a prompt without it would differ from the chat."""
+    """Raised if a row cannot be decoded. A prompt without it would differ from the chat."""
 
     def __init__(self, message_id: MessageId, reason: str) -> None:
         self.message_id = message_id
@@ -89,34 +89,33 @@ def build_prompt(
     writers: Mapping[UUID, ModelIdentity],
     files: Mapping[UUID, StoredFile],
     rules: FileRules,
-    turn_blocks: Sequence[str] = (),
+    step_blocks: Sequence[str] = (),
     plan_path: str | None = None,
 ) -> Prompt:
-    """Return the prompt of the rows that `store.chats.messages.list_prompt` selected, in their order.
+    """Return the prompt of the rows of `store.chats.messages.list_prompt`.
 
-    `writers` resolves the model configs of the rows, including deleted ones; an unknown config counts as another
-    provider's. `files` holds the files that `list_files` named, if they still exist. Raises `UnreadableRow`, and
-    `ImageTooLarge` for the message that is being answered.
+    `writers` maps the model configs of the rows, also deleted ones, to models. A row of an unknown config counts as
+    written by another provider. `files` has those of `list_files` that still exist. Raises `UnreadableRow`, and
+    `ImageTooLarge` for an image in the newest user message.
     """
     builder = PromptBuilder(target, rules)
     builder.add(rows, writers=writers, files=files)
-    return builder.prompt(turn_blocks, plan_path=plan_path)
+    return builder.prompt(step_blocks, plan_path=plan_path)
 
 
 class PromptBuilder:
-    """The prompt of one chat for one model, extended as the chat grows: rows already added are not converted again.
+    """Builds the prompts of successive steps of a chat for one model. Rows that were added are not converted again.
 
-    Use it for successive steps, from one thread at a time, as long as `can_continue` returns true. Discard a builder
-    whose `add` raised.
+    Use it from one thread at a time, and as long as `can_continue` returns True. Do not use it after `add` has raised.
     """
 
     def __init__(self, target: ModelIdentity, rules: FileRules) -> None:
         self._target = target
         self._rules = rules
         self._rows: tuple[PromptRow, ...] = ()
-        self._repairing = tool_call_pairing.Repairing()
+        self._repair = tool_call_pairing.IncrementalRepair()
         self._system_count = 0
-        # The inputs that the conversion of the rows so far depended on.
+        # The inputs that the converted rows depend on.
         self._writers: dict[UUID, ModelIdentity | None] = {}
         self._files: dict[UUID, StoredFile | None] = {}
 
@@ -132,8 +131,8 @@ class PromptBuilder:
         files: Mapping[UUID, StoredFile],
         rules: FileRules,
     ) -> bool:
-        """Return whether the rows only extend those already added, and these would be converted the same way."""
-        # Rows are shared between steps, so this compares identities.
+        """Return whether the rows begin with the added ones, and these would be converted in the same way."""
+        # Steps share row objects, so the comparison is fast.
         return (
             (target, rules) == (self._target, self._rules)
             and tuple(rows[: len(self._rows)]) == self._rows
@@ -148,7 +147,7 @@ class PromptBuilder:
         writers: Mapping[UUID, ModelIdentity],
         files: Mapping[UUID, StoredFile],
     ) -> None:
-        """Add the rows after those added before; `rows` are all of them."""
+        """Add the new rows. `rows` are all rows, including those that were added before."""
         newest = _newest_user_message(rows)
         added = rows[len(self._rows) :]
         converted: list[PromptMessage] = []
@@ -165,23 +164,23 @@ class PromptBuilder:
             if message.parts:
                 converted.append(message)
                 self._system_count += message.role is Role.SYSTEM
-        self._repairing.add(converted)
+        self._repair.add(converted)
         self._rows = tuple(rows)
         self._files |= {file_id: files.get(file_id) for file_id in list_files(added)}
         self._writers |= {config_id: writers.get(config_id) for config_id in model_config_ids(added)}
 
     def prompt(
         self,
-        turn_blocks: Sequence[str] = (),
+        step_blocks: Sequence[str] = (),
         *,
         plan_path: str | None = None,
         tools: Collection[str] | None = None,
     ) -> Prompt:
-        """Return the prompt of all rows so far. If `tools` is given, built-in blocks about other tools are left out."""
-        repaired = self._repairing.result()
+        """Return the prompt of all added rows. If `tools` is given, built-in texts about other tools are left out."""
+        repaired = self._repair.result()
         leading = _count_leading_system(repaired.messages)
         own = repaired.messages[:leading] if tools is None else _for_tools(repaired.messages[:leading], tools)
-        head = _with_blocks(own, turn_blocks, plan_path=plan_path)
+        head = _with_blocks(own, step_blocks, plan_path=plan_path)
         rest = repaired.messages[leading:]
         if self._system_count > leading:
             rest = _with_plan_paths(rest, plan_path)
@@ -190,17 +189,17 @@ class PromptBuilder:
 
 
 def with_notice(prompt: Prompt, notice: str) -> Prompt:
-    """Return the prompt with a notice from the server at its end, where it does not change the prefix."""
-    told = PromptMessage(role=Role.USER, parts=(PromptText(f"<notice>\n{notice}\n</notice>"),))
-    size_bytes = prompt.size_bytes + sum_sizes((told,))
-    return with_figures(Prompt((*prompt.messages, told)), size_bytes=size_bytes, call_ids=prompt.call_ids)
+    """Return the prompt with a notice of the server at its end, where it does not change the prefix."""
+    added = PromptMessage(role=Role.USER, parts=(PromptText(f"<notice>\n{notice}\n</notice>"),))
+    size_bytes = prompt.size_bytes + sum_sizes((added,))
+    return with_figures(Prompt((*prompt.messages, added)), size_bytes=size_bytes, call_ids=prompt.call_ids)
 
 
 def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
-    """Return the files whose bytes `build_prompt` needs: those of user rows. Unreadable rows are skipped."""
+    """Return the ids of files in user rows, whose bytes `build_prompt` needs. Unreadable rows are skipped."""
     named: set[UUID] = set()
     for row in rows:
-        # Most rows name no file, and searching for the key is far cheaper than parsing.
+        # Most rows have no file, and the search for the key is much faster than parsing.
         if row.message.role is Role.USER and '"file"' in row.message.content:
             try:
                 named |= parts.file_ids(row.message.parts())
@@ -210,13 +209,13 @@ def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
 
 
 def model_config_ids(rows: Iterable[PromptRow]) -> frozenset[UUID]:
-    """Return the models that wrote the answers among the rows."""
+    """Return the model configs that wrote the answers in these rows."""
     named = {row.message.model_config_id for row in rows if row.message.role is Role.ASSISTANT}
     return frozenset(config_id for config_id in named if config_id is not None)
 
 
 def _newest_user_message(rows: Sequence[PromptRow]) -> Message | None:
-    """Return the newest message a user wrote; rows for the model only do not count."""
+    """Return the newest message of a user. Rows that only the model sees are skipped."""
     for row in reversed(rows):
         if row.message.role is Role.USER and row.message.visibility is Visibility.BOTH:
             return row.message
@@ -258,6 +257,8 @@ def _texts(content: Iterable[Part]) -> Iterator[PromptText]:
     for part in content:
         if isinstance(part, parts.Text | parts.HookContext) and part.text.strip():
             yield PromptText(part.text)
+        elif isinstance(part, parts.AgentNotice):
+            yield PromptText(agent_reports.notice_text(part))
 
 
 def _user_parts(
@@ -275,7 +276,7 @@ def _user_parts(
 
 
 def _results(content: Iterable[Part], rules: FileRules) -> Iterator[PromptResult]:
-    """Convert tool results. Files on tool rows are for people; the model got them with the result."""
+    """Convert tool results. Files of tool rows are shown to users; the model got them with the result."""
     return (_result(part, rules, meta=part.provider_meta) for part in content if isinstance(part, parts.ToolResult))
 
 
@@ -293,7 +294,7 @@ def _assistant_message(
     if writer is None or writer.provider_id != target.provider_id:
         said = tuple(_foreign_parts(content, rules))
     else:
-        # Interrupted reasoning has no valid proof, whatever its row contains.
+        # Interrupted reasoning has no valid signature.
         said = tuple(_own_parts(content, rules, keep_reasoning=is_native and is_whole))
     return PromptMessage(
         role=Role.ASSISTANT,
@@ -306,7 +307,7 @@ def _assistant_message(
 
 
 def _own_parts(content: Iterable[Part], rules: FileRules, *, keep_reasoning: bool) -> Iterator[PromptPart]:
-    """Convert what this provider wrote; its opaque data is sent back to it."""
+    """Convert parts that the target's provider wrote. Its opaque data is sent back."""
     for part in content:
         match part:
             case parts.Text(text=text, provider_meta=meta) if text.strip():
@@ -322,7 +323,7 @@ def _own_parts(content: Iterable[Part], rules: FileRules, *, keep_reasoning: boo
 
 
 def _foreign_parts(content: Iterable[Part], rules: FileRules) -> Iterator[PromptPart]:
-    """Convert what another provider wrote. Its opaque data is dropped; the output of its tools is kept as text."""
+    """Convert parts that another provider wrote. Its opaque data is dropped. The output of its tools becomes text."""
     for part in content:
         match part:
             case parts.Text(text=text) if text.strip():
@@ -331,7 +332,7 @@ def _foreign_parts(content: Iterable[Part], rules: FileRules) -> Iterator[Prompt
                 yield _call(part, meta=None)
             case parts.ToolResult(provider_executed=True):
                 if found := readable_output(part.result):
-                    yield PromptText(found_by(part.tool_name, found))
+                    yield PromptText(tool_output_text(part.tool_name, found))
             case parts.ToolResult():
                 yield _result(part, rules, meta=None)
             case _:
@@ -345,24 +346,25 @@ def _proves(meta: Meta | None) -> bool:
 def _call(part: parts.ToolCall, *, meta: Meta | None) -> PromptCall:
     return PromptCall(
         id=part.tool_call_id,
-        name=told_name(part.tool_name),
+        name=valid_tool_name(part.tool_name),
         input=_input(part.args),
         provider_executed=part.provider_executed,
         meta=meta,
     )
 
 
-def told_name(name: str) -> str:
-    """Return a tool's name in a form that every provider accepts. Models invent names, and a request that repeats an
-    invalid name is refused each time, so the chat could never continue.
+def valid_tool_name(name: str) -> str:
+    """Return a tool's name in a form that every provider accepts.
+
+    Models invent names. Every later request with an invalid name would be refused, so the chat could not continue.
     """
-    if _TOLD_NAME.fullmatch(name):
+    if _VALID_TOOL_NAME.fullmatch(name):
         return name
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_TOOL_NAME] or "unnamed"
 
 
 def _input(args: Raw | UnsetType) -> Raw:
-    """Return the arguments without the spaces that jsonb adds; a value that is not an object becomes an empty one."""
+    """Return the arguments without the spaces that jsonb adds. A value that is not an object becomes `{}`."""
     if args is UNSET or not bytes(args).lstrip().startswith(b"{"):
         return Raw(b"{}")
     return Raw(msgspec.json.format(bytes(args), indent=-1))
@@ -385,7 +387,7 @@ def _result(part: parts.ToolResult, rules: FileRules, *, meta: Meta | None) -> P
         text, image = _media_result(media, rules)
     return PromptResult(
         id=part.tool_call_id,
-        name=told_name(part.tool_name),
+        name=valid_tool_name(part.tool_name),
         text=text,
         is_error=part.is_error,
         media=image,
@@ -404,7 +406,7 @@ def _media(part: parts.ToolResult) -> _Media | None:
 
 
 def _media_result(media: _Media, rules: FileRules) -> tuple[str, PromptMedia | None]:
-    """Return a note in place of an image that the target cannot take, so that later requests do not fail."""
+    """Return the text and the image. If the target does not accept the image, a note in the text replaces it."""
     media_type = attachments.plain_type(media.mime_type)
     size = len(media.data) * 3 // 4
     if rules.accepts(media_type) and not attachments.is_too_large(media_type, size, rules=rules):
@@ -414,11 +416,11 @@ def _media_result(media: _Media, rules: FileRules) -> tuple[str, PromptMedia | N
 
 
 def result_text(result: Raw | UnsetType) -> str:
-    """Return the text of a stored result for a model: plain text if the tool returned plain text, else its JSON."""
+    """Return the text of a stored result for a model: plain text if the tool returned text, otherwise JSON."""
     if result is UNSET:
         return ""
     compact = msgspec.json.format(bytes(result), indent=-1)
-    # Results can be large, so they are decoded only if they may be a single string.
+    # Results can be large, so they are decoded only if they may be one string.
     if compact.startswith(_MAYBE_PLAIN):
         value = parts.json_value(Raw(compact))
         match value:
@@ -430,16 +432,14 @@ def result_text(result: Raw | UnsetType) -> str:
 
 
 def readable_output(result: Raw | UnsetType) -> str:
-    """Return the text in a provider's tool output (titles, addresses, texts), one item per line; empty if there is
-    none.
-    """
+    """Return the readable text in a provider's tool output (titles, addresses, texts), one item per line."""
     if result is UNSET:
         return ""
     return "\n".join(dict.fromkeys(_words(parts.json_value(result))))
 
 
-def found_by(tool_name: str, output: str) -> str:
-    """Return a provider's tool output as text for a model that did not run the tool."""
+def tool_output_text(tool_name: str, output: str) -> str:
+    """Return a provider's tool output as text, for a model of another provider."""
     return f"[{tool_name} returned:\n{output}\n]"
 
 
@@ -463,19 +463,19 @@ def _count_leading_system(messages: Sequence[PromptMessage]) -> int:
 
 
 def _for_tools(leading: Sequence[PromptMessage], tools: Collection[str]) -> list[PromptMessage]:
-    told = []
+    kept = []
     for message in leading:
         texts = [system_blocks.for_tools(part.text, tools) for part in message.parts if isinstance(part, PromptText)]
         if any(texts):
-            told.append(msgspec.structs.replace(message, parts=tuple(PromptText(text) for text in texts if text)))
-    return told
+            kept.append(msgspec.structs.replace(message, parts=tuple(PromptText(text) for text in texts if text)))
+    return kept
 
 
 def _with_blocks(
-    leading: Sequence[PromptMessage], turn_blocks: Iterable[str], *, plan_path: str | None
+    leading: Sequence[PromptMessage], step_blocks: Iterable[str], *, plan_path: str | None
 ) -> tuple[PromptMessage, ...]:
-    """Insert the step's blocks after the chat's own system rows, and the plan's path, which is known only now."""
-    inserted = [PromptMessage(role=Role.SYSTEM, parts=(PromptText(block),)) for block in turn_blocks if block.strip()]
+    """Return the chat's own system messages, then the blocks of the step, with the path of the plan file."""
+    inserted = [PromptMessage(role=Role.SYSTEM, parts=(PromptText(block),)) for block in step_blocks if block.strip()]
     return _with_plan_paths((*leading, *inserted), plan_path)
 
 

@@ -1,7 +1,7 @@
-"""A prompt as a value, independent of the wire it is sent over.
+"""`Prompt`: the content of a request to a model, independent of the wire.
 
-Built from committed rows by `prompt`; consumed by the request builders in `llm/`. It includes media bytes and opaque
-provider data (`meta`): builders decide what their wire can replay.
+`prompt` builds it from committed rows, and the wires in `llm/` convert it to requests. It includes media and opaque
+provider data (`meta`). Each wire decides what it can send back.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PromptText(msgspec.Struct, frozen=True, gc=False):
 class PromptReasoning(msgspec.Struct, frozen=True, gc=False):
     """Reasoning of a model. Each wire decides whether it is sent back to the provider.
 
-    The completions wire sends the text in the field it came from, which `meta` names. The other wires send only
-    reasoning with a proof of the provider in `meta`, such as a signature or encrypted content.
+    The completions wire sends the text in the field in which it was received, which `meta` names. The other wires send
+    only reasoning that has a signature or encrypted content of the provider in `meta`.
     """
 
     text: str
@@ -41,7 +41,7 @@ class PromptFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call. `input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
+    """A tool call. `input` is the JSON text of an object. `meta` of a provider-executed call has its raw block."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class PromptMedia(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptResult(msgspec.Struct, frozen=True, gc=False):
-    """The result of a call. `text` is what a model reads; `media` comes before it where the wire takes images."""
+    """The result of a call: text, and an image, which wires that support it send before the text."""
 
     id: str
     name: str
@@ -84,11 +84,10 @@ def size(part: PromptPart) -> int:
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message. The last four fields apply to answers of a model; builders use them to decide what to send back.
+    """One message. The last four fields are for answers of a model; wires use them to decide what to send back.
 
-    `is_native`: the answer was written by the configured provider and thinking family that it is sent to now.
-    `is_whole`: the stream of the answer ended normally, not by an interruption. `prefix_fp`: the hash of everything
-    that was sent before the answer.
+    `is_native`: the provider and the thinking family of the target model wrote the answer. `is_whole`: the answer was
+    not interrupted. `prefix_fp`: the hash of the prompt that the answer belongs to.
     """
 
     role: Role
@@ -100,23 +99,23 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True, dict=True):
-    """A prompt. `size_bytes` and `call_ids` are computed on demand, unless `with_figures` has set them."""
+    """A prompt. `size_bytes` and `call_ids` are computed when they are needed, unless `with_figures` has set them."""
 
     messages: tuple[PromptMessage, ...]
 
     @cached_property
     def size_bytes(self) -> int:
-        """The approximate size in a request."""
+        """Return the approximate size in a request."""
         return sum_sizes(self.messages)
 
     @cached_property
     def call_ids(self) -> frozenset[str]:
-        """The ids of all its calls."""
+        """Return the ids of all calls."""
         return frozenset(part.id for message in self.messages for part in message.parts if isinstance(part, PromptCall))
 
 
 def with_figures(prompt: Prompt, *, size_bytes: int, call_ids: frozenset[str]) -> Prompt:
-    """Set the figures of the prompt and return it. Code that extends a prompt knows them without a pass over it."""
+    """Set the figures of the prompt and return it. Code that extends a prompt need not compute them again."""
     vars(prompt).update(size_bytes=size_bytes, call_ids=call_ids)
     return prompt
 

@@ -1,7 +1,7 @@
-"""Retry policy: whether a failed attempt is repeated, and when.
+"""The retry policy: decide whether a failed attempt is repeated, and after which delay. Pure.
 
-The number of an attempt is stored with the chat, so a takeover continues with the same budget. Randomness is an
-argument: a number between 0 and 1.
+The number of attempts is stored with the chat, so a replica that takes over continues the count. The random number is
+an argument.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_WAIT = timedelta()
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and delays of retries. `jitter` is the largest random addition, as a share of the delay."""
+    """Limits and delays of retries. `jitter` is the largest random addition, as a fraction of the delay."""
 
     max_attempts: int = 25
     first_delay: timedelta = timedelta(seconds=1)
@@ -49,10 +49,10 @@ def next_delay(
     retry_after: timedelta | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> timedelta | GiveUp:
-    """Return the delay after attempt number `attempt` failed, or the reason to give up.
+    """Return the delay after attempt number `attempt` has failed, or the reason to give up.
 
-    Attempt 0 means that none was recorded: that failure is not one that an attempt would repeat. If a provider asks for
-    a longer delay than the cap, the chat stops instead: a user can better decide what to do meanwhile.
+    Attempt 0 means that no attempt was counted, so none is repeated. If the provider asks for a longer delay than the
+    cap, the turn ends, and the user decides how to continue.
     """
     if not retryable:
         return GiveUp.NOT_RETRYABLE
@@ -68,24 +68,22 @@ def next_delay(
 def retry_delay(
     attempt: int, retry_after: timedelta | None, rng: Chance, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> timedelta:
-    """Return 1 s, 2 s, 4 s up to a minute, at least what the provider asked for, plus jitter.
+    """Return a delay of 1 s, 2 s, 4 s up to a minute, at least the delay that the provider asked for, plus jitter.
 
-    Jitter is only added: chats that failed together should not retry together, nor earlier than the provider asked.
+    Jitter is only added, so that no retry is earlier than the provider asked for.
     """
-    # The exponent is bounded because 2**60 seconds exceed a timedelta.
+    # The exponent is limited because 2**60 seconds exceed a timedelta.
     doubled = min(policy.first_delay * (1 << min(max(attempt - 1, 0), 30)), policy.max_delay)
     return max(doubled, retry_after or _NO_WAIT) * (1 + policy.jitter * rng())
 
 
 def remaining_wait(retry: RetryState | None, now: datetime) -> timedelta:
-    """Return the rest of a retry delay that a previous runner started. Capped at the whole delay, because clocks
-    differ.
-    """
+    """Return the rest of a retry delay that a previous runner started: at most the whole delay, as clocks differ."""
     if retry is None:
         return _NO_WAIT
     return min(max(retry.retrying_at - now, _NO_WAIT), timedelta(milliseconds=retry.delay_ms))
 
 
 def are_attempts_used(attempt: int, policy: RetryPolicy = DEFAULT_POLICY) -> bool:
-    """Return whether a further attempt is one too many. Crashes count, so a chat that kills its process ends."""
+    """Return whether no attempt is left. An attempt that crashed its process counts."""
     return attempt >= policy.max_attempts

@@ -1,7 +1,7 @@
 """Chat statuses, execution states, and the function that derives the state.
 
-An execution state is never stored: it is a pure function of (row exists, status, archived, queue non-empty), so the row
-and its state cannot disagree.
+The execution state is not stored. It is a function of the status, the archived flag and the length of the queue, so the
+row and its state cannot disagree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """An execution state. 0: the queue is empty, 1: it is not empty; X: archived."""
+    """An execution state. N: no row, W: waiting, E: error, R: running, I: interrupting, A: requires_action.
+
+    0: the queue is empty, 1: it is not empty; X: archived.
+    """
 
     N = "N"
     W = "W"
@@ -39,7 +42,7 @@ class State(StrEnum):
 
     @property
     def is_runnable(self) -> bool:
-        """Whether a worker should own the chat. A* needs an owner to enforce its deadline."""
+        """Return whether a worker should own the chat. A0 and A1 need an owner who acts at the deadline."""
         return self in RUNNABLE
 
     @property
@@ -56,7 +59,7 @@ ARCHIVED = frozenset({State.XW, State.XE0, State.XE1})
 HAS_QUEUE = frozenset({State.E1, State.R1, State.I1, State.A1, State.XE1})
 EXISTING = frozenset(State) - {State.N}
 
-# The twelve valid tuples (status, archived, queue non-empty). Every other tuple is INVALID.
+# The valid tuples (status, archived, queue not empty). Every other tuple is INVALID.
 _STATES: dict[tuple[str, bool, bool], State] = {
     (Status.WAITING, False, False): State.W,
     (Status.ERROR, False, False): State.E0,
@@ -76,9 +79,9 @@ STATUS_OF: dict[State, Status] = {state: Status(key[0]) for key, state in _STATE
 
 
 def classify(status: str | None, *, archived: bool = False, queue_len: int = 0) -> State:
-    """Return the execution state of a row; `None` stands for a missing row. Never raises.
+    """Return the execution state of a row. A status of None means that there is no row.
 
-    The status is a plain string: a restored or hand-edited row may hold one that this version does not know.
+    The status is a plain string, because a row may have a status that this version does not know.
     """
     if status is None:
         return State.N

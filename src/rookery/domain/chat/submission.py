@@ -1,7 +1,7 @@
-"""Message content from clients: validation, and the facts that the server adds before it is stored.
+"""Message content from clients: validation, and the facts about files that the server adds.
 
-Clients may not send fields that the server itself would trust: a `provider_meta` goes to the provider as the server's
-own. All faults are reported together, each with its field.
+Clients may not send fields that the server trusts, such as `provider_meta`, which is sent to the provider. All faults
+are reported together, each with its field.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rookery.domain.chat.parts import File, FileReference, Part, Text, kind
 MAX_TEXT_BYTES = 256 * 1024
 MAX_FILE_NAME_CHARS = 1024
 
-_SERVERS_OWN = "This field is set by the server only. Leave it out."
+_SERVER_FIELD = "Only the server sets this field. Leave it out."
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault in one field; `field` is a path such as `content[0].text`."""
+    """A fault in one field. `field` is a path such as `content[0].text`."""
 
     field: str
     message: str
 
 
 class InvalidContent(InvalidInput):
-    """Raised for content that a client may not send. `faults` has all faults; the message describes the first."""
+    """Raised if a client may not send the content. `faults` has all faults; the message is that of the first."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -36,14 +36,14 @@ class InvalidContent(InvalidInput):
 
 
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a stored file. The server knows them; values from a client are not trusted."""
+    """The type and name of a stored file. Values from a client are replaced by these."""
 
     media_type: str
     name: str | None = None
 
 
 def submitted(parts: Iterable[Part], *, field: str = "content") -> tuple[Part, ...]:
-    """Return the parts as stored, texts trimmed. Raises `InvalidContent` if a client may not send them."""
+    """Return the parts in stored form, with trimmed texts. Raises `InvalidContent` if a client may not send them."""
     given = tuple(parts)
     if faults := find_faults(given, field=field):
         raise InvalidContent(faults)
@@ -62,9 +62,7 @@ def find_faults(parts: Sequence[Part], *, field: str = "content") -> tuple[Fault
 
 
 def with_facts(parts: Iterable[Part], files: Mapping[UUID, FileFacts]) -> tuple[Part, ...]:
-    """Return the parts with type and name of the files they name. A missing file is left as it is: the store refuses it
-    when it links the files of the message.
-    """
+    """Return the parts with type and name of their files. A missing file is refused later, when files are linked."""
     return tuple(_with_facts(part, files) if isinstance(part, File) else part for part in parts)
 
 
@@ -84,7 +82,7 @@ def _problems(part: Part) -> Iterator[tuple[str, str]]:
         case FileReference():
             yield from _reference_problems(part)
         case _:
-            yield "type", f"A message can hold text, file and file-reference parts, not {kind(part)}."
+            yield "type", f"A message can have text, file and file-reference parts, not {kind(part)}."
 
 
 def _text_problems(part: Text) -> Iterator[tuple[str, str]]:
@@ -92,9 +90,9 @@ def _text_problems(part: Text) -> Iterator[tuple[str, str]]:
         yield "text", "The text is empty. Write something, or leave the part out."
     yield from _size_problem("text", part.text)
     if part.refusal:
-        yield "refusal", _SERVERS_OWN
+        yield "refusal", _SERVER_FIELD
     if part.provider_meta is not None:
-        yield "provider_meta", _SERVERS_OWN
+        yield "provider_meta", _SERVER_FIELD
 
 
 def _file_problems(part: File) -> Iterator[tuple[str, str]]:
@@ -103,16 +101,17 @@ def _file_problems(part: File) -> Iterator[tuple[str, str]]:
     if part.data is not None:
         yield "data", "Upload the file first, then send its file_id without data."
     if part.provider_meta is not None:
-        yield "provider_meta", _SERVERS_OWN
+        yield "provider_meta", _SERVER_FIELD
 
 
 def _reference_problems(part: FileReference) -> Iterator[tuple[str, str]]:
     if not 1 <= len(part.file_name) <= MAX_FILE_NAME_CHARS:
-        yield "file_name", f"A file name has 1 to {MAX_FILE_NAME_CHARS} characters; this one has {len(part.file_name)}."
+        size = len(part.file_name)
+        yield "file_name", f"A file name must have 1 to {MAX_FILE_NAME_CHARS} characters; this one has {size}."
     if part.start_line < 0:
-        yield "start_line", "A line number is 0 or more."
+        yield "start_line", "A line number must be 0 or more."
     elif part.end_line < part.start_line:
-        yield "end_line", "The last line stands before the first."
+        yield "end_line", "The last line is before the first."
     yield from _size_problem("content", part.content)
 
 
@@ -120,4 +119,4 @@ def _size_problem(name: str, text: str) -> Iterator[tuple[str, str]]:
     # Lone surrogates are stored as U+FFFD, which has three bytes as well.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_TEXT_BYTES:
-        yield name, f"A text has at most {MAX_TEXT_BYTES} bytes; this one has {size}. Attach it as a file."
+        yield name, f"A text can have at most {MAX_TEXT_BYTES} bytes; this one has {size}. Attach it as a file."

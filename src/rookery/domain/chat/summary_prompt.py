@@ -1,7 +1,7 @@
-"""The request to the summarizing model. `overflow` handles a conversation that is too long for it.
+"""The request for a summary. `overflow` handles a conversation that is too long for the summarizing model.
 
-The request is that of the next generation with an instruction at its end: the same prefix, so that the provider's cache
-and its thinking stay valid. Only a model of another provider gets a changed copy.
+The request is the prompt of the next generation with an instruction at its end. The prefix stays the same, so the
+provider's cache and stored reasoning stay valid. A model of another provider gets a changed copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt import found_by
+from rookery.domain.chat.prompt import tool_output_text
 from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
@@ -50,31 +50,31 @@ is. Copy what cannot be had again."""
 
 CUT_SHORT = "\n\n[This summary was cut short; its end is missing.]"
 
-# Results older than this many are cut if the summarizing model refused the whole prompt.
+# The number of newest results that are not cut after the summarizing model has refused the whole prompt.
 _WHOLE_RESULTS = 10
 _OLD_RESULT_BYTES = 2 * 1024
-# The size of a picture in an estimate of bytes; see `compaction`.
+# The estimated size of an image, as in `compaction`.
 _MEDIA_BYTES = 1600 * BYTES_PER_TOKEN
 
 
 class SummaryFailed(ChatError):
-    """Raised if the model's answer cannot replace the conversation. The conversation stays as it is."""
+    """Raised if the model's answer is not a usable summary. The conversation stays as it is."""
 
 
-def ask(prompt: Prompt, *, hint: str = "") -> Prompt:
-    """Turn the prompt of a generation into a request for a summary."""
+def summary_request(prompt: Prompt, *, hint: str = "") -> Prompt:
+    """Return the prompt of a generation with the instruction to summarize at its end."""
     text = f"{INSTRUCTION}\n\n{hint.strip()}" if hint.strip() else INSTRUCTION
     request = PromptMessage(role=Role.USER, parts=(PromptText(text),))
     return Prompt((*prompt.messages, request))
 
 
 def read_summary(texts: Iterable[str], *, finish_reason: str) -> str:
-    """Return the summary in the texts of an answer. Raises `SummaryFailed` if there is none that can be trusted."""
+    """Return the summary in the texts of an answer. Raises `SummaryFailed` if the answer is not usable."""
     if finish_reason == "tool_calls":
-        raise SummaryFailed("The model called a tool instead of summarising the chat.")
+        raise SummaryFailed("The model called a tool instead of summarizing the chat.")
     if finish_reason == "content_filter":
-        # A refusal has text, too, and must never replace a conversation.
-        raise SummaryFailed("The model declined to summarise the chat.")
+        # A refusal has text as well, which must not replace the conversation.
+        raise SummaryFailed("The model declined to summarize the chat.")
     summary = "\n\n".join(text.strip() for text in texts if text.strip())
     if not summary:
         raise SummaryFailed("The model returned an empty summary.")
@@ -82,9 +82,7 @@ def read_summary(texts: Iterable[str], *, finish_reason: str) -> str:
 
 
 def for_other_provider(prompt: Prompt, *, accepts: Callable[[str], bool]) -> Prompt:
-    """Return a copy for a summarizing model of another provider, without data that only the chat's provider
-    understands.
-    """
+    """Return a copy for a model of another provider, without data that only the chat's provider understands."""
     messages = (_translated(message, accepts) for message in prompt.messages)
     return Prompt(tool_call_pairing.repair(message for message in messages if message.parts))
 
@@ -109,7 +107,7 @@ def _translated_parts(message: PromptMessage, accepts: Callable[[str], bool]) ->
                     yield PromptText(f"[{part.name} was called with {bytes(part.input).decode()}]")
             case PromptResult(provider_executed=True):
                 if is_assistant and part.text.strip():
-                    yield PromptText(found_by(part.name, part.text))
+                    yield PromptText(tool_output_text(part.name, part.text))
             case PromptCall():
                 yield msgspec.structs.replace(part, meta=None)
             case PromptResult():
@@ -122,7 +120,7 @@ def _translated_parts(message: PromptMessage, accepts: Callable[[str], bool]) ->
 
 
 def without_bulk(prompt: Prompt) -> Prompt:
-    """Return the prompt without media and with old tool results cut to a short description."""
+    """Return the prompt without media and with old tool results cut."""
     results = sum(isinstance(part, PromptResult) for message in prompt.messages for part in message.parts)
     old = max(results - _WHOLE_RESULTS, 0)
     lighter: list[PromptMessage] = []
@@ -157,9 +155,7 @@ def _shortened(result: PromptResult) -> PromptResult:
 
 
 def has_media(messages: Iterable[PromptMessage]) -> bool:
-    """Return whether these messages contain media, whose size is only assumed: a long document counts like a small
-    picture.
-    """
+    """Return whether these messages have media. The size of media is a guess: a long document counts like an image."""
     return any(_is_media(part) for message in messages for part in message.parts)
 
 
@@ -174,7 +170,7 @@ def _is_media(part: PromptPart) -> bool:
 
 
 def size_bytes(messages: Iterable[PromptMessage]) -> int:
-    """Return the approximate size of the messages in a request. Media counts as what providers charge for it."""
+    """Return the approximate size of the messages in a request. Media counts by its estimated tokens."""
     return sum(part_bytes(part) for message in messages for part in message.parts)
 
 

@@ -1,7 +1,7 @@
-"""The system blocks of a prompt: their order and their framing.
+"""The system blocks of a prompt: their texts and their order.
 
-Blocks of the chat are stored when it is created, so that later changes by an administrator do not affect it. Blocks of
-the step are built for every generation. The order of both is fixed, because it is part of the prefix.
+Blocks of the chat are stored when it is created, so later changes by an administrator do not affect it. Blocks of the
+step are built for every generation. The order of both is fixed, because it is part of the prefix.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import msgspec
 
 from rookery.domain.chat import default_prompt
 from rookery.domain.chat.default_prompt import PLAN_PATH
+from rookery.domain.chat.messages import NewMessage, Role, Visibility
+from rookery.domain.chat.parts import Text
 from rookery.domain.content import prompt_text
 from rookery.domain.content.attachments import cut_utf8
 
 MAX_INSTRUCTION_BYTES = 64 * 1024
+# The group of runtime settings that has the deployment's prompt.
+PROMPTS_SETTING = "prompts"
 
 
 class Awareness(StrEnum):
-    """The description of the workspace that a new chat gets."""
+    """The kind of text about the workspace that a new chat gets."""
 
     ATTACHED = "attached"
     DETACHED = "detached"
@@ -29,7 +33,7 @@ class Awareness(StrEnum):
 
 
 class Mode(StrEnum):
-    """The overlay that a generation runs under."""
+    """The mode of a generation. Each mode except `normal` adds its own instructions."""
 
     NORMAL = "normal"
     EXPLORE = "explore"
@@ -37,7 +41,7 @@ class Mode(StrEnum):
 
 
 class InstructionFile(msgspec.Struct, frozen=True):
-    """A captured instruction file; `is_truncated` if the workspace already cut it."""
+    """A captured instruction file. `is_truncated`: the workspace has cut it."""
 
     path: str
     text: str
@@ -45,17 +49,17 @@ class InstructionFile(msgspec.Struct, frozen=True):
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """A skill in the index. `source` is `personal` or `workspace`."""
+    """A skill in the index of skills. `source` is `personal` or `workspace`."""
 
     name: str
     description: str
     source: str
 
 
-class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of one generation's blocks; an absent or blank input gives no block.
+class StepBlockInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of the blocks of one step. A missing or blank input gives no block.
 
-    Only subagents have an instruction; a subagent of a kind without its own gets the built-in one.
+    `subagent_instruction` is for subagents. If it is blank, they get the built-in one.
     """
 
     is_subagent: bool = False
@@ -80,7 +84,7 @@ _AWARENESS = {
 def chat_blocks(
     *, deployment_prompt: str, system_prompt: str | None, awareness: Awareness, is_subagent: bool = False
 ) -> tuple[str, ...]:
-    """Return the texts of the system rows that are stored when a chat is created, in order."""
+    """Return the blocks that are stored when a chat is created, in order."""
     if is_subagent:
         deployment_prompt = without_orchestration(deployment_prompt)
     texts = (deployment_prompt, prompt_text.clean(system_prompt or ""), _AWARENESS[awareness])
@@ -90,7 +94,7 @@ def chat_blocks(
 def deployment_prompt(custom: str | None = None, *, include_default: bool | None = None) -> str:
     """Return the built-in prompt and the administrator's. Without the flag, a custom prompt replaces the built-in one.
 
-    Called without arguments if the setting cannot be read: a chat without any instruction would be worse.
+    Without arguments, return the built-in prompt. The caller does this if the setting cannot be read.
     """
     own = prompt_text.clean(custom or "")
     if include_default is None:
@@ -100,12 +104,12 @@ def deployment_prompt(custom: str | None = None, *, include_default: bool | None
 
 
 def without_orchestration(prompt: str) -> str:
-    """Return the prompt for a subagent, which cannot start other subagents and should not try."""
+    """Return the prompt without the text about subagents, for a subagent, which cannot start others."""
     return prompt_text.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
 
 
-def turn_blocks(context: TurnContext) -> tuple[str, ...]:
-    """Return the non-empty blocks of one generation, in order."""
+def step_blocks(context: StepBlockInputs) -> tuple[str, ...]:
+    """Return the blocks of one step that are not empty, in order."""
     texts = (
         _subagent_instruction(context),
         context.workspace_context.strip(),
@@ -117,13 +121,13 @@ def turn_blocks(context: TurnContext) -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-def _subagent_instruction(context: TurnContext) -> str:
+def _subagent_instruction(context: StepBlockInputs) -> str:
     if not context.is_subagent:
         return ""
     return prompt_text.clean(context.subagent_instruction) or default_prompt.SUBAGENT
 
 
-def _overlay(context: TurnContext) -> str:
+def _overlay(context: StepBlockInputs) -> str:
     match context.mode:
         case Mode.NORMAL:
             return ""
@@ -146,9 +150,9 @@ def user_instructions(text: str) -> str:
 def workspace_context(
     operating_system: str, directory: str, *, files: Iterable[InstructionFile], held_servers: Sequence[str] = ()
 ) -> str:
-    """Return the block about the workspace and its captured instruction files; if files disagree, the last one wins.
+    """Return the block about the workspace and its captured instruction files.
 
-    `held_servers` are MCP servers of the project that the owner has not consented to.
+    `held_servers` are MCP servers of the workspace to which the owner has not consented.
     """
     lines = [f"Operating system: {operating_system}", f"Working directory: {directory}"]
     shown = [line for line in lines if not line.endswith(": ")]
@@ -174,7 +178,7 @@ def _instructions(file: InstructionFile) -> str:
 
 
 def skills_index(skills: Iterable[Skill]) -> str:
-    """Return the index of skills, by the name to load them with; the source is added only where two share a name."""
+    """Return the index of skills. The source is part of a name only if two skills have the same name."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.source))
     if not ordered:
         return ""
@@ -197,7 +201,7 @@ def _one_line(text: str) -> str:
 
 
 def for_tools(text: str, tools: Collection[str]) -> str:
-    """Return the text without built-in blocks about tools that are not among these."""
+    """Return the text without built-in texts about other tools than these."""
     for block, tool in default_prompt.CAPABILITIES:
         if tool not in tools and block in text:
             text = text.replace(f"\n\n{block}", "").replace(f"\n{block}", "").replace(block, "").strip()
@@ -205,8 +209,31 @@ def for_tools(text: str, tools: Collection[str]) -> str:
 
 
 def with_plan_path(text: str, path: str | None) -> str:
-    """Return the text with the plan file's path inserted, or without its mention while the path is unknown."""
+    """Return the text with the path of the plan file. If the path is unknown, the placeholder is removed."""
     if path:
         block = f"<plan-file-path>\n{path}\n</plan-file-path>"
         return text.replace(PLAN_PATH, block)
     return text.replace(f"\n\n{PLAN_PATH}", "").replace(PLAN_PATH, "").strip()
+
+
+def system_rows(
+    stored: object,
+    *,
+    system_prompt: str | None = None,
+    awareness: Awareness = Awareness.DETACHED,
+    is_subagent: bool = False,
+) -> tuple[NewMessage, ...]:
+    """Return the hidden rows that a new chat starts with.
+
+    They have the deployment's instructions, the instructions given for this chat, and the text about its workspace.
+    `stored` is the stored group `prompts`. A group that cannot be read counts as not set.
+    """
+    group = stored if isinstance(stored, dict) else {}
+    custom, include = group.get("system_prompt"), group.get("include_default")
+    deployment = deployment_prompt(
+        custom if isinstance(custom, str) else None, include_default=include if isinstance(include, bool) else None
+    )
+    texts = chat_blocks(
+        deployment_prompt=deployment, system_prompt=system_prompt, awareness=awareness, is_subagent=is_subagent
+    )
+    return tuple(NewMessage(role=Role.SYSTEM, visibility=Visibility.MODEL, content=(Text(text),)) for text in texts)

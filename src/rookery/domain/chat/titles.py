@@ -1,6 +1,6 @@
-"""Titles, turn labels and summaries of a chat, validated and cut to size.
+"""Validation of titles, turn labels and summaries that a model has written, and their fallbacks.
 
-The texts come from a model and are not trusted: a text that breaks the rules is refused (None), and the fallback stays.
+A text that breaks the rules is refused (None), and the fallback stays.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_REPORT_SENTENCES = 3
 
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-# A label describes the state of the work, so a label that begins with a person is refused.
+# A label describes the state of the work, so a label that begins with the agent is refused.
 _ABOUT_THE_AGENT = re.compile(r"(?:the\s+)?(?:agent|assistant|i|it|the|we)\b", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[*_`#>]+|\[([^\]]*)\]\([^)]*\)")
 _NOT_PROSE = re.compile(r"\s*(?:#|[-*+] |\d+[.)] |\||```|~~~|<)")
 
 
 def title_text(parts: Iterable[Part]) -> str:
-    """Return the text of a message that can name a chat: its texts and quoted snippets, in order."""
+    """Return the text of a message from which a title is made: its texts and quoted files, in order."""
     pieces = []
     for part in parts:
         if isinstance(part, Text):
@@ -54,7 +54,7 @@ def is_fallback_title(title: str, text: str) -> bool:
 
 
 def clean_title(answer: str) -> str | None:
-    """Return a model's title without its quotes and line breaks; None if it is too long."""
+    """Return a model's title without quotes and line breaks; None if it is empty or too long."""
     title = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
     if not 1 <= len(title.split()) <= MAX_TITLE_WORDS or len(title) > MAX_TITLE:
         return None
@@ -62,7 +62,7 @@ def clean_title(answer: str) -> str | None:
 
 
 def clean_label(answer: str) -> str | None:
-    """Return two to five words about the state of the work; None for anything else."""
+    """Return a model's label without quotes; None unless it has two to five words about the state of the work."""
     if "\n" in answer.strip():
         return None
     label = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
@@ -73,7 +73,7 @@ def clean_label(answer: str) -> str | None:
 
 
 def clean_summary(answer: str) -> str | None:
-    """Return the summary, cut to a thousand characters and six sentences."""
+    """Return a model's summary in one line; None if it has over a thousand characters or six sentences."""
     summary = _one_line(answer)
     if not summary or len(summary) > MAX_SUMMARY or len(_SENTENCE_END.split(summary)) > MAX_SUMMARY_SENTENCES:
         return None
@@ -92,7 +92,7 @@ def report_summary(report: str) -> str | None:
 
 
 def head_and_tail(text: str, limit: int) -> str:
-    """Return the text, or its two ends around a mark with the number of missing characters."""
+    """Return the text. If it is longer than the limit, return its beginning and end around a mark."""
     if len(text) <= limit:
         return text
     mark = f"\n[... {len(text) - limit} characters omitted ...]\n"
@@ -102,7 +102,7 @@ def head_and_tail(text: str, limit: int) -> str:
 
 
 def transcript(turns: Sequence[tuple[str, str]], *, per_turn: int, limit: int) -> str:
-    """Return (speaker, text) pairs as lines for a model to read, bounded per turn and in total."""
+    """Return pairs of speaker and text as lines for a model, with a limit per turn and in total."""
     lines = [f"{who}: {head_and_tail(_trimmed(what), per_turn)}" for who, what in turns if what.strip()]
     return head_and_tail("\n\n".join(lines), limit)
 

@@ -1,8 +1,8 @@
-"""Repair of a prompt's tool calls and results, so that every call has exactly one result.
+"""Repair of tool calls and results in a prompt, so that every call has exactly one result.
 
-Providers reject a call without its result, a result without its call, and an id used twice; a rejected history would
-end the chat for good. The repair runs on every prompt, never raises, and is idempotent. Its effect on a message depends
-only on the messages before the next assistant message, so a prefix keeps its bytes when the chat grows.
+Providers refuse a call without a result, a result without a call, and an id that is used twice. A chat with such a
+history could not continue. The repair is applied to every prompt, never raises, and is idempotent. The repair of a
+message depends only on messages before the next assistant message, so a prefix does not change when the chat grows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def repair(messages: Iterable[PromptMessage]) -> tuple[PromptMessage, ...]:
-    """Return the messages with every local call followed by exactly one result, and without any other local result.
+    """Return the messages with exactly one result after each local call, and without other local results.
 
-    Calls that a provider executes itself never get a result here: theirs are in assistant messages, and the wire
-    handles them.
+    Calls that a provider executes are not changed: their results are in assistant messages, and the wire handles them.
     """
-    repairing = Repairing()
-    repairing.add(messages)
-    return repairing.result().messages
+    pairing = IncrementalRepair()
+    pairing.add(messages)
+    return pairing.result().messages
 
 
 class Repaired(NamedTuple):
@@ -53,9 +52,9 @@ class Repaired(NamedTuple):
     call_ids: frozenset[str]
 
 
-class Repairing:
-    """The repair of a history that grows at its end. Everything before the last assistant message is final: it is not
-    examined again, and keeps the same objects.
+class IncrementalRepair:
+    """The repair of a history that grows. Messages before the last assistant message are final: they are not repaired
+    again, and keep the same objects.
     """
 
     def __init__(self) -> None:
@@ -67,30 +66,30 @@ class Repairing:
 
     def add(self, messages: Iterable[PromptMessage]) -> None:
         for message in messages:
-            tidy = _tidied(message)
-            if not tidy.parts:
+            normal = _normalized(message)
+            if not normal.parts:
                 continue
-            if tidy.role is Role.ASSISTANT:
+            if normal.role is Role.ASSISTANT:
                 self._settle()
-                self._assistant = tidy
+                self._assistant = normal
             else:
-                self._rest.append(tidy)
+                self._rest.append(normal)
 
     def result(self) -> Repaired:
-        """Return the repair of everything added so far."""
+        """Return the repaired messages."""
         pairing = self._pairing.copy()
-        last = tuple(pairing.stretch(self._assistant, self._rest))
+        last = tuple(pairing.repair_segment(self._assistant, self._rest))
         return Repaired((*self._settled, *last), self._size_bytes + sum_sizes(last), pairing.call_ids())
 
     def _settle(self) -> None:
-        done = tuple(self._pairing.stretch(self._assistant, self._rest))
+        done = tuple(self._pairing.repair_segment(self._assistant, self._rest))
         self._settled += done
         self._size_bytes += sum_sizes(done)
         self._rest = []
 
 
-def _tidied(message: PromptMessage) -> PromptMessage:
-    """Return the message with only the parts its role can hold, with ids that every wire accepts."""
+def _normalized(message: PromptMessage) -> PromptMessage:
+    """Return the message with only the parts that its role can have, and with ids that every wire accepts."""
     kept = tuple(_with_clean_id(part) for part in message.parts if _belongs(part, message.role))
     return message if kept == message.parts else msgspec.structs.replace(message, parts=kept)
 
@@ -111,11 +110,11 @@ def _with_clean_id(part: PromptPart) -> PromptPart:
 
 
 class _Pairing:
-    """One pass from the first message to the last. New ids depend on earlier messages only."""
+    """The state of a pass from the first message to the last. New ids depend on earlier messages only."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        # Stored ids of calls whose own result was found: another result for one of them is a copy.
+        # Stored ids of calls whose result was found. Another result with such an id is a copy.
         self._answered: set[str] = set()
 
     def copy(self) -> _Pairing:
@@ -126,10 +125,8 @@ class _Pairing:
     def call_ids(self) -> frozenset[str]:
         return frozenset(self._used)
 
-    def stretch(self, assistant: PromptMessage | None, rest: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
-        """Repair an assistant message and everything up to the next one; `None` stands for the messages before the
-        first.
-        """
+    def repair_segment(self, assistant: PromptMessage | None, rest: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
+        """Repair an assistant message and the messages up to the next one. None: those before the first one."""
         open_calls = _OpenCalls()
         results: list[PromptResult] = []
         if assistant is not None:
@@ -146,7 +143,7 @@ class _Pairing:
                 if taken := self._take((result,), open_calls):
                     results += taken
                 else:
-                    others += self._adopt(result)
+                    others += self._with_new_call(result)
         if assistant is not None and assistant.parts:
             yield assistant
         yield from map(_result_message, results)
@@ -154,7 +151,7 @@ class _Pairing:
         yield from others
 
     def _open(self, assistant: PromptMessage, rest: Sequence[PromptMessage], calls: _OpenCalls) -> PromptMessage:
-        """Return the assistant message with unique ids for its local calls, and with its provider's results inside."""
+        """Return the assistant message with unique ids for its local calls, and with the results of its provider."""
         parts: list[PromptPart] = []
         for part in assistant.parts:
             if not isinstance(part, PromptCall):
@@ -170,7 +167,7 @@ class _Pairing:
         return msgspec.structs.replace(assistant, parts=tuple(parts))
 
     def _take(self, found: Iterable[PromptResult], calls: _OpenCalls) -> list[PromptResult]:
-        """Return the results that answer an open call, under the current id of that call."""
+        """Return the results that belong to open calls, with the new ids of these calls."""
         taken: list[PromptResult] = []
         for result in found:
             if call := calls.pop(result.id):
@@ -178,8 +175,8 @@ class _Pairing:
                 taken.append(msgspec.structs.replace(result, id=call.id))
         return taken
 
-    def _adopt(self, result: PromptResult) -> Iterator[PromptMessage]:
-        """Add a call for a result whose call is missing; drop copies and results without a name."""
+    def _with_new_call(self, result: PromptResult) -> Iterator[PromptMessage]:
+        """Yield a call for a result without a call, and the result. Copies and results without a name are dropped."""
         if result.id in self._answered or not result.name.strip():
             return
         self._answered.add(result.id)
@@ -198,7 +195,7 @@ class _Pairing:
 
 
 class _OpenCalls:
-    """The local calls of one assistant message that wait for a result, by stored id."""
+    """The local calls of one assistant message without a result, by stored id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[PromptCall]] = {}
@@ -231,7 +228,7 @@ def _without(message: PromptMessage, dropped: Sequence[PromptResult]) -> PromptM
 def _provider_results_outside(
     call: PromptCall, assistant: PromptMessage, rest: Sequence[PromptMessage]
 ) -> Iterator[PromptResult]:
-    """Move a provider's result that was stored in a tool row behind its call, where wires expect it."""
+    """Yield the provider's result of this call if it is in a tool row. Wires expect it after the call."""
     if any(isinstance(part, PromptResult) and part.id == call.id for part in assistant.parts):
         return
     for message in rest:

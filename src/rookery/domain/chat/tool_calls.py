@@ -1,8 +1,8 @@
-"""Open tool calls, and the synthetic results that close them.
+"""Open tool calls, and the closures that answer them.
 
-Providers reject a history in which a call has no result. Two rules keep every committed history replayable: a
-transition that inserts a user row first answers all open calls, and a transition that leaves `requires_action` without
-results answers the open client calls. Transitions, worker and stream share this implementation.
+Providers refuse a history in which a call has no result. Two rules prevent this: a transition that inserts a user row
+first closes all open calls, and a transition that leaves `requires_action` without results closes the open client
+calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.domain.chat.parts import CONTENT_VERSION
 
 
 class CloseReason(StrEnum):
-    """The reason for a synthetic result; clients and models see this code."""
+    """The reason of a closure. Clients and models get this code."""
 
     NEW_USER_MESSAGE = "new_user_message"
     QUEUED_MESSAGE = "queued_message"
@@ -47,12 +47,12 @@ _SENTENCES = {
     CloseReason.INTERRUPTED: "The turn was interrupted before this tool call had a result.",
     CloseReason.INVALID_STATE: "The chat had to be repaired before this tool call had a result.",
     CloseReason.DENIED_BY_USER: "The user denied this call; it was not run. Do not repeat it.",
-    CloseReason.APPROVAL_TIMED_OUT: "Nobody approved this call in time; it was not run. Do not repeat it unasked.",
+    CloseReason.APPROVAL_TIMED_OUT: "No user approved this call in time; it was not run. Do not repeat it unasked.",
 }
 
 
 class CallRow(msgspec.Struct, frozen=True):
-    """A live assistant or tool row of the turn, with the content that calls and results need."""
+    """A live assistant or tool row of the turn, with its calls and results."""
 
     id: int
     role: str
@@ -69,7 +69,7 @@ class OpenCall(msgspec.Struct, frozen=True):
 
 
 class SubmittedResult(msgspec.Struct, frozen=True):
-    """A client's answer to one call; `output` is JSON text, not yet checked."""
+    """A client's result of one call. `output` is JSON text that is not yet checked."""
 
     tool_call_id: str
     output: str
@@ -77,7 +77,7 @@ class SubmittedResult(msgspec.Struct, frozen=True):
 
 
 class _AnyPart(msgspec.Struct, frozen=True):
-    """The few fields of a part that matter here; parts that are neither call nor result leave them out."""
+    """The fields of a part that are read here. Parts other than calls and results do not have them."""
 
     type: str = ""
     tool_call_id: str | None = None
@@ -86,7 +86,7 @@ class _AnyPart(msgspec.Struct, frozen=True):
 
 
 class _CallPart(msgspec.Struct, frozen=True):
-    """A complete call or result."""
+    """A call or a result."""
 
     is_result: bool
     tool_call_id: str
@@ -98,9 +98,9 @@ _any_parts = msgspec.json.Decoder(tuple[_AnyPart, ...])
 
 
 def replay_token(chat_id: ChatId, message_id: int, tool_call_id: str) -> UUID:
-    """Return the idempotency key of a call, the same in every process that replays it.
+    """Return the idempotency key of a call, which is the same in every process that repeats the call.
 
-    Some servers repeat call ids; together with message and chat they are unique.
+    Some providers repeat call ids. Together with the ids of chat and message, they are unique.
     """
     return uuid5(chat_id, f"{message_id}:{tool_call_id}")
 
@@ -110,8 +110,8 @@ def open_calls(
 ) -> tuple[OpenCall, ...]:
     """Return the open calls of a turn, given its live assistant and tool rows in order.
 
-    Provider-executed calls never count: their results are in the assistant row or come from the provider. A row that
-    cannot be read has no calls and no results, so it can never block a chat; `on_unreadable` is called for it.
+    Provider-executed calls do not count, because their results come from the provider. A row that cannot be read counts
+    as a row without calls and results, so that it does not block the chat; `on_unreadable` is called for it.
     """
     calls: dict[str, OpenCall] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def open_calls(
             for tool_call_id in answered:
                 calls.pop(tool_call_id, None)
             continue
-        # Results inside an assistant row are the provider's; they answer only calls of that row.
+        # Results in an assistant row are those of the provider. They belong to calls of the same row.
         for part in found:
             if not part.is_result and not part.provider_executed and part.tool_call_id not in answered:
                 calls[part.tool_call_id] = OpenCall(row.id, part.tool_call_id, part.tool_name)
@@ -132,9 +132,7 @@ def open_calls(
 
 
 def _read(row: CallRow) -> list[_CallPart] | None:
-    """Return the calls and results of a row; None if it cannot be read, for example because a part lacks its id or
-    name.
-    """
+    """Return the calls and results of a row; None if it cannot be read, or if one of them has no id or name."""
     if row.content_version != CONTENT_VERSION:
         return None
     try:
@@ -152,12 +150,12 @@ def _read(row: CallRow) -> list[_CallPart] | None:
 
 
 def select_dynamic(calls: Sequence[OpenCall], tool_names: Collection[str]) -> tuple[OpenCall, ...]:
-    """Return the calls that the client executes: those of tools that the chat declared at its creation."""
+    """Return the calls of tools that the client executes."""
     return tuple(call for call in calls if call.tool_name in tool_names)
 
 
 def select_by_token(calls: Sequence[OpenCall], tokens: Collection[UUID], *, chat_id: ChatId) -> tuple[OpenCall, ...]:
-    """Return the calls whose replay token is among these."""
+    """Return the calls that have one of these replay tokens."""
     return tuple(call for call in calls if replay_token(chat_id, call.message_id, call.tool_call_id) in tokens)
 
 
@@ -170,9 +168,9 @@ def closure(
     note: str | None = None,
     created_by: UUID | None = None,
 ) -> NewMessage:
-    """Return the synthetic result of one call: a row visible to people and model, an error with a reason code.
+    """Return the closure of a call: a tool row with an error and the reason code, visible to users and the model.
 
-    `created_by` is the user whose answer decided it; None if no user decided.
+    `created_by` is the user who caused it; None if there is none.
     """
     result = parts.ToolResult(
         tool_call_id=call.tool_call_id,
@@ -185,9 +183,9 @@ def closure(
 
 
 def check_results(pending: Sequence[OpenCall], submitted: Sequence[SubmittedResult]) -> None:
-    """Refuse a submission unless it answers exactly the pending calls. The first problem is raised.
+    """Raise `ToolResultRejected` unless there is exactly one valid result for each pending call.
 
-    Order: in the order of the submission, duplicate before invalid JSON; then missing; then unexpected.
+    Duplicates and invalid JSON are reported first, in the order of the results; then missing and unexpected results.
     """
     seen: set[str] = set()
     for result in submitted:
@@ -213,7 +211,7 @@ def result_rows(
     model_config_id: UUID,
     at: datetime,
 ) -> tuple[NewMessage, ...]:
-    """Return one tool row per checked result, in the order of the submission."""
+    """Return a tool row for each checked result, in the order of the results."""
     names = {call.tool_call_id: call.tool_name for call in pending}
     return tuple(
         NewMessage(

@@ -1,7 +1,7 @@
-"""The table of legal transitions, as data.
+"""The table of transitions: the states in which each is allowed, and the states that it may lead to.
 
-A transition that is absent is refused. The store checks the state before a transition against the keys, and the state
-after it against the values; tests derive every legal triple and every illegal pair from this table.
+The store checks the state before a transition against the keys, and the state after it against the values. A pair that
+is not in the table is refused. Tests derive all legal and illegal cases from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ XW, XE0, XE1, INVALID = State.XW, State.XE0, State.XE1, State.INVALID
 
 
 class Transition(StrEnum):
-    """Transitions. The name is the same in table, code, log, metric, docs and UI."""
+    """The transitions. Logs, metrics, docs and the user interface use the same names."""
 
     CREATE_CHAT = "create_chat"
     SET_ARCHIVED = "set_archived"
@@ -32,6 +32,7 @@ class Transition(StrEnum):
     PROMOTE_QUEUED_MESSAGE = "promote_queued_message"
     INTERRUPT = "interrupt"
     RETRY_TURN = "retry_turn"
+    WAKE_PARENT = "wake_parent"
     COMPLETE_REQUIRES_ACTION = "complete_requires_action"
     ANSWER_APPROVALS = "answer_approvals"
     RECORD_GENERATION_ATTEMPT = "record_generation_attempt"
@@ -50,7 +51,7 @@ class Transition(StrEnum):
 
 
 class BusyBehavior(StrEnum):
-    """The handling of a message that is sent to a busy chat."""
+    """The effect of a message that is sent to a busy chat."""
 
     QUEUE = "queue"
     STEER = "steer"
@@ -71,7 +72,7 @@ Moves = dict[State, frozenset[State]]
 
 
 def _moves(**targets: str) -> Moves:
-    """Parse `_moves(R1="R0 R1")`: from R1 to R0 or R1."""
+    """Return the moves of keywords such as `R1="R0 R1"`: from R1 to R0 or R1."""
     return {State[source]: frozenset(State[name] for name in names.split()) for source, names in targets.items()}
 
 
@@ -98,6 +99,7 @@ TABLE: dict[Transition, Moves] = {
     Transition.PROMOTE_QUEUED_MESSAGE: _moves(E1="R0 R1", R1="I1", I1="I1", A1="R0 R1"),
     Transition.INTERRUPT: _moves(R0="I0", R1="I1", A0="W", A1="R0 R1 E1"),
     Transition.RETRY_TURN: _moves(E0="R0", E1="R1", W="R0"),
+    Transition.WAKE_PARENT: _moves(W="R0"),
     Transition.COMPLETE_REQUIRES_ACTION: _moves(A0="R0", A1="R1"),
     Transition.ANSWER_APPROVALS: _moves(A0="R0", A1="R1"),
     Transition.RECORD_GENERATION_ATTEMPT: _moves(R0="R0", R1="R1"),
@@ -115,7 +117,7 @@ TABLE: dict[Transition, Moves] = {
     Transition.GIVE_WAY: _moves(R0="R0", R1="R1"),
 }
 
-# The only transitions that may touch a chat whose row is INVALID.
+# The only transitions that may change a chat whose state is INVALID.
 ALLOWED_WHEN_INVALID = frozenset({Transition.RECONCILE_INVALID_STATE, Transition.ACQUIRE, Transition.ABANDON})
 
 
@@ -123,7 +125,7 @@ def is_legal(transition: Transition, source: State, target: State) -> bool:
     return target in TABLE[transition].get(source, frozenset())
 
 
-# Texts for refusals: what cannot be done, in the words of the UI.
+# The first part of the sentence that refuses a transition, in the words of the user interface.
 _CANNOT: dict[Transition, str] = {
     Transition.CREATE_CHAT: "This chat cannot be created again",
     Transition.SET_ARCHIVED: "This chat cannot be archived",
@@ -137,43 +139,44 @@ _CANNOT: dict[Transition, str] = {
     Transition.EDIT_QUEUED_MESSAGE: "No queued message of this chat can be edited",
     Transition.REORDER_QUEUE: "The queue of this chat cannot be reordered",
     Transition.PROMOTE_QUEUED_MESSAGE: "No queued message of this chat can be sent at once",
-    Transition.INTERRUPT: "This chat cannot be told to stop",
-    Transition.RETRY_TURN: "The last turn of this chat cannot be tried again",
-    Transition.COMPLETE_REQUIRES_ACTION: "This chat takes no tool results",
-    Transition.ANSWER_APPROVALS: "This chat takes no answers about tool calls",
+    Transition.INTERRUPT: "This chat cannot be stopped",
+    Transition.RETRY_TURN: "The last turn of this chat cannot be retried",
+    Transition.WAKE_PARENT: "This chat cannot be resumed by its subagents",
+    Transition.COMPLETE_REQUIRES_ACTION: "This chat accepts no tool results",
+    Transition.ANSWER_APPROVALS: "This chat accepts no answers about tool calls",
     Transition.RECORD_GENERATION_ATTEMPT: "No attempt can be counted in this chat",
-    Transition.RECORD_RETRY_STATE: "No retry can be announced in this chat",
+    Transition.RECORD_RETRY_STATE: "No retry can be recorded in this chat",
     Transition.COMMIT_STEP: "No step can be committed to this chat",
-    Transition.ENTER_REQUIRES_ACTION: "This chat cannot begin to wait for tool results",
-    Transition.ASK_APPROVALS: "This chat cannot begin to wait for approvals",
+    Transition.ENTER_REQUIRES_ACTION: "This chat cannot wait for tool results",
+    Transition.ASK_APPROVALS: "This chat cannot wait for approvals",
     Transition.FINISH_TURN: "The turn of this chat cannot be finished",
     Transition.FINISH_INTERRUPTION: "The interruption of this chat cannot be finished",
     Transition.FINISH_ERROR: "This chat cannot be stopped with an error",
-    Transition.CANCEL_REQUIRES_ACTION: "The wait of this chat for tool results cannot be cancelled",
+    Transition.CANCEL_REQUIRES_ACTION: "The wait of this chat for tool results cannot be canceled",
     Transition.RECONCILE_INVALID_STATE: "This chat cannot be repaired",
-    Transition.ACQUIRE: "This chat cannot be taken over",
-    Transition.ABANDON: "This chat cannot be let go",
+    Transition.ACQUIRE: "This chat cannot be acquired",
+    Transition.ABANDON: "This chat cannot be released",
     Transition.GIVE_WAY: "This chat cannot give way to another",
 }
 
 _DOING: dict[Status, str] = {
     Status.WAITING: "is idle",
-    Status.RUNNING: "is at work",
+    Status.RUNNING: "is running",
     Status.INTERRUPTING: "is being stopped",
     Status.REQUIRES_ACTION: "waits for tool results or approvals",
-    Status.ERROR: "rests on an error",
+    Status.ERROR: "has an error",
 }
 
 _QUEUE_UPKEEP = frozenset(transition for transition in Transition if "queue" in transition) - {
     Transition.SEND_MESSAGE_QUEUE
 }
 
-# Suggested next steps: by transition where the state does not decide it, else by state.
+# The suggestion at the end of the refusal: by transition, or by status for transitions that are not listed.
 _INSTEAD: dict[Transition, str] = {
-    Transition.INTERRUPT: "There is nothing to stop; send a message to go on.",
-    Transition.COMPLETE_REQUIRES_ACTION: "Reload the chat to see what became of its tool calls.",
-    Transition.ANSWER_APPROVALS: "Reload the chat to see what became of its tool calls.",
-    Transition.RECONCILE_INVALID_STATE: "Nothing is wrong with it; go on as usual.",
+    Transition.INTERRUPT: "There is nothing to stop; send a message to continue.",
+    Transition.COMPLETE_REQUIRES_ACTION: "Reload the chat to see its tool calls.",
+    Transition.ANSWER_APPROVALS: "Reload the chat to see its tool calls.",
+    Transition.RECONCILE_INVALID_STATE: "Its state is valid.",
 } | dict.fromkeys(
     (
         Transition.RECORD_GENERATION_ATTEMPT,
@@ -187,30 +190,30 @@ _INSTEAD: dict[Transition, str] = {
         Transition.CANCEL_REQUIRES_ACTION,
         Transition.GIVE_WAY,
     ),
-    "Drop the work, and read the chat again.",
+    "Discard the work and read the chat again.",
 )
 _WHEN: dict[Status, str] = {
-    Status.WAITING: "Send a message to go on.",
+    Status.WAITING: "Send a message to continue.",
     Status.RUNNING: "Stop it, or wait for the end of its turn.",
     Status.INTERRUPTING: "Wait a moment until it has stopped.",
-    Status.REQUIRES_ACTION: "Give it what it waits for, or stop it.",
-    Status.ERROR: "Send a message to go on, or try the turn again.",
+    Status.REQUIRES_ACTION: "Send the results or answers, or stop it.",
+    Status.ERROR: "Send a message to continue, or retry the turn.",
 }
 
 
 def refusal(transition: Transition, state: State) -> str:
-    """Return why the transition is not possible in this state, and what to do next, as sentences for users."""
+    """Return the text for users: why the transition is not possible in this state, and what to do."""
     cannot, status = _CANNOT[transition], STATUS_OF.get(state)
     if state is State.N:
-        return f"{cannot}: the chat does not exist, or not any more. Look for it in the list of chats."
+        return f"{cannot}: the chat does not exist. It may have been deleted."
     if transition is Transition.CREATE_CHAT:
         return f"{cannot}: it exists already. Choose another id."
     if status is None:
-        return f"{cannot} while it is in a state that should not exist. Reconcile it first."
+        return f"{cannot} while its state is damaged. Reconcile it first."
     if state.is_archived:
         return f"{cannot} while it is archived. Unarchive it first."
     if transition in _QUEUE_UPKEEP and not state.has_queue:
-        return f"{cannot}: nothing is queued. Reload the chat to see what became of the messages."
+        return f"{cannot}: the queue is empty. Reload the chat."
     instead = _INSTEAD.get(transition, _WHEN[status])
     if transition is Transition.INTERRUPT and status is Status.INTERRUPTING:
         instead = _WHEN[status]

@@ -1,6 +1,6 @@
-"""Truncation of tool results to their share of the context window, keeping head and tail.
+"""Truncation of tool results that are too long for the model's window. The beginning and the end are kept.
 
-A result is cut once, before it is stored: cutting at prompt time would change what a model has already seen.
+A result is cut once, before it is stored. A cut that depended on the prompt would change the prefix.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ UNKNOWN_BUDGET_BYTES = 64 * 1024
 BYTES_PER_TOKEN = 3
 
 _MARKER_ROOM = 256
-# The part of that room that a path may take.
+# The largest size of a path in the marker.
 _MAX_PATH_BYTES = 140
 _PLAIN_CUT_BELOW = 512
-# Chosen: a shorter string would say too little.
+# Chosen: shorter strings would be useless.
 _SHORTEST_STRING = 64
 
 
 def budget_bytes(context_limit: int | None) -> int:
-    """Return the longest size of one result: a third of the window at three bytes per token."""
+    """Return the largest size of one result: a third of the window, at three bytes per token."""
     if context_limit is None or context_limit <= 0:
         return UNKNOWN_BUDGET_BYTES
     return max(context_limit // 3 * BYTES_PER_TOKEN, MIN_BUDGET_BYTES)
 
 
 def cut_text(text: str, max_bytes: int, *, kept_in: str = "") -> str:
-    """Return the first two thirds and the last third of what fits, around a marker with the number of missing bytes.
+    """Return the beginning and the end of a text around a marker with the number of missing bytes.
 
-    The text is never longer than `max_bytes`. If the budget is too small for the marker, the text is simply cut.
-    `kept_in` is the file with the whole text, which the marker then names.
+    The beginning has two thirds of the room. The result has at most `max_bytes`. If that is too little for the marker,
+    only the beginning is returned. `kept_in` is the path of a file with the whole text, for the marker.
     """
     advice = "Narrow the query to see them."
     if kept_in and len(kept_in.encode("utf-8", "replace")) <= _MAX_PATH_BYTES:
@@ -47,13 +47,13 @@ def cut_text(text: str, max_bytes: int, *, kept_in: str = "") -> str:
 
 
 def cut_middle(text: str, max_bytes: int, marker: Callable[[int], str]) -> str:
-    """Return the two ends of a text around a marker that states the missing bytes. Never longer than `max_bytes`."""
+    """Return the beginning and the end of a text around `marker(missing bytes)`. It has at most `max_bytes`."""
     data = text.encode("utf-8", "replace")
     if len(data) <= max_bytes:
         return text
     if max_bytes <= _PLAIN_CUT_BELOW:
         return cut_utf8(data, max_bytes).decode()
-    # The number may have fewer digits in the end, never more.
+    # The final number has at most as many digits as this one.
     kept = max_bytes - max(_MARKER_ROOM, len(marker(len(data)).encode("utf-8", "replace")))
     if kept <= 0:
         return cut_utf8(data, max_bytes).decode()
@@ -63,10 +63,10 @@ def cut_middle(text: str, max_bytes: int, marker: Callable[[int], str]) -> str:
 
 
 def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
-    """Return the result with its longest strings cut until its JSON fits; it stays valid JSON of the same shape.
+    """Return the result with its longest strings cut, so that its JSON fits. It is JSON of the same shape.
 
-    A result that does not fit even without its strings becomes the cut text of its JSON. If the strings of an object
-    are cut too short for a marker, the object names the file in an extra member.
+    If it does not fit even with short strings, the result is the cut text of its JSON. If the strings are too short for
+    a marker, an object gets another member that names the file.
     """
     if len(bytes(result)) <= max_bytes:
         return result
@@ -81,11 +81,11 @@ def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
 
 
 def _fitted(result: Raw, value: Json, max_bytes: int, kept_in: str) -> Raw:
-    # The smallest cut is tried first: a table of half a million short rows fits at no length, and each try walks all of
-    # it.
+    # The shortest strings are tried first. A result with very many short strings does not fit at any length, and each
+    # try takes long.
     smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING, kept_in))
     if len(bytes(smallest)) > max_bytes:
-        # Half the budget: quotes and line ends of the JSON are escaped when it becomes a string.
+        # Half the room, because quotes and line ends are escaped when JSON becomes a string.
         return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32, kept_in=kept_in)})
     allowed = max_bytes
     while allowed > _SHORTEST_STRING:

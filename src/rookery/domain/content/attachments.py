@@ -1,6 +1,6 @@
-"""Conversion of a user message's files for the model: as they are, as text, or as a note with the reason.
+"""Conversion of the files of a user message for the model: as they are, as text, or as a note why they are missing.
 
-Elements have attributes, which are escaped; the content of an element is the user's text, unchanged.
+Texts and notes are elements such as `<attachment>`. Attributes are escaped; the content is the user's text, unchanged.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NAMELESS_TYPES = frozenset({"", "application/octet-stream"})
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat file with its bytes. `is_pasted`: the interface created it from a long text that the user pasted.
+    """A file with its bytes. `is_pasted`: the user interface made it from a long text that the user pasted.
 
-    `is_left_out`: it exists, and its bytes were not loaded because the prompt has no room for them.
+    `is_left_out`: the file exists, but its bytes were not loaded because they do not fit into the prompt.
     """
 
     media_type: str
@@ -49,14 +49,14 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """File limits of the target. `max_image_bytes` is the first size that is too large; None: no limit."""
+    """The files that a model accepts. Images must be smaller than `max_image_bytes`; None means no limit."""
 
     accepts: Callable[[str], bool]
     max_image_bytes: int | None = None
 
 
 class ImageTooLarge(ChatError):
-    """Raised if the message being answered holds an image that the model's provider would refuse."""
+    """Raised if the newest user message has an image that the model's provider would refuse."""
 
     def __init__(self, name: str | None, max_bytes: int) -> None:
         self.name = name
@@ -76,10 +76,10 @@ def plain_type(media_type: str) -> str:
 def convert(
     part: File, files: Mapping[UUID, StoredFile], *, rules: FileRules, is_newest: bool
 ) -> PromptText | PromptFile | None:
-    """Return what the model gets for one file; None for an empty one.
+    """Return the part of the prompt for one file; None if the file is empty.
 
-    An image that is too large fails the message being answered, because its author can still act. In older messages it
-    becomes a note: a model switch must not end a chat over an old image.
+    An image that is too large raises `ImageTooLarge` in the newest message, which the user can edit. In older messages,
+    it is replaced by a note, so that the chat can continue with another model.
     """
     file = _find(part, files)
     if file is None:
@@ -114,13 +114,13 @@ def is_too_large(media_type: str, size: int, *, rules: FileRules) -> bool:
 
 
 def omitted(media_type: str, name: str | None = None) -> str:
-    """Return the note for media that is left out to save room."""
+    """Return the note for a file that is left out to save room."""
     attributes = _attributes(name=name, type=plain_type(media_type))
     return f"<attachment-omitted{attributes}>Left out to save room.</attachment-omitted>"
 
 
 def quote(reference: FileReference) -> str:
-    """Return a quoted snippet as an element; without a body if the snippet is blank, without lines if it has none."""
+    """Return a quoted piece of a file as an element. A blank piece has no content, and line 0 means no line numbers."""
     start, end = reference.start_line, reference.end_line
     lines = None if not end else str(start) if start == end else f"{start}-{end}"
     attributes = _attributes(path=reference.file_name, lines=lines)
@@ -130,7 +130,7 @@ def quote(reference: FileReference) -> str:
 
 
 def cut_utf8(data: bytes, max_bytes: int) -> bytes:
-    """Return at most `max_bytes` from the start, never ending inside a character."""
+    """Return at most the first `max_bytes`. The end is not inside a character."""
     if len(data) <= max_bytes:
         return data
     end = max_bytes
@@ -179,7 +179,7 @@ def _element(tag: str, attributes: str, body: str) -> str:
 
 
 def _attributes(**values: str | None) -> str:
-    """Return attributes in the given order, without those that have no value. Control characters would end the line."""
+    """Return the attributes that have a value, in the given order. Control characters are replaced by spaces."""
     shown = {
         name: html.escape("".join(char if char.isprintable() else " " for char in value))
         for name, value in values.items()

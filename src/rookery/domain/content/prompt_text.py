@@ -1,7 +1,7 @@
-"""Sanitizing of prompt text from administrators, users and files.
+"""Removal of invisible characters from prompt text of administrators, users and files.
 
-Invisible characters can carry instructions that no one reviewed, and can reorder text on the screen. The zero-width
-non-joiner stays: Persian and other scripts need it.
+Invisible characters can hide instructions from a reader, and can reorder displayed text. The zero-width non-joiner is
+kept, because Persian and other scripts need it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _INVISIBLE = re.compile(
 )
 _TRAILING_SPACES = re.compile(r"[^\S\n]+$", re.MULTILINE)
 _MANY_NEWLINES = re.compile(r"\n{3,}")
-# An unclosed comment hides the rest of the file in rendered form, so the rest is removed as well.
+# An unclosed comment hides the rest of the rendered file, so the rest is removed as well.
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 
 def clean(text: str) -> str:
-    """Return the text without invisible characters. Idempotent."""
+    """Return the text without invisible characters, trailing spaces and repeated blank lines. Idempotent."""
     text = text.replace("\r\n", "\n")
     text = _INVISIBLE.sub("", text)
     text = _TRAILING_SPACES.sub("", text)
@@ -30,15 +30,15 @@ def clean(text: str) -> str:
 
 
 def clean_markdown(text: str) -> str:
-    """Clean as `clean` does, and remove HTML comments: an instruction file is judged by its rendered form."""
+    """Return the cleaned text without HTML comments, which a reader of the rendered file does not see."""
     return clean(_COMMENT.sub("", text))
 
 
 def check_prompt(text: str, *, field: str) -> str:
-    """Return the cleaned prompt as stored. Raises `InvalidInput` if it is larger than a prompt may be."""
+    """Return the cleaned prompt. Raises `InvalidInput` if it is too long."""
     cleaned = clean(text)
     # Lone surrogates are stored as U+FFFD, which has three bytes as well.
     size = len(cleaned.encode("utf-8", "surrogatepass"))
     if size > MAX_PROMPT_BYTES:
-        raise InvalidInput(field, f"A prompt has at most {MAX_PROMPT_BYTES} bytes; this one has {size}. Shorten it.")
+        raise InvalidInput(field, f"A prompt can have at most {MAX_PROMPT_BYTES} bytes; this one has {size}.")
     return cleaned

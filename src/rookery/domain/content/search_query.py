@@ -1,13 +1,14 @@
-"""The query language of chat search (`q`): words to search for, and `key:value` terms. Pure.
+"""The query language of chat search (`q`), and the snippets that show why a chat was found. Pure.
 
-Terms are separated by spaces and must all hold. A value with spaces or colons is quoted, with `\\"` for a quote
-inside. Terms without a key form a full-text search, whose syntax (phrases, OR, -word) the database parses.
+A query consists of words and `key:value` terms. Terms are separated by spaces and must all hold. A value with spaces
+or colons is quoted, with `\\"` for a quote inside. Terms without a key form a full-text search. The database parses its
+syntax (phrases, OR, -word). A snippet is an approximation: it looks for the words of the query and ignores its logic.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -28,7 +29,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Source(StrEnum):
-    """The reason why a chat is in a user's list."""
+    """The reason why a chat is in the list of a user."""
 
     CREATED_BY_ME = "created_by_me"
     SHARED_WITH_ME = "shared_with_me"
@@ -54,10 +55,10 @@ class _Truth(StrEnum):
 
 
 class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The chats to list. None, and an empty tuple, means "any"; all given conditions must hold.
+    """The conditions on the chats to list. None and an empty tuple mean no condition.
 
-    Each entry of `search` is a separate full-text search. `owner`, `workspace` and `model` are an id or a name, and
-    `owner` may be `ME`.
+    Each entry of `search` is a separate full-text search. `owner`, `workspace` and `model` are an id or a name; `owner`
+    may be `ME`.
     """
 
     search: tuple[str, ...] = ()
@@ -79,7 +80,7 @@ class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Term(msgspec.Struct, frozen=True):
-    """A term as written, with the ranges of its quoted pieces; `colon` is the first one outside of quotes."""
+    """A term as written, the ranges of its quoted pieces, and the index of the first colon outside of quotes."""
 
     text: str
     quoted: tuple[tuple[int, int], ...]
@@ -90,7 +91,7 @@ class _Term(msgspec.Struct, frozen=True):
         return self.text[: self.colon].lower()
 
     def refused(self, rule: str) -> InvalidInput:
-        return InvalidInput(FIELD, f"The search term {_shown(self.text)} cannot be read: {rule}")
+        return InvalidInput(FIELD, f"The search term {_shown(self.text)} is not valid: {rule}")
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ class _Value(msgspec.Struct, frozen=True):
 
 
 def parse(query: str) -> ChatQuery:
-    """Parse the query. Raises `InvalidInput`, which quotes the term, if it cannot be read."""
+    """Parse the query. Raises `InvalidInput`, whose message quotes the term."""
     if len(query) > MAX_CHARS:
         raise InvalidInput(
             FIELD, f"A search can have at most {MAX_CHARS:,} characters; this one has {len(query):,}. Shorten it."
@@ -117,7 +118,7 @@ def parse(query: str) -> ChatQuery:
             continue
         key, value = _read(term)
         if key in found and key not in _REPEATED:
-            raise term.refused(f"{key} is there twice. Give it once.")
+            raise term.refused(f"{key} is given twice. Give it once.")
         found.setdefault(key, []).append(value)
     given: dict[str, object] = {
         _FIELDS.get(key, key): tuple(values) if key in _REPEATED else values[0] for key, values in found.items()
@@ -140,7 +141,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def _terms(query: str) -> Iterator[_Term]:
-    """Return the pieces between spaces outside of quotes. An unclosed quote is an ordinary character."""
+    """Yield the terms, which are separated by spaces outside of quotes. An unclosed quote is an ordinary character."""
     start = 0
     while start < len(query):
         if query[start].isspace():
@@ -173,7 +174,7 @@ def _read(term: _Term) -> tuple[str, object]:
     if colon == 0:
         raise term.refused("it starts with a colon. Put words with a colon in quotes.")
     if colon == len(text) - 1:
-        raise term.refused("it ends with a colon. Put a value behind it, or the words in quotes.")
+        raise term.refused("it ends with a colon. Add a value, or put the words in quotes.")
     read = _KEYS.get(term.key)
     if read is None:
         raise term.refused(f"there is no such key. Put words with a colon in quotes, or use one of {_NAMES}.")
@@ -181,14 +182,14 @@ def _read(term: _Term) -> tuple[str, object]:
     try:
         check_storable(FIELD, value.text)
     except InvalidInput:
-        raise value.refused("it holds the character U+0000 or half a surrogate pair.") from None
+        raise value.refused("it contains the character U+0000 or a lone surrogate.") from None
     if not value.text.strip():
         raise value.refused("the value is empty.")
     return term.key, read(value)
 
 
 def _unquoted(term: _Term) -> str:
-    """Return the value without its quotes. Outside of them it holds neither a quote nor a further colon."""
+    """Return the value without its quotes. Raises `InvalidInput` for another quote or colon outside of them."""
     pieces = []
     at = term.colon + 1
     for opening, closing in (*term.quoted, (len(term.text), len(term.text))):
@@ -196,7 +197,7 @@ def _unquoted(term: _Term) -> str:
         if '"' in plain:
             raise term.refused("a quote is not closed.")
         if ":" in plain:
-            raise term.refused("its value holds a colon. Put the value in quotes.")
+            raise term.refused("its value contains a colon. Put the value in quotes.")
         pieces += [plain, term.text[opening + 1 : closing].replace('\\"', '"')]
         at = closing + 1
     return "".join(pieces)
@@ -208,7 +209,7 @@ def _one_of(kind: type[E]) -> Callable[[_Value], E]:
     def read(value: _Value) -> E:
         name = value.text.strip().lower()
         if name not in set(kind):
-            raise value.refused(f"the value is one of {names}.")
+            raise value.refused(f"the value must be one of {names}.")
         return kind(name)
 
     return read
@@ -236,14 +237,14 @@ def _id_or_name(value: _Value) -> UUID | str:
         found = UUID(text)
     except ValueError:
         return text
-    # UUID() accepts other spellings, too, and those may be names.
+    # UUID() accepts other spellings as well, which may be names.
     return found if str(found) == text.lower() else text
 
 
 def _label(value: _Value) -> tuple[str, str]:
     key, equals, label = value.text.partition("=")
     if not (key and equals and label):
-        raise value.refused("a label is key=value.")
+        raise value.refused("a label must be key=value.")
     try:
         labels.validate({key: label})
     except InvalidInput as error:
@@ -256,7 +257,7 @@ _MOMENT = re.compile(rf"{_DATE.pattern}[Tt][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0
 
 
 def _moment(value: _Value) -> datetime:
-    """Return the moment; a date means its first moment, in UTC."""
+    """Return the time. A date means its start in UTC."""
     text = value.text.strip().upper()
     try:
         if _DATE.fullmatch(text):
@@ -265,7 +266,7 @@ def _moment(value: _Value) -> datetime:
             return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise value.refused('the value is a date (2026-05-01) or a time in quotes ("2026-05-01T09:30:00Z").')
+    raise value.refused('the value must be a date (2026-05-01) or a time in quotes ("2026-05-01T09:30:00Z").')
 
 
 _KEYS: dict[str, Callable[[_Value], object]] = {
@@ -292,5 +293,41 @@ _FIELDS = {"label": "labels"}
 
 
 def _shown(text: str) -> str:
-    """Return the text in a form that an answer can carry: it may hold characters that cannot be encoded."""
+    """Return the text for an error message, with escapes for characters that are not printable."""
     return "'" + "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text) + "'"
+
+
+# The number of characters that are searched for a match. If the match is later, the snippet is the text's beginning.
+SOURCE_CHARS = 10_000
+MAX_SNIPPET_CHARS = 160
+_LEAD_CHARS = 60
+
+_SPACES = re.compile(r"\s+")
+# Terms that the search excludes: a minus, and the word or the phrase after it.
+_NOT_WANTED = re.compile(r'(?:^|(?<=\s))-(?:"[^"]*"|\S+)')
+_WORD = re.compile(r"\w+")
+
+
+def snippet(text: str, queries: Iterable[str]) -> str:
+    """Return the text around the first word that the queries look for. If there is none, return the beginning."""
+    shown = _SPACES.sub(" ", text[:SOURCE_CHARS]).strip()
+    words = [word for query in queries for word in _WORD.findall(_NOT_WANTED.sub(" ", query)) if word.lower() != "or"]
+    at = _first(shown, words)
+    start = 0 if at <= _LEAD_CHARS else _word_start(shown, at - _LEAD_CHARS, before=at)
+    end = start + MAX_SNIPPET_CHARS
+    cut = shown[start:end].strip()
+    return f"{'…' if start else ''}{cut}{'…' if end < len(shown) or len(text) > SOURCE_CHARS else ''}"
+
+
+def _first(text: str, words: list[str]) -> int:
+    if not words:
+        return 0
+    wanted = "|".join(re.escape(word) for word in words)
+    found = re.search(rf"\b(?:{wanted})\b", text, re.IGNORECASE)
+    return found.start() if found else 0
+
+
+def _word_start(text: str, at: int, *, before: int) -> int:
+    """Return the first start of a word in `at`..`before`; `at` if there is none."""
+    space = text.find(" ", at, before)
+    return space + 1 if space >= 0 else at

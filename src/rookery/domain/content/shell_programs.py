@@ -1,4 +1,4 @@
-"""The programs that a shell text runs, for display. Never used to judge or to run it."""
+"""The programs that a shell command runs, for display only. Approval rules do not use this."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MAX_COMMANDS = 20
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "|&", ";;", "(", ")", "\n"})
 _REDIRECT = re.compile(r"\d*(?:>>?|<<?<?|>\||&>>?|<>)&?")
-# Keywords that begin or end a compound; a command follows them.
+# Keywords of compound commands that a command may follow.
 _KEYWORDS = frozenset({"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "{", "}", "!", "time"})
-# Syntax that words alone cannot distinguish.
+# Keywords whose syntax this parser does not support.
 _OPAQUE = frozenset({"for", "case", "select", "function", "coproc", "[["})
 
 
 def parsed_commands(text: str) -> tuple[tuple[str, ...], ...] | None:
-    """Return `(program,)` or `(program, first word that is not an option)` for each simple command; None if unclear."""
+    """Return `(program,)` or `(program, first argument)` for each simple command; None if the text is too complex."""
     if len(text) > MAX_CHARS or "<<" in text or "`" in text or "$(" in text:
         return None
     try:
@@ -67,7 +67,7 @@ def _without_redirects(words: list[str]) -> list[str]:
         elif _REDIRECT.fullmatch(word):
             skip = True
             if kept and kept[-1].isdigit():
-                kept.pop()  # the stream's number, which the lexer splits off
+                kept.pop()  # the number of the stream, which the lexer splits off
         else:
             kept.append(word)
     return kept

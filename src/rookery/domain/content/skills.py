@@ -1,17 +1,14 @@
-"""Skills: instructions for certain tasks, in files whose front matter names and describes them.
-
-The front matter reader supports the part of YAML that such files use (`name: text`, quotes, folded and literal blocks).
-Everything else is ignored, and nothing is ever evaluated.
-"""
+"""Skills: instructions for certain tasks, in files with front matter that has their name and description."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rookery.domain.content import prompt_text
+from rookery.domain.content import front_matter, prompt_text
+from rookery.domain.content.front_matter import FrontMatterProblem
 
 PERSONAL, WORKSPACE = "personal", "workspace"
 MAX_NAME_BYTES = 256
@@ -19,15 +16,10 @@ MAX_DESCRIPTION_BYTES = 4096
 MAX_BODY_BYTES = 64 * 1024
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_FENCE = re.compile(r"---[ \t]*\n")
-_FENCE_END = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
-_KEY = re.compile(r"(?P<key>[A-Za-z_][\w-]*):(?:[ \t]+(?P<value>.*))?")
-_BLOCK = re.compile(r"[|>][+-]?\d?")
-_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "r": "\r", "0": "\0"}
 
 
 class SkillFile(msgspec.Struct, frozen=True):
-    """A valid SKILL.md. `directory` is the folder of its other files, in the workspace."""
+    """A valid SKILL.md. `directory` is the folder with its other files in the workspace."""
 
     name: str
     description: str
@@ -37,7 +29,7 @@ class SkillFile(msgspec.Struct, frozen=True):
 
 
 class SkillProblem(ValueError):
-    """The reason why a file is not a skill, for the list of what a workspace offers."""
+    """Raised if a file is not a valid skill. The message is shown in the list of context resources."""
 
 
 class AmbiguousSkill(LookupError):
@@ -56,34 +48,27 @@ def is_name(name: str) -> bool:
 
 
 def read(text: str, *, folder: str) -> tuple[str, str, str]:
-    """Return name, description and body of a SKILL.md in this folder, or a `SkillProblem` if it cannot be used."""
-    head, body = split_front_matter(text)
-    if head is None:
-        raise SkillProblem("It does not begin with front matter (--- name: ... ---).")
-    name = head.get("name", "").strip()
+    """Return name, description and body of a SKILL.md in this folder. Raises `SkillProblem`."""
+    try:
+        fields, body = front_matter.read(text)
+        name = (fields.text("name") or "").strip()
+        description = " ".join(prompt_text.clean(fields.text("description") or "").split())
+    except FrontMatterProblem as error:
+        raise SkillProblem(str(error)) from None
     if not is_name(name):
         raise SkillProblem("Its name is not of the form lower-case-with-hyphens.")
     if name != folder:
         raise SkillProblem(f"Its name is {name}, but its folder is {folder}.")
-    description = " ".join(prompt_text.clean(head.get("description", "")).split())
     return name, description[:MAX_DESCRIPTION_BYTES], body_text(body)
 
 
 def body_text(text: str) -> str:
     """Return the instructions for a model: without front matter, comments and invisible characters."""
-    return prompt_text.clean_markdown(split_front_matter(text)[1])
-
-
-def split_front_matter(text: str) -> tuple[Mapping[str, str] | None, str]:
-    """Return the front matter and the rest. Unclosed front matter counts as body."""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    if not (begin := _FENCE.match(text)) or not (end := _FENCE_END.search(text, begin.end())):
-        return None, text
-    return _fields(text[begin.end() : end.start()]), text[end.end() :]
+    return prompt_text.clean_markdown(front_matter.split(text)[1])
 
 
 def aliases(skills: Iterable[SkillFile]) -> dict[str, SkillFile]:
-    """Return the skills by listed name: the bare name where only one source has it."""
+    """Return the skills by the name in the index. The source is part of it only if two skills have the same name."""
     found = list(skills)
     times: dict[str, int] = {}
     for skill in found:
@@ -92,7 +77,7 @@ def aliases(skills: Iterable[SkillFile]) -> dict[str, SkillFile]:
 
 
 def find(skills: Sequence[SkillFile], name: str) -> SkillFile:
-    """Return a skill by bare or qualified name. Raises `NoSuchSkill` or `AmbiguousSkill`."""
+    """Return a skill by its name, or by source and name. Raises `NoSuchSkill` or `AmbiguousSkill`."""
     wanted = name.strip()
     source, _, bare = wanted.rpartition("/")
     matching = [skill for skill in skills if skill.name == bare and source in ("", skill.source)]
@@ -101,38 +86,3 @@ def find(skills: Sequence[SkillFile], name: str) -> SkillFile:
     if len(matching) > 1:
         raise AmbiguousSkill(bare)
     return matching[0]
-
-
-def _fields(head: str) -> dict[str, str]:
-    lines = head.split("\n")
-    fields: dict[str, str] = {}
-    place = 0
-    while place < len(lines):
-        found = _KEY.fullmatch(lines[place].rstrip())
-        place += 1
-        if found is None:
-            continue
-        value = (found["value"] or "").strip()
-        if value and not _BLOCK.fullmatch(value):
-            more, place = _indented(lines, place)
-            fields[found["key"]] = _scalar(" ".join((value, *(line.strip() for line in more if line.strip()))))
-            continue
-        block, place = _indented(lines, place)
-        joiner = "\n" if value.startswith("|") else " "
-        fields[found["key"]] = joiner.join(line.strip() for line in block).strip()
-    return fields
-
-
-def _indented(lines: Sequence[str], place: int) -> tuple[list[str], int]:
-    start = place
-    while place < len(lines) and (not lines[place].strip() or lines[place][0] in " \t"):
-        place += 1
-    return list(lines[start:place]), place
-
-
-def _scalar(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] == "'":
-        return value[1:-1].replace("''", "'")
-    if len(value) >= 2 and value[0] == value[-1] == '"':
-        return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), value[1:-1])
-    return re.split(r"\s#", value, maxsplit=1)[0].strip()

@@ -1,6 +1,6 @@
-"""Types of uploaded files, detected from their bytes: a file is never served as a type that it is not.
+"""Types of uploaded files, detected from their bytes, so that a file is not served with a wrong type.
 
-SVG is refused: it is a program that runs where it is shown.
+SVG is refused, because it can contain scripts that run where it is displayed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PNG, JPEG, GIF, WEBP = "image/png", "image/jpeg", "image/gif", "image/webp"
 SVG = "image/svg+xml"
 PLAIN, MARKDOWN, CSV, JSON, PDF = "text/plain", "text/markdown", "text/csv", "application/json", "application/pdf"
 ALLOWED_TYPES = frozenset({PNG, JPEG, GIF, WEBP, PLAIN, MARKDOWN, CSV, JSON, PDF})
-# The type of a file of which nothing is known.
+# The type of a file whose type is unknown.
 UNKNOWN = "application/octet-stream"
 
 _REFINED = frozenset({MARKDOWN, CSV, JSON})
@@ -29,30 +29,31 @@ _BY_EXTENSION = {".md": MARKDOWN, ".markdown": MARKDOWN, ".csv": CSV, ".json": J
 
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SEPARATORS = re.compile(r"[/\\]")
-# Everything that XML allows before its root element.
+# The parts that XML allows before the root element.
 _BEFORE_ROOT = re.compile(r"\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>", re.DOTALL | re.IGNORECASE)
 _SVG_ROOT = re.compile(r"<(?:[\w.-]+:)?svg[\s/>]", re.IGNORECASE)
-# A text holds no control characters except tabs, line ends, form feeds and the escapes of colored output.
+# Control characters that text does not have: all but tab, line ends, form feed, and the escape of colored output.
 _NOT_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def checked_type(data: bytes, *, name: str, declared: str | None) -> str:
-    """Return the type of a file that may be stored. Raises `InvalidInput` for others, and for a false declared type."""
+    """Return the type of a file. Raises `InvalidInput` if the type is not accepted or differs from the declared one."""
     if _is_svg(data):
-        raise InvalidInput("file", "SVG files are not accepted, because they can hold programs. Send a PNG.")
+        raise InvalidInput("file", "SVG files are not accepted, because they can contain scripts. Send a PNG.")
     found = _detect(data, name)
     if found is None:
-        raise InvalidInput("file", f"Files like this are not accepted. These are: {', '.join(sorted(ALLOWED_TYPES))}.")
+        accepted = ", ".join(sorted(ALLOWED_TYPES))
+        raise InvalidInput("file", f"Files of this type are not accepted. Accepted types: {accepted}.")
     said = plain_type(declared or UNKNOWN)
     if not _agrees(said, found):
-        raise InvalidInput("Content-Type", f"The file is declared as {said}, and its bytes are {found}.")
+        raise InvalidInput("Content-Type", f"The file is declared as {said}, but its bytes are {found}.")
     if found.startswith("image/"):
         _check_size(data, found)
     return found
 
 
 def detected_type(data: bytes, *, name: str) -> str:
-    """Return the type of a file, whether or not users may upload it: tools attach what they find."""
+    """Return the type of a file that a tool attaches, which may be any type."""
     if _is_svg(data):
         return SVG
     return _detect(data, name) or UNKNOWN
@@ -61,12 +62,12 @@ def detected_type(data: bytes, *, name: str) -> str:
 def _agrees(said: str, found: str) -> bool:
     if said in (found, UNKNOWN) or (said == PLAIN and found in _REFINED):
         return True
-    # Source code and the like: text without a type of its own.
+    # Text types that are not detected, such as source code.
     return found == PLAIN and said.startswith("text/") and said not in ALLOWED_TYPES
 
 
 def cleaned_name(name: str) -> str:
-    """Return the name as stored: no path, no invisible characters, at most 255 bytes."""
+    """Return the name without a path and invisible characters, with at most 255 bytes."""
     name = _CONTROL.sub("", _SEPARATORS.sub("", name)).strip()
     name = cut_utf8(name.encode(), MAX_NAME_BYTES).decode().strip()
     if not name:
@@ -79,7 +80,7 @@ def is_text(media_type: str) -> bool:
 
 
 def is_shown_inline(media_type: str) -> bool:
-    """Return whether a browser may display it; other types are saved."""
+    """Return whether a browser may display the file. Other files are downloaded."""
     return media_type in ALLOWED_TYPES and media_type != PDF
 
 
@@ -120,7 +121,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_svg(data: bytes) -> bool:
-    """Return whether the root element is `svg`, in any encoding that a browser would recognize."""
+    """Return whether the root element is `svg`, in an encoding that browsers recognize."""
     is_wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     if not is_wide and not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
         return False
@@ -133,7 +134,7 @@ def _is_svg(data: bytes) -> bool:
 
 
 def _check_size(data: bytes, media_type: str) -> None:
-    """Refuse images that need much more memory to display than their size suggests."""
+    """Raise `InvalidInput` if the image has too many pixels: it may need much more memory than its size suggests."""
     size = {PNG: _png_size, JPEG: _jpeg_size, GIF: _gif_size, WEBP: _webp_size}[media_type](data)
     if size is None:
         raise InvalidInput("file", "The image is damaged: its size cannot be read.")
@@ -157,7 +158,7 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     for marker, segment in _jpeg_segments(data):
-        # SOF0 to SOF15, without the three numbers that have another meaning.
+        # SOF0 to SOF15, without the three markers that have another meaning.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(segment) >= 5:
             height, width = struct.unpack(">HH", segment[1:5])
             return width, height
@@ -171,7 +172,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
         if marker == 0xFF:  # padding
             place += 1
             continue
-        if marker == 0x01 or 0xD0 <= marker <= 0xD9:  # stands alone
+        if marker == 0x01 or 0xD0 <= marker <= 0xD9:  # has no segment
             place += 2
             continue
         length = int.from_bytes(data[place + 2 : place + 4], "big")

@@ -1,4 +1,4 @@
-"""Context windows of models: the configured, catalogued, reported and learned sizes, and the effective one."""
+"""Context windows of models: configured, from the catalog, reported, learned, and the effective one. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from enum import StrEnum
 
 import msgspec
 
-# A request is estimated at three bytes a token, which is wrong by up to a third. A refusal below this share of the
-# window shows that the window is smaller than assumed; above it, the estimate may be wrong.
+# The estimate of three bytes per token is wrong by up to a third. If a request below this percentage of the window is
+# refused, the window is smaller than assumed. Above it, the estimate may be wrong.
 _SURE_PERCENT = 75
 DIFFERENCE_PERCENT = 10
-# Chosen: every model reads at least this much. A refusal that suggests less has another cause, and would make the model
-# unusable.
+# Chosen: every model accepts at least this many tokens. A refusal that suggests less has another cause.
 MIN_NAMED_TOKENS = 1000
 MIN_GUESSED_TOKENS = 2000
 
 
 class LearnedFrom(StrEnum):
-    """The source of a learned window: the provider's number, or a guess after a refusal that named none."""
+    """The source of a learned window: a number in the provider's refusal, or a guess after a refusal without one."""
 
     PROVIDER = "provider"
     HALVING = "halving"
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
-    """The windows of one model config, in tokens; None or 0 means unknown."""
+    """The windows of one model config, in tokens. None and 0 mean unknown."""
 
     configured: int | None = None
     catalogued: int | None = None
@@ -34,12 +33,12 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective(self) -> int | None:
-        """The smallest known window: a request that is too long for any of them is refused."""
+        """Return the smallest known window; None if none is known."""
         return smallest(self.configured, self.catalogued, self.reported, self.learned)
 
     @property
     def differs(self) -> bool:
-        """Whether a catalogued, reported or learned window differs from the configured one by more than 10%."""
+        """Return whether another known window differs from the configured one by more than 10%."""
         configured = self.configured or 0
         others = (self.catalogued, self.reported, self.learned)
         return configured > 0 and any(
@@ -60,12 +59,12 @@ def smallest(*limits: int | None) -> int | None:
 def learn(
     window: int | None, *, estimated: int, maximum: int | None, can_guess: bool = True, read_tokens: int = 0
 ) -> Learned | None:
-    """Return what a refusal teaches about a window; None if it only shows that this request was too long.
+    """Return the window that a refusal shows; None if it shows only that this request was too long.
 
-    `estimated` is our estimate of the refused request, `maximum` the number that the provider named. Without a number
-    the window is guessed: at most half of the assumed window, and about the size of the refused request. `can_guess` is
-    false if the refusal may have another cause. A guess is never less than `read_tokens`, which the model has read
-    before, nor less than a quarter of the assumed window, because it applies to all users of the model.
+    `estimated` is the estimated size of the request, and `maximum` the number in the provider's refusal. Without a
+    number, the window is guessed: about the size of the request, and at most half of the assumed window. `can_guess` is
+    False if the refusal may have another cause. A guess is at least `read_tokens`, which the model has accepted before,
+    and at least a quarter of the assumed window, because it applies to all users of the model.
     """
     known = window if window is not None and window > 0 else None
     if maximum is not None and maximum >= MIN_NAMED_TOKENS:

@@ -1,7 +1,6 @@
-"""Options of providers and model configs, by provider type, with their allowed values.
+"""Options of providers and of model configs: their types and ranges, and the provider types that support them.
 
-An option that is not listed is refused by name, so a typo never passes silently. The wires read `ModelOptions`; this
-module does not depend on what they send.
+An unknown option is refused by name, so that a typo is noticed. The wires read `ModelOptions`.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class ProviderType(StrEnum):
     SCRIPTED = "scripted"
 
 
-# The other types have a configured address, or need none: a script, or a library that knows it.
+# Other types have a configured address, or need none.
 DEFAULT_BASE_URLS: Mapping[str, str] = {
     ProviderType.ANTHROPIC: "https://api.anthropic.com",
     ProviderType.OPENAI: "https://api.openai.com/v1",
     ProviderType.OPENROUTER: "https://openrouter.ai/api/v1",
     ProviderType.GOOGLE: "https://generativelanguage.googleapis.com",
 }
-# These work without a key: credentials of the machine, a local server that asks for none, or no server.
+# Types that work without a key: they use credentials of the machine, a local server without keys, or no server.
 KEYLESS: frozenset[str] = frozenset(
     {
         ProviderType.BEDROCK,
@@ -59,7 +58,7 @@ Domains: TypeAlias = Annotated[tuple[Annotated[str, Meta(pattern=r"^[^\s/]+(/\S*
 
 
 class EffortRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The default effort of a chat, and the highest it may request."""
+    """The default effort of a chat, and the highest effort that it may request."""
 
     default: Effort
     max: Effort
@@ -70,7 +69,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CapabilityOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Capabilities that an administrator sets over the catalog; the names are those of `llm.types.Capabilities`."""
+    """Capabilities that an administrator sets instead of the catalog, named as in `llm.types.Capabilities`."""
 
     max_output: Count | None = None
     efforts: tuple[Effort, ...] | None = None
@@ -82,7 +81,7 @@ class CapabilityOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All options; None means "not set". `FAMILIES` lists the options of each provider type."""
+    """All options of models. None means that an option is not set. `FAMILIES` lists the options of a provider type."""
 
     # common
     max_output_tokens: Count | None = None
@@ -190,7 +189,7 @@ FAMILIES: Mapping[ProviderType, frozenset[str]] = {
     ProviderType.ANTHROPIC: _COMMON | _ANTHROPIC,
     ProviderType.OPENAI: _COMMON | _OPENAI,
     ProviderType.AZURE_OPENAI: _COMMON | _OPENAI,
-    # Compatible servers may offer the Responses API too.
+    # Compatible servers may offer the Responses API as well.
     ProviderType.OPENAI_COMPAT: _COMMON | _OPENAI | _COMPAT,
     ProviderType.OPENROUTER: _COMMON | _OPENAI | _COMPAT,
     ProviderType.GOOGLE: _COMMON | {"web_search_enabled"},
@@ -201,10 +200,10 @@ FAMILIES: Mapping[ProviderType, frozenset[str]] = {
 
 
 class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Options of a provider. `headers` are sent with every request and may replace all but the authentication headers.
+    """Options of a provider. `headers` are sent with every request. They cannot replace authentication headers.
 
-    `send_user_hash` lets the provider group calls by user without identifying the user. `auth_style` and `api_version`
-    are for gateways that use a variant of Anthropic's wire.
+    With `send_user_hash`, the provider can group calls by user without identifying the user. `auth_style` and
+    `api_version` are for gateways that use a variant of Anthropic's wire.
     """
 
     headers: Mapping[str, Annotated[str, Meta(max_length=8192)]] = {}
@@ -235,7 +234,7 @@ _EFFORTS = list(Effort)
 
 
 def parse_model_options(type_: ProviderType, raw: Mapping[str, object]) -> ModelOptions:
-    """Check options for models of this provider type. Raises `InvalidInput` that names the option."""
+    """Check and return the options of a model of this provider type. Raises `InvalidInput`, which names the option."""
     options = _parse(ModelOptions, raw, allowed=FAMILIES[type_], of=f"models of {type_} providers")
     if options.allowed_domains and options.blocked_domains:
         raise InvalidInput("options.blocked_domains", "Set allowed_domains or blocked_domains, not both.")
@@ -256,7 +255,7 @@ def parse_provider_options(type_: ProviderType, raw: Mapping[str, object]) -> Pr
 
 
 def read_model_options(stored: str | bytes) -> ModelOptions:
-    """Return stored options. Options of a newer version are left out, so that an old replica can work."""
+    """Return stored options. Options of a newer version are left out, so that older replicas can work."""
     return _read(ModelOptions, stored)
 
 
@@ -278,11 +277,11 @@ def _parse(struct: type[S], raw: Mapping[str, object], *, allowed: frozenset[str
         if name not in types:
             raise InvalidInput(f"options.{name}", f"There is no option {name!r}.")
         if name not in allowed:
-            raise InvalidInput(f"options.{name}", f"Option {name} is not one for {of}.")
+            raise InvalidInput(f"options.{name}", f"Option {name} does not exist for {of}.")
         try:
             values[name] = msgspec.convert(value, type=types[name])
         except msgspec.ValidationError as error:
-            # The message names types and fields, never the value.
+            # The message has types and fields, not the value, which may be secret.
             raise InvalidInput(f"options.{name}", f"Option {name}: {error}.") from None
         _check_storable(name, value)
     return struct(**values)
@@ -301,7 +300,7 @@ def _read(struct: type[S], stored: str | bytes) -> S:
 
 
 def _check_storable(name: str, value: object) -> None:
-    """Refuse values that JSON or PostgreSQL cannot hold, here where the option's name is known."""
+    """Raise `InvalidInput`, which names the option, if JSON or PostgreSQL cannot store the value."""
     if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
         raise InvalidInput(f"options.{name}", f"Option {name} contains characters that cannot be stored.")
     if isinstance(value, float) and not math.isfinite(value):
@@ -322,4 +321,4 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise InvalidInput("options.headers", f"Header {name!r:.80} is not a valid header.")
         if name.lower() in _AUTH_HEADERS:
-            raise InvalidInput("options.headers", f"Header {name} is set by the server. Save the key as API key.")
+            raise InvalidInput("options.headers", f"The server sets header {name}. Save the key as API key instead.")

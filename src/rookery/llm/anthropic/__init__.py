@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: the request, the stream, and the wire format that joins them."""
+"""The wire of Anthropic's Messages API. Start with `wire`."""

@@ -1,4 +1,4 @@
-"""The parts of a prompt message as content blocks of the Messages API, and the pairing of calls and results."""
+"""Content blocks of the Messages API, made from the parts of a prompt message."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Json: TypeAlias = dict[str, Any]
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DOCUMENT_TITLE = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
 
-# For blocks loaded from the database, which does not keep the order of keys.
+# Used for blocks from the database, which does not keep the order of keys.
 _sorted_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
 
 Kind: TypeAlias = Literal["plain", "thinking", "call", "result", "server_call", "server_result", "unknown"]
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One content block. `id` links a call and its result; `text` is sent in place of a result without a call."""
+    """One content block. `id` links a call and its result. `text` replaces a result that has no call."""
 
     kind: Kind
     json: Json
@@ -48,7 +48,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def blocks_of(message: PromptMessage, *, plain: bool, keep_thinking: bool) -> Iterator[Block]:
-    # The provider accepts its own executed calls back for any of its models; the rest only for the same family.
+    # The provider accepts its executed calls from any of its models, but other native parts only from the same family.
     is_faithful = message.is_native and not plain
     for part in message.parts:
         match part:
@@ -80,9 +80,9 @@ def _raw(meta: Meta | None) -> Json | None:
 
 
 def _stable(raw: Json) -> Json:
-    """Return a stored block with sorted keys at every level, so that it is always encoded to the same bytes.
+    """Return a stored block with sorted keys at every level, so that its encoding is always the same.
 
-    Nested values are encoded here. The outermost level stays a dict, because a cache mark may be added to it.
+    Nested values are encoded here. The block itself stays a dict, because a cache mark may be added to it.
     """
     return {
         key: raw[key] if isinstance(raw[key], str) else Raw(_sorted_encoder.encode(raw[key])) for key in sorted(raw)
@@ -98,9 +98,9 @@ def _thinking(part: PromptReasoning) -> Iterator[Block]:
 
 
 def _server_block(part: PromptCall | PromptResult) -> Iterator[Block]:
-    """Return the stored block of a provider-executed call or result.
+    """Yield the stored block of a provider-executed call or result.
 
-    A result without a stored block gets no id, so it matches no call; the repair of pairs replaces it with its text.
+    A result without a stored block has no id and matches no call, so the repair of pairs replaces it by its text.
     """
     raw = _raw(part.meta) or {}
     kind = str(raw.get("type"))

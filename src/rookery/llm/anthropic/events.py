@@ -1,6 +1,6 @@
-"""The events of an Anthropic Messages stream as structs, limited to the fields that are read, and their decoders.
+"""Structs and decoders for the events of an Anthropic Messages stream, with the fields that are used.
 
-Absent fields stay None: the values of earlier events remain valid. Unknown fields are ignored.
+A missing field is None, which means that the value of an earlier event remains valid. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 
 class Delta(msgspec.Struct, gc=False):
-    """All kinds of deltas in one struct: they differ in one field, and an unknown kind must not fail."""
+    """A delta of any kind. One struct for all kinds, so that an unknown kind can be decoded."""
 
     type: str
     text: str = ""
@@ -99,7 +99,7 @@ class MessageDelta(msgspec.Struct):
 
 
 class Whole(msgspec.Struct):
-    """A complete message in one document."""
+    """A complete message, from a server that does not stream."""
 
     type: str = ""
     id: str | None = None

@@ -1,8 +1,8 @@
-"""The prompt as the `system` and `messages` of an Anthropic Messages request.
+"""The fields `system` and `messages` of an Anthropic Messages request, made from a prompt.
 
-Every block is encoded here, once: its bytes go into the body and into the running hash that shows whether the prefix of
-an earlier answer is unchanged. Cache marks are not hashed, because they move with every step. Messages that no later
-message can change are settled, and cached for the next request of the chat.
+Every block is encoded once. Its bytes go into the body and into a running hash, which shows whether the prefix of an
+earlier answer is unchanged. Cache marks are not hashed, because they move with every step. The encoded messages that no
+later message can change are cached for the next request of the chat.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from msgspec import Raw
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
-from rookery.llm.encoded_requests import EncodedRequest
+from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]
 
-# Fillers for what a request needs and a chat may lack: a first and a last user message.
+# Texts of user messages that are inserted if the request would begin or end with an answer.
 OPENING = "(The conversation starts here.)"
 GO_ON = "Continue."
-# Chosen: the memory of a message besides its bytes.
+# The estimated memory of a message besides its bytes.
 _OBJECT_BYTES = 500
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the request body, and facts about its prefixes.
+    """The encoded system blocks and messages, and facts about their prefixes.
 
-    The prefix of an answer is everything that was sent before it. `breaks` counts the answers with thinking whose
-    prefix has changed since they were generated. `broken_prefix` is the stored prefix hash of the newest answer, if its
-    prefix has changed.
+    The prefix of an answer is everything that was sent before it. `breaks` is the number of answers with thinking whose
+    prefix has changed. `broken_prefix` is the prefix hash of the newest answer if its prefix has changed.
     """
 
     system: list[Raw]
@@ -50,14 +49,12 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 class _Row(msgspec.Struct, frozen=True):
     """A message of the prompt and its blocks.
 
-    Adjacent rows of the same role are sent as one message, but an answer with signed thinking is always sent alone.
-    `place` is the index among the prompt's messages without the system messages; -1 for a message that is inserted
-    here (`OPENING`, `GO_ON`).
+    `index` is its index among the messages of the conversation; -1 for an inserted message (`OPENING`, `GO_ON`).
     """
 
     message: PromptMessage
     blocks: list[Block]
-    place: int = -1
+    index: int = -1
 
     def is_signed(self) -> bool:
         return self.has("thinking")
@@ -65,20 +62,22 @@ class _Row(msgspec.Struct, frozen=True):
     def has(self, kind: Kind) -> bool:
         return any(block.kind == kind for block in self.blocks)
 
-    def is_sure(self) -> bool:
-        """Return whether at least one block is sent in any case.
+    def is_always_sent(self) -> bool:
+        """Return whether at least one block is always sent.
 
         Blocks of provider-executed calls and results may be left out, depending on later messages.
         """
         return any(block.kind not in ("server_call", "server_result") for block in self.blocks)
 
 
-class _Turn(msgspec.Struct, frozen=True):
+class _MessageGroup(msgspec.Struct, frozen=True):
+    """Adjacent rows of one role, which are sent as one message. An answer with signed thinking is always alone."""
+
     role: Literal["user", "assistant"]
     rows: list[_Row]
 
     def blocks(self) -> list[Block]:
-        """The blocks in sending order: the API wants tool results before other user content."""
+        """Return the blocks in the order of the request. The API requires tool results before other user content."""
         found = [block for row in self.rows for block in row.blocks]
         if self.role == "assistant":
             return found
@@ -92,32 +91,32 @@ def build(
     mark: Mapping[str, str],
     plain: bool = False,
     keep_thinking: bool = True,
-    past: EncodedRequest | None = None,
+    previous: EncodedRequest | None = None,
 ) -> Sent:
     """Return the system blocks and messages. `seed` is the rest of the prefix: the model and the tools.
 
-    `plain` leaves out reasoning and everything the provider executed.
+    With `plain`, reasoning and provider-executed calls and results are left out.
     """
-    system, said = _divided(prompt)
+    system, conversation = _split_system(prompt)
     head, variant = _encoder.encode([seed, system]), (plain, keep_thinking)
-    settled: _Settled | None = None if past is None else past.written.pop(variant, None)
-    if settled is None or not settled.begins(head, said):
-        settled = _Settled(head)
-    rows, turns = _read(said, settled, plain=plain, keep_thinking=keep_thinking)
-    if settled.count and turns is not None and not _holds_marks(turns):
-        settled = _Settled(head)
-        rows, turns = _read(said, settled, plain=plain, keep_thinking=keep_thinking)
-    if turns is None:
-        return build(prompt, seed=seed, mark=mark, plain=True, past=past)
-    _check_ends(turns, is_start=not settled.count)
-    _check_pairs(turns, settled.call_ids)
-    marked = _marks(turns)
-    border = _find_border(turns)
-    settled.settle(said, rows, turns, border=border)
-    if past is not None:
-        past.written[variant] = settled
-    last = settled.written.copy()
-    last.add(turns[border:], marked, mark)
+    cached: _CachedPrefix | None = None if previous is None else previous.written.pop(variant, None)
+    if cached is None or not cached.is_prefix_of(head, conversation):
+        cached = _CachedPrefix(head)
+    rows, groups = _read(conversation, cached, plain=plain, keep_thinking=keep_thinking)
+    if cached.count and groups is not None and not _contains_marks(groups):
+        cached = _CachedPrefix(head)
+        rows, groups = _read(conversation, cached, plain=plain, keep_thinking=keep_thinking)
+    if groups is None:
+        return build(prompt, seed=seed, mark=mark, plain=True, previous=previous)
+    _check_ends(groups, is_start=not cached.count)
+    _check_pairs(groups, cached.call_ids)
+    marked = _marks(groups)
+    border = _find_border(groups)
+    cached.extend(conversation, rows, groups, border=border)
+    if previous is not None:
+        previous.written[variant] = cached
+    last = cached.written.copy()
+    last.add(groups[border:], marked, mark)
     return Sent(
         system=[_encode(block, mark if block is system[-1] else None) for block in system],
         messages=last.messages,
@@ -128,89 +127,99 @@ def build(
     )
 
 
-def _divided(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
+def _split_system(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
     """Return the system blocks and the messages of the conversation."""
     messages = prompt.messages
     system = [message for message in messages if message.role is Role.SYSTEM]
-    said = messages[len(system) :]
+    conversation = messages[len(system) :]
     if list(messages[: len(system)]) != system:
-        said = tuple(message for message in messages if message.role is not Role.SYSTEM)
+        conversation = tuple(message for message in messages if message.role is not Role.SYSTEM)
     texts = (
         "\n\n".join(part.text for part in message.parts if isinstance(part, PromptText) and part.text.strip())
         for message in system
     )
-    return [{"type": "text", "text": text} for text in texts if text], said
+    return [{"type": "text", "text": text} for text in texts if text], conversation
 
 
 # Cached messages
 
 
-class _Settled:
-    """The first messages of a chat's requests, as bytes. Cached for the next request of the chat.
+class _CachedPrefix:
+    """The encoded first messages of a chat, cached for its next request.
 
-    It holds `count` messages of the conversation. The message after them is an answer, and must be unchanged too, for
-    the cache to be used: it ends the user turn before it, and may hold results of the provider's earlier calls.
+    It contains `count` messages of the conversation. The message after them is an answer. It must be unchanged as well,
+    because it may contain results of the provider's earlier calls.
     """
 
-    __slots__ = ("_head", "_said", "call_ids", "count", "pairs", "written")
+    __slots__ = ("_conversation", "_head", "call_ids", "count", "pairs", "written")
 
     def __init__(self, head: bytes) -> None:
-        # As a hash: the head holds all tools and instructions.
+        # Stored as a hash, because the head contains all tools and instructions.
         self._head = _digest(head)
-        self._said: tuple[PromptMessage, ...] = ()
+        self._conversation: tuple[PromptMessage, ...] = ()
         self.count = 0
         self.call_ids: set[str] = set()
         self.pairs = _ServerPairs()
-        self.written = _Writing(hashlib.blake2b(head, digest_size=16))
+        self.written = _EncodedMessages(hashlib.blake2b(head, digest_size=16))
 
     @property
     def size_bytes(self) -> int:
         return self.written.size_bytes
 
-    def begins(self, head: bytes, said: tuple[PromptMessage, ...]) -> bool:
-        # The prompts of a chat share their messages, so this compares identities.
-        return _digest(head) == self._head and said[: len(self._said)] == self._said
+    def is_prefix_of(self, head: bytes, conversation: tuple[PromptMessage, ...]) -> bool:
+        # This is fast, because the prompts of a chat share their message objects.
+        return _digest(head) == self._head and conversation[: len(self._conversation)] == self._conversation
 
-    def settle(
-        self, said: tuple[PromptMessage, ...], rows: Iterable[_Row], turns: Sequence[_Turn], *, border: int
+    def extend(
+        self,
+        conversation: tuple[PromptMessage, ...],
+        rows: Iterable[_Row],
+        groups: Sequence[_MessageGroup],
+        *,
+        border: int,
     ) -> None:
-        """Add the turns before the border. `rows` are the rows of these turns."""
+        """Add the groups before the border. `rows` includes the rows of these groups."""
         if not border:
             return
-        self.written.add(turns[:border], set(), {})
-        self.call_ids.update(call_id for turn in turns[:border] for call_id in _ids(turn, "call"))
-        self.count = turns[border].rows[0].place
-        self._said = said[: self.count + 1]
+        self.written.add(groups[:border], set(), {})
+        self.call_ids.update(call_id for group in groups[:border] for call_id in _ids(group, "call"))
+        self.count = groups[border].rows[0].index
+        self._conversation = conversation[: self.count + 1]
         for row in rows:
-            if row.place < self.count and row.message.role is Role.ASSISTANT:
+            if row.index < self.count and row.message.role is Role.ASSISTANT:
                 self.pairs.add(row.blocks)
 
 
-def _find_border(turns: Sequence[_Turn]) -> int:
-    """Return the number of settled turns: those before an answer after which the user wrote and was answered again.
+def _find_border(groups: Sequence[_MessageGroup]) -> int:
+    """Return the number of groups that can be cached; 0 if there are none.
 
-    The last answers and the user messages between them carry cache marks, and may look different in the next request.
-    Return 0 if no turn is settled.
+    These are the groups before an answer that is followed by a user message and another answer. The groups after it
+    contain cache marks, and may be encoded differently in the next request.
     """
-    answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
-    heard = max((number for number in range(answers[-1]) if turns[number].role == "user"), default=0) if answers else 0
+    answers = [number for number, group in enumerate(groups) if group.role == "assistant"]
+    last_user = (
+        max((number for number in range(answers[-1]) if groups[number].role == "user"), default=0) if answers else 0
+    )
     for number in reversed(answers):
-        if 0 < number < heard and turns[number - 1].role == "user" and turns[number].rows[0].is_sure():
+        if 0 < number < last_user and groups[number - 1].role == "user" and groups[number].rows[0].is_always_sent():
             return number
     return 0
 
 
-def _holds_marks(turns: Sequence[_Turn]) -> bool:
-    """Return whether these turns, which follow the settled ones, hold all blocks that get a cache mark."""
-    answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
-    return bool(answers) and any(turn.role == "user" for turn in turns[: answers[-1]])
+def _contains_marks(groups: Sequence[_MessageGroup]) -> bool:
+    """Return whether these groups, which follow the cached ones, contain all blocks that get a cache mark."""
+    answers = [number for number, group in enumerate(groups) if group.role == "assistant"]
+    return bool(answers) and any(group.role == "user" for group in groups[: answers[-1]])
 
 
 # Pairs of the provider's own tools
 
 
 class _ServerPairs:
-    """The valid pairs of provider-executed calls and results: a result is in the answer of its call, or in the next."""
+    """Finds the valid pairs of provider-executed calls and results.
+
+    A result is in the answer of its call or in the next one.
+    """
 
     __slots__ = ("_answered", "_answers", "_calls")
 
@@ -225,7 +234,7 @@ class _ServerPairs:
         return copied
 
     def add(self, blocks: Iterable[Block]) -> set[int]:
-        """Add the next answer. Return the identities of the blocks of the pairs that it completes."""
+        """Add the next answer. Return the `id()` of the blocks whose pairs it completes."""
         valid: set[int] = set()
         number = self._answers
         self._answers += 1
@@ -241,21 +250,21 @@ class _ServerPairs:
 
 
 def _read(
-    said: Sequence[PromptMessage], settled: _Settled, *, plain: bool, keep_thinking: bool
-) -> tuple[list[_Row], list[_Turn] | None]:
-    """Return the rows after the settled ones, and their turns; None if only a plain history can be sent."""
+    conversation: Sequence[PromptMessage], cached: _CachedPrefix, *, plain: bool, keep_thinking: bool
+) -> tuple[list[_Row], list[_MessageGroup] | None]:
+    """Return the rows after the cached ones, and their groups. The groups are None if the history must be plain."""
     rows = [
-        _Row(said[place], list(blocks_of(said[place], plain=plain, keep_thinking=keep_thinking)), place)
-        for place in range(settled.count, len(said))
+        _Row(conversation[index], list(blocks_of(conversation[index], plain=plain, keep_thinking=keep_thinking)), index)
+        for index in range(cached.count, len(conversation))
     ]
-    repaired = _repair(rows, settled.pairs.copy())
-    return rows, None if repaired is None else _turns(row for row in repaired if row.blocks)
+    repaired = _repair(rows, cached.pairs.copy())
+    return rows, None if repaired is None else _group_rows(row for row in repaired if row.blocks)
 
 
 def _repair(rows: Sequence[_Row], pairs: _ServerPairs) -> list[_Row] | None:
     """Return the rows with only valid pairs of provider-executed calls and results.
 
-    None if that would change an answer whose thinking the provider still checks: then all reasoning has to be left out.
+    Return None if that would change an answer whose thinking the provider checks. All reasoning must then be left out.
     """
     answers = [row for row in rows if row.message.role is Role.ASSISTANT]
     valid: set[int] = set()
@@ -274,12 +283,12 @@ def _repair(rows: Sequence[_Row], pairs: _ServerPairs) -> list[_Row] | None:
                     kept.append(Block("plain", {"type": "text", "text": block.text}))
             elif block.kind != "server_call" or id(block) in valid or (row is newest and is_open):
                 kept.append(block)
-        repaired.append(_Row(row.message, kept, row.place))
+        repaired.append(_Row(row.message, kept, row.index))
     return repaired
 
 
 def _may_stay_open(newest: _Row, *, is_last: bool) -> bool:
-    """Return whether the provider will finish a call without a result in its next response."""
+    """Return whether the provider may give the result of an open call in its next response."""
     if not newest.message.is_whole:
         return False
     return newest.has("call") or (is_last and newest.message.finish_reason == "pause")
@@ -288,56 +297,54 @@ def _may_stay_open(newest: _Row, *, is_last: bool) -> bool:
 # Turns
 
 
-def _turns(rows: Iterable[_Row]) -> list[_Turn]:
-    turns: list[_Turn] = []
+def _group_rows(rows: Iterable[_Row]) -> list[_MessageGroup]:
+    groups: list[_MessageGroup] = []
     for row in rows:
         role: Literal["user", "assistant"] = "assistant" if row.message.role is Role.ASSISTANT else "user"
-        last = turns[-1] if turns else None
-        # Two answers of which one is signed stay separate: a signed answer must be sent back unchanged.
+        last = groups[-1] if groups else None
+        # An answer with signed thinking must be sent back unchanged, so it is not joined with another answer.
         is_signed = role == "assistant" and (row.is_signed() or (last is not None and last.rows[-1].is_signed()))
         if last is not None and last.role == role and not is_signed:
             last.rows.append(row)
         else:
-            turns.append(_Turn(role, [row]))
-    return turns
+            groups.append(_MessageGroup(role, [row]))
+    return groups
 
 
-def _check_ends(turns: list[_Turn], *, is_start: bool) -> None:
-    """Ensure that the request starts with the user and ends with the user, or with an answer that the provider
-    paused."""
-    if not turns:
+def _check_ends(groups: list[_MessageGroup], *, is_start: bool) -> None:
+    """Ensure that the request begins with a user message, and ends with a user message or a paused answer."""
+    if not groups:
         raise PromptInvalid("The prompt has no message besides system messages.")
-    if is_start and turns[0].role == "assistant":
-        turns.insert(0, _said(OPENING))
-    if turns[-1].role == "user":
+    if is_start and groups[0].role == "assistant":
+        groups.insert(0, _user_group(OPENING))
+    if groups[-1].role == "user":
         return
-    last = turns[-1].rows[-1]
+    last = groups[-1].rows[-1]
     if last.message.finish_reason != "pause":
         raise PromptInvalid("The prompt ends with an answer of the model, and that answer was not paused.")
     if not (last.has("server_call") or last.has("server_result")):
-        # Nothing is left of the paused answer: an answer at the end would be read as a prefill.
-        turns.append(_said(GO_ON))
+        # The provider's open calls were left out, so the provider would take the answer for a prefill.
+        groups.append(_user_group(GO_ON))
 
 
-def _said(text: str) -> _Turn:
+def _user_group(text: str) -> _MessageGroup:
     message = PromptMessage(role=Role.USER, parts=(PromptText(text),))
-    return _Turn("user", [_Row(message, [Block("plain", {"type": "text", "text": text})])])
+    return _MessageGroup("user", [_Row(message, [Block("plain", {"type": "text", "text": text})])])
 
 
-def _check_pairs(turns: Sequence[_Turn], settled: Set[str]) -> None:
-    """Ensure that every local call is answered in the message after it, every result answers one, and ids are
-    unique."""
+def _check_pairs(groups: Sequence[_MessageGroup], cached: Set[str]) -> None:
+    """Raise `PromptInvalid` unless call ids are unique and each call has its result in the next message."""
     seen: set[str] = set()
     waiting: list[str] = []
-    for turn in turns:
-        if turn.role == "assistant":
-            calls = _ids(turn, "call")
-            if len(set(calls)) < len(calls) or not seen.isdisjoint(calls) or not settled.isdisjoint(calls):
+    for group in groups:
+        if group.role == "assistant":
+            calls = _ids(group, "call")
+            if len(set(calls)) < len(calls) or not seen.isdisjoint(calls) or not cached.isdisjoint(calls):
                 raise PromptInvalid(f"A call id is used twice among {calls}.")
             seen.update(calls)
             waiting.extend(calls)
             continue
-        results = _ids(turn, "result")
+        results = _ids(group, "result")
         if sorted(results) != sorted(waiting):
             raise PromptInvalid(f"The calls {waiting} are followed by results of {results}.")
         waiting.clear()
@@ -345,23 +352,23 @@ def _check_pairs(turns: Sequence[_Turn], settled: Set[str]) -> None:
         raise PromptInvalid(f"No results follow the calls {waiting}.")
 
 
-def _ids(turn: _Turn, kind: Kind) -> list[str]:
-    return [block.id for row in turn.rows for block in row.blocks if block.kind == kind]
+def _ids(group: _MessageGroup, kind: Kind) -> list[str]:
+    return [block.id for row in group.rows for block in row.blocks if block.kind == kind]
 
 
 # Bytes
 
 
-def _marks(turns: Sequence[_Turn]) -> set[int]:
-    """Return the identities of the blocks to mark: the end of this request, and the end of the one before it.
+def _marks(groups: Sequence[_MessageGroup]) -> set[int]:
+    """Return the `id()` of the blocks that get a cache mark: the ends of this request and of the previous one.
 
-    With the second mark the provider finds the cached prefix however many blocks were added since.
+    The second mark lets the provider find its cached prefix, however many blocks were added since.
     """
-    answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
-    before = [turn for turn in turns[: answers[-1]] if turn.role == "user"] if answers else []
+    answers = [number for number, group in enumerate(groups) if group.role == "assistant"]
+    before = [group for group in groups[: answers[-1]] if group.role == "user"] if answers else []
     marked = set()
-    for turn in [*before[-1:], turns[-1]]:
-        markable = [block for block in turn.blocks() if block.is_markable()]
+    for group in [*before[-1:], groups[-1]]:
+        markable = [block for block in group.blocks() if block.is_markable()]
         marked |= {id(block) for block in markable[-1:]}
     return marked
 
@@ -370,9 +377,12 @@ def _digest(head: bytes) -> bytes:
     return hashlib.blake2b(head, digest_size=16).digest()
 
 
-class _Writing:
-    """Writes messages as bytes, with the hash over their blocks. Counts the signed answers whose prefix has changed,
-    and keeps the prefix of the newest answer if it has changed."""
+class _EncodedMessages:
+    """Encodes messages, and hashes their blocks.
+
+    `breaks` is the number of answers with signed thinking whose prefix has changed. `broken` is the prefix hash of the
+    newest answer if its prefix has changed.
+    """
 
     __slots__ = ("breaks", "broken", "has_thinking", "hash", "messages", "size_bytes")
 
@@ -384,30 +394,30 @@ class _Writing:
         self.has_thinking = False
         self.size_bytes = 0
 
-    def copy(self) -> _Writing:
-        copied = _Writing(self.hash.copy())
+    def copy(self) -> _EncodedMessages:
+        copied = _EncodedMessages(self.hash.copy())
         copied.messages = self.messages.copy()
         copied.breaks, copied.broken, copied.has_thinking = self.breaks, self.broken, self.has_thinking
         return copied
 
-    def add(self, turns: Iterable[_Turn], marked: Set[int], mark: Mapping[str, str]) -> None:
-        for turn in turns:
+    def add(self, groups: Iterable[_MessageGroup], marked: Set[int], mark: Mapping[str, str]) -> None:
+        for group in groups:
             content: list[Raw] = []
-            self.messages.append({"role": turn.role, "content": content})
+            self.messages.append({"role": group.role, "content": content})
             self.size_bytes += _OBJECT_BYTES
-            # Row by row for answers, because each has its own prefix.
-            is_answer = turn.role == "assistant"
-            groups = [(row, row.blocks) for row in turn.rows] if is_answer else [(turn.rows[0], turn.blocks())]
-            for row, blocks in groups:
+            # Each answer has its own prefix.
+            is_answer = group.role == "assistant"
+            answer_rows = [(row, row.blocks) for row in group.rows] if is_answer else [(group.rows[0], group.blocks())]
+            for row, blocks in answer_rows:
                 if is_answer:
-                    self._meet(row)
+                    self._check_prefix(row)
                 for block in blocks:
                     plain = _encode(block.json, None)
-                    self.hash.update(turn.role.encode() + bytes(plain))
+                    self.hash.update(group.role.encode() + bytes(plain))
                     self.size_bytes += len(bytes(plain)) + _OBJECT_BYTES
                     content.append(_encode(block.json, mark) if id(block) in marked else plain)
 
-    def _meet(self, answer: _Row) -> None:
+    def _check_prefix(self, answer: _Row) -> None:
         is_broken = answer.message.prefix_fp not in (None, self.hash.digest())
         self.broken = answer.message.prefix_fp if is_broken and answer.message.is_native else None
         is_signed = answer.is_signed()

@@ -1,7 +1,7 @@
 """The body of an Anthropic Messages request: settings, thinking and tools. `messages` encodes the history.
 
-Fields that the newest version of the API has removed or that the model is known to refuse are left out with a warning.
-The body puts `messages` last: two requests of one chat then share their bytes up to the first new block.
+A field that the newest version of the API has removed, or that the model refuses, is left out with a warning. The field
+`messages` is last, so that two requests of a chat have the same bytes up to the first new block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.anthropic import messages
-from rookery.llm.encoded_requests import EncodedRequest
+from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 
@@ -25,7 +25,7 @@ NEW_VERSION = "2026-10-21"
 
 DEFAULT_MAX_TOKENS = 32_000
 MIN_BUDGET = 1024
-# Chosen: the room for the answer after a model has used its whole thinking budget.
+# The number of tokens for the answer, in addition to the thinking budget.
 BUDGET_ROOM = 4096
 BUDGETS: Mapping[Effort, int] = {
     Effort.MINIMAL: 1024,
@@ -43,7 +43,7 @@ BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that only this wire has. `user_hash` stands for the owner and must not identify a person."""
+    """Settings of this wire. `user_hash` is a pseudonym of the chat's owner and must not identify a person."""
 
     send_reasoning: bool = True
     budget_tokens: int | None = None
@@ -54,8 +54,8 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     user_hash: str | None = None
 
 
-def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, past: EncodedRequest) -> Request:
-    """Build the request. Pure: the same call gives the same bytes, whatever the past.
+def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, previous: EncodedRequest) -> Request:
+    """Build the request. The bytes depend on the call alone; `previous` only saves work.
 
     Raise `PromptInvalid` if the prompt breaks the rules of this wire.
     """
@@ -64,7 +64,7 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
     thinking, effort = choose_thinking(call.effort, caps, options, notes)
     tools = _tools(call, notes)
     sent, thinking, drops = _messages(
-        model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes, past=past
+        model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes, previous=previous
     )
     max_tokens, thinking = _limits(call, caps, thinking)
     if tools:
@@ -99,7 +99,7 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
 
 
 class _Notes:
-    """The settings of the call that could not be sent."""
+    """Warnings about settings of the call that cannot be sent."""
 
     def __init__(self) -> None:
         self.items: list[CallWarning] = []
@@ -118,20 +118,20 @@ def choose_thinking(
     effort: Effort | None, caps: Capabilities, options: AnthropicOptions, notes: _Notes
 ) -> tuple[Json | None, Effort | None]:
     """Return the `thinking` field and the effort to send."""
-    able = caps.thinking
-    if not (able.adaptive or able.budget):
+    thinking_caps = caps.thinking
+    if not (thinking_caps.adaptive or thinking_caps.budget):
         if (effort or Effort.NONE) is not Effort.NONE or options.budget_tokens is not None:
-            notes.setting("effort", "This model does not think before it answers; the request was sent without.")
+            notes.setting("effort", "This model does not think before it answers; the effort was left out.")
         return None, None
     if effort is None:
-        return _unasked(caps, options), None
+        return _default_thinking(caps, options), None
     if effort is Effort.NONE:
-        return _switched_off(caps, notes)
-    if not able.adaptive:
+        return _thinking_off(caps, notes)
+    if not thinking_caps.adaptive:
         return _budget(BUDGETS[effort], options), None
     sent = _sent_effort(effort, caps)
     if sent is None:
-        notes.setting("effort", "This model is not known to take an effort; it decides how long it thinks.")
+        notes.setting("effort", "This model is not known to accept an effort; it decides how long it thinks.")
     return _adaptive(options), sent
 
 
@@ -139,30 +139,30 @@ def _sent_effort(effort: Effort, caps: Capabilities) -> Effort | None:
     return efforts.nearest_supported(effort, [one for one in caps.efforts if one in _SENT_EFFORTS])
 
 
-def _unasked(caps: Capabilities, options: AnthropicOptions) -> Json | None:
+def _default_thinking(caps: Capabilities, options: AnthropicOptions) -> Json | None:
     if caps.thinking.adaptive:
         asked = options.budget_tokens is not None or caps.thinking.default_on or caps.thinking.always_on
         return _adaptive(options) if asked else None
     return None if options.budget_tokens is None else _budget(options.budget_tokens, options)
 
 
-def _switched_off(caps: Capabilities, notes: _Notes) -> tuple[Json | None, Effort | None]:
-    able = caps.thinking
-    if able.disabled or not able.adaptive:
+def _thinking_off(caps: Capabilities, notes: _Notes) -> tuple[Json | None, Effort | None]:
+    thinking_caps = caps.thinking
+    if thinking_caps.disabled or not thinking_caps.adaptive:
         return {"type": "disabled"}, None
-    if able.between_tools:
+    if thinking_caps.between_tools:
         return {"type": "between_tools"}, None
     notes.setting("effort", "This model always thinks; it was asked for its lowest effort.")
     return None, _sent_effort(Effort.LOW, caps)
 
 
 def _adaptive(options: AnthropicOptions) -> Json:
-    # Set explicitly because newer models leave the text out by default.
+    # Set explicitly, because newer models leave out the text by default.
     return {"type": "adaptive", "display": options.thinking_display or "summarized"}
 
 
 def _budget(tokens: int, options: AnthropicOptions) -> Json:
-    # Models with budgets show their thinking by default, and older gateways do not know `display`.
+    # Models with budgets show their thinking by default, and older gateways do not support `display`.
     shown = {"display": options.thinking_display} if options.thinking_display else {}
     return {"type": "enabled", "budget_tokens": max(tokens, MIN_BUDGET), **shown}
 
@@ -176,40 +176,40 @@ def _messages(
     tools: list[Json],
     thinking: Json | None,
     notes: _Notes,
-    past: EncodedRequest,
+    previous: EncodedRequest,
 ) -> tuple[messages.Sent, Json | None, bool]:
-    """Return the messages, the `thinking` field, and whether stale thinking is dropped, by the provider or here.
+    """Return the messages, the `thinking` field, and whether stale thinking is dropped.
 
-    A model that binds thinking to its prefix refuses the request when the prefix changed, unless the request asks it to
-    drop stale thinking. Thinking modes that cannot express this (`disabled`, `between_tools`) need messages without
-    thinking.
+    A model that binds thinking to its prefix refuses a request with a changed prefix, unless the request tells it to
+    drop stale thinking. The thinking modes `disabled` and `between_tools` have no such field, so the messages are sent
+    without thinking.
     """
 
-    def made(keep_thinking: bool) -> messages.Sent:
+    def build_messages(keep_thinking: bool) -> messages.Sent:
         return messages.build(
             call.prompt,
             seed=[model, tools],
             mark=_mark(options),
             plain=call.plain_history,
             keep_thinking=keep_thinking,
-            past=past,
+            previous=previous,
         )
 
-    sent = made(options.send_reasoning)
+    sent = build_messages(options.send_reasoning)
     broke = caps.binds_thinking and sent.breaks > 0
     if not (call.drop_stale_thinking or broke):
         return sent, thinking, False
     if broke and not call.drop_stale_thinking:
-        notes.other("thinking", "What stands before earlier thinking has changed; the provider may drop that thinking.")
+        notes.other("thinking", "The history before earlier thinking has changed; the provider may drop that thinking.")
     kind = thinking["type"] if thinking else "adaptive" if caps.thinking.adaptive else "disabled"
     if kind not in ("adaptive", "enabled"):
-        return (made(False) if sent.has_thinking else sent), thinking, True
+        return (build_messages(False) if sent.has_thinking else sent), thinking, True
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     return sent, {**(thinking or _adaptive(options)), **binding}, True
 
 
 def _limits(call: Call, caps: Capabilities, thinking: Json | None) -> tuple[int, Json | None]:
-    """Return `max_tokens`, which includes the budget; if the model's maximum is lower, the budget is reduced."""
+    """Return `max_tokens`, which includes the budget, and `thinking`. The model's maximum may reduce the budget."""
     most = caps.max_output
     wanted = call.max_output_tokens or DEFAULT_MAX_TOKENS
     limit = wanted if most is None else min(wanted, most)
@@ -235,12 +235,12 @@ def _sampling(call: Call, caps: Capabilities, *, version: str, thinking: Json | 
     wanted = {name: value for name, value in given.items() if value is not None}
     for name, value in (("presence_penalty", call.presence_penalty), ("frequency_penalty", call.frequency_penalty)):
         if value is not None:
-            notes.setting(name, "Anthropic has no such setting; the request was sent without.")
+            notes.setting(name, "Anthropic has no such setting; it was left out.")
     thinks = caps.thinking.default_on or caps.thinking.always_on if thinking is None else thinking["type"] != "disabled"
     if version == OLD_VERSION and caps.sampling and not thinks:
         return wanted
     for name in wanted:
-        notes.setting(name, "This model or version of the API does not take it; the request was sent without.")
+        notes.setting(name, "This model or version of the API does not accept it; it was left out.")
     return {}
 
 
@@ -252,7 +252,7 @@ def _mark(options: AnthropicOptions) -> Mapping[str, str]:
 
 
 def _tools(call: Call, notes: _Notes) -> list[Json]:
-    """Return our tools by name, then the provider's: the order must not depend on the order of registration."""
+    """Return the local tools sorted by name, then the provider's. The order of registration must not matter."""
     tools = [_tool(tool) for tool in sorted(call.tools, key=lambda tool: tool.name)]
     return [*tools, _web_search(call.web_search, notes)] if call.web_search is not None else tools
 
@@ -270,14 +270,14 @@ def _web_search(search: WebSearch, notes: _Notes) -> Json:
     version = search.version or FIRST_WEB_SEARCH
     tool: Json = {"type": version, "name": "web_search"}
     if version != FIRST_WEB_SEARCH:
-        # The newer types may be called from code that the provider runs, which is not enabled here.
+        # The newer types can also be called by code that the provider runs, which is not enabled here.
         tool["allowed_callers"] = ["direct"]
     if search.allowed_domains:
         tool["allowed_domains"] = list(search.allowed_domains)
     elif search.blocked_domains:
         tool["blocked_domains"] = list(search.blocked_domains)
     if search.allowed_domains and search.blocked_domains:
-        notes.setting("blocked_domains", "Only one list of domains can be sent; the allowed ones were.")
+        notes.setting("blocked_domains", "Only one list of domains can be sent; the allowed domains were sent.")
     if search.max_uses is not None:
         tool["max_uses"] = search.max_uses
     if search.user_location:
@@ -297,7 +297,7 @@ def _tool_choice(
     if call.tool_choice != "auto":
         has_budget = thinking is not None and thinking["type"] == "enabled"
         if not caps.forced_tool_choice or has_budget:
-            notes.setting("tool_choice", "This model cannot be made to use a tool while it thinks; it may choose.")
+            notes.setting("tool_choice", "This model cannot be forced to use a tool while it thinks; it may choose.")
         elif call.tool_choice == "required":
             choice = {"type": "any"}
         elif call.tool_choice in names:

@@ -1,7 +1,7 @@
-"""The fold of an Anthropic Messages stream into parts.
+"""The fold of an Anthropic Messages stream: converts its events to parts.
 
-Per token there is one typed decode and one struct. Unknown data is kept: a block of an unknown type becomes reasoning
-without text whose `meta["raw"]` is the block, so that the next request can send it back.
+A token costs one decoded struct and one part. A block of an unknown type becomes reasoning without text; `meta["raw"]`
+is the block, so that the next request can send it back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rookery.domain.chat import parts as content
 from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import error_bodies, errors
 from rookery.llm.anthropic import events
-from rookery.llm.call_input import is_json
 from rookery.llm.sse import DONE
 from rookery.llm.types import (
     Finish,
@@ -39,9 +38,9 @@ from rookery.llm.types import (
     Usage,
     UsageUpdate,
 )
-from rookery.llm.wire import Event
+from rookery.llm.wire import Event, is_complete_json
 
-# A content block as received: JSON of the provider, with numbers kept as written.
+# A content block of the provider as JSON. Numbers are decimals, so that they keep their digits.
 Block: TypeAlias = dict[str, Any]
 
 STOP_REASONS: Mapping[str, FinishReason] = {
@@ -55,13 +54,13 @@ STOP_REASONS: Mapping[str, FinishReason] = {
 }
 
 
-# Blocks inside `message_start` have no index; theirs must not collide with those of later blocks.
-_EARLY = 1_000_000
+# Blocks inside `message_start` have no index. They get indices from here on, which no later block has.
+_EARLY_INDEX = 1_000_000
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 
-class _Open:
-    """A block that is still being written. `pieces` is the text, thinking or JSON so far, if it is needed."""
+class _OpenBlock:
+    """An unfinished block. `pieces` holds the input of a call so far."""
 
     __slots__ = ("block", "id", "kind", "pieces", "signature")
 
@@ -74,14 +73,14 @@ class _Open:
 
 
 class AnthropicFold:
-    """Reads one response. `unknown` counts the event types that were ignored, by name."""
+    """Folds one response. `unknown` counts the ignored events by type."""
 
     def __init__(self, provider: str) -> None:
         self.unknown: dict[str, int] = {}
         self._provider = provider
         self._request_id: str | None = None
-        self._hide = error_bodies.by_look
-        self._open: dict[int, _Open] = {}
+        self._hide = error_bodies.default_hide
+        self._open: dict[int, _OpenBlock] = {}
         self._stop: events.Stop = events.Stop()
         self._usage = Usage()
         self._names: dict[str, str] = {}
@@ -89,11 +88,11 @@ class AnthropicFold:
         self._has_started = False
         self._early: list[Block] = []
         self._has_local_calls = False
-        # The newest call. It is emitted once something follows: the stop reason, which comes last, may be that the
-        # limit was hit in the middle of it.
-        self._held: _Open | None = None
+        # The newest call. It is emitted when something follows it, because the stop reason, which arrives last, may be
+        # that the output limit was reached inside the call.
+        self._held: _OpenBlock | None = None
 
-    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -105,9 +104,9 @@ class AnthropicFold:
                 StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}", hide=self._hide)),
             )
 
-    def whole(self, body: bytes) -> Iterable[StreamPart]:
+    def read_document(self, body: bytes) -> Iterable[StreamPart]:
         try:
-            return tuple(self._whole(body))
+            return tuple(self._read_message(body))
         except events.UNREADABLE as error:
             return (
                 StreamError(errors.unreadable(self._provider, f"The answer cannot be read: {error}", hide=self._hide)),
@@ -117,18 +116,18 @@ class AnthropicFold:
         return (StreamError(errors.truncated(self._provider)),)
 
     def _handler_of(self, event: Event) -> _Handler:
-        """Return the handler for events without a name, which some gateways send, and for unknown events."""
+        """Return the handler for an event without a name, which some gateways send, or for an unknown event."""
         if event.data == DONE:
-            return _nothing
+            return _ignore
         name = event.name or events.decode_named(event.data).type
         if not name and b'"error"' in event.data:
-            # Some gateways report errors in the format of another wire.
+            # Some gateways report an error in the format of another wire.
             return AnthropicFold._on_error
         if name not in _HANDLERS:
             self.unknown[name] = self.unknown.get(name, 0) + 1
-        return _HANDLERS.get(name, _nothing)
+        return _HANDLERS.get(name, _ignore)
 
-    def _whole(self, body: bytes) -> Iterator[StreamPart]:
+    def _read_message(self, body: bytes) -> Iterator[StreamPart]:
         message = events.decode_whole(body)
         if message.type != "message":
             yield from self._on_error(body)
@@ -165,8 +164,8 @@ class AnthropicFold:
             block.signature += delta.signature
             return ()
         if kind == "citations_delta" and block.kind == "text":
-            return self._cited(delta.citation)
-        _grow(block.block, events.decode_any(data)["delta"])
+            return self._citation_sources(delta.citation)
+        _apply_unknown_delta(block.block, events.decode_any(data)["delta"])
         return ()
 
     def _on_start(self, data: bytes) -> Sequence[StreamPart]:
@@ -187,7 +186,7 @@ class AnthropicFold:
         if message.usage is not None:
             self._count(message.usage, is_start=True)
             parts.append(UsageUpdate(self._usage))
-        # Gateways that have the complete answer from the start put it here.
+        # Gateways that do not stream put the complete answer here.
         early = message.content if isinstance(message.content, list) else []
         self._early = [block for block in early if isinstance(block, dict)]
         if message.stop_reason:
@@ -195,11 +194,11 @@ class AnthropicFold:
         return parts
 
     def _read_early(self) -> Iterator[StreamPart]:
-        """Read the blocks of the first event. If content blocks follow, they repeat these."""
+        """Read the blocks of `message_start`. They are dropped if content blocks follow, which repeat them."""
         early, self._early = self._early, []
         for number, block in enumerate(early):
-            yield from self._begin(_EARLY + number, block)
-            yield from self._finish_block(_EARLY + number)
+            yield from self._begin(_EARLY_INDEX + number, block)
+            yield from self._finish_block(_EARLY_INDEX + number)
 
     def _on_message_delta(self, data: bytes) -> Sequence[StreamPart]:
         early = list(self._read_early())
@@ -207,7 +206,7 @@ class AnthropicFold:
         self._stop = events.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
         )
-        parts = [*early, *(self._release() if self._stop.stop_reason else ())]
+        parts = [*early, *(self._emit_held_call() if self._stop.stop_reason else ())]
         if event.usage is not None:
             self._count(event.usage, is_start=False)
             parts.append(UsageUpdate(self._usage))
@@ -226,9 +225,9 @@ class AnthropicFold:
     # Blocks
 
     def _begin(self, index: int, block: Block) -> Iterator[StreamPart]:
-        yield from self._release()
+        yield from self._emit_held_call()
         kind = _kind(block)
-        opened = self._open[index] = _Open(kind, str(index), block)
+        opened = self._open[index] = _OpenBlock(kind, str(index), block)
         match kind:
             case "text":
                 yield TextStart(opened.id)
@@ -261,7 +260,7 @@ class AnthropicFold:
                 yield ReasoningEnd(opened.id, _redacted(opened.block))
             case "tool_use":
                 yield ToolInputEnd(opened.id)
-                yield from self._release()
+                yield from self._emit_held_call()
                 self._held = opened
             case "server_tool_use":
                 yield ToolInputEnd(opened.id)
@@ -273,17 +272,16 @@ class AnthropicFold:
                 yield ReasoningStart(opened.id)
                 yield ReasoningEnd(opened.id, {"raw": opened.block})
 
-    def _release(self) -> Iterator[StreamPart]:
-        """Emit the call that was held back. A call whose input was cut off is dropped: it is not what the model
-        meant."""
+    def _emit_held_call(self) -> Iterator[StreamPart]:
+        """Emit the held call, unless its input was cut off."""
         held, self._held = self._held, None
-        if held is None or (self._reason() in _CUT_SHORT and not _is_whole(held)):
+        if held is None or (self._reason() in _CUT_SHORT and not _is_input_complete(held)):
             return
         self._has_local_calls = True
         yield ToolCall(held.id, _text(held.block, "name"), _input(held))
 
     def _result(self, block: Block) -> Iterator[StreamPart]:
-        """Return the sources in a result of the provider's tool, then the complete result."""
+        """Yield the sources in a result of a provider-executed tool, and then the result."""
         found = block.get("content")
         for item in found if isinstance(found, list) else [found]:
             yield from self._source_of(item)
@@ -293,11 +291,11 @@ class AnthropicFold:
         output = {"error": code} if code else _shown(found)
         yield ToolResult(call_id, name, content.json_raw(output), bool(code), {"raw": block})
 
-    def _cited(self, citation: Raw | UnsetType) -> Sequence[StreamPart]:
+    def _citation_sources(self, citation: Raw | UnsetType) -> Sequence[StreamPart]:
         return () if citation is UNSET else tuple(self._source_of(events.decode_any(citation)))
 
     def _source_of(self, found: object) -> Iterator[StreamPart]:
-        """Return the source of a result or citation, the first time it is named."""
+        """Yield the source of a result or citation, unless it was already reported."""
         if not isinstance(found, dict):
             return
         url = _text(found, "url")
@@ -316,7 +314,7 @@ class AnthropicFold:
             return
         for index in list(self._open):
             yield from self._finish_block(index)
-        yield from self._release()
+        yield from self._emit_held_call()
         reason = self._reason()
         if self._has_local_calls and reason is not FinishReason.CONTENT_FILTER:
             reason = FinishReason.TOOL_CALLS
@@ -329,37 +327,39 @@ class AnthropicFold:
     def _reason(self) -> FinishReason:
         return STOP_REASONS.get(self._stop.stop_reason or "", FinishReason.OTHER)
 
-    def _count(self, said: events.Usage, *, is_start: bool) -> None:
-        """Merge usage. Billed numbers replace earlier ones field by field; they may be the sum of several passes.
+    def _count(self, reported: events.Usage, *, is_start: bool) -> None:
+        """Merge a usage report. Each reported number replaces the earlier one; it may be the sum of several passes.
 
-        The context size is the input of one pass: the first event's numbers, unless later ones list the passes.
+        `context_tokens` is the input of one pass: of the first event, or of the last pass if a report lists the passes.
         """
         old = self._usage
-        passes = [one for one in said.iterations or () if one.type == "message"]
-        read = _read(passes[-1]) if passes else _read(said) if is_start else None
+        passes = [one for one in reported.iterations or () if one.type == "message"]
+        read = _read(passes[-1]) if passes else _read(reported) if is_start else None
         made = Usage(
-            input=_newer(said.input_tokens, old.input),
-            cache_read=_newer(said.cache_read_input_tokens, old.cache_read),
-            cache_write=_newer(said.cache_creation_input_tokens, old.cache_write),
+            input=_newer(reported.input_tokens, old.input),
+            cache_read=_newer(reported.cache_read_input_tokens, old.cache_read),
+            cache_write=_newer(reported.cache_creation_input_tokens, old.cache_write),
             cache_write_1h=_newer(
-                (said.cache_creation or events.CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
+                (reported.cache_creation or events.CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
             ),
-            output=_newer(said.output_tokens, old.output),
-            reasoning=_newer((said.output_tokens_details or events.OutputDetails()).thinking_tokens, old.reasoning),
-            web_searches=_newer((said.server_tool_use or events.ServerTools()).web_search_requests, old.web_searches),
+            output=_newer(reported.output_tokens, old.output),
+            reasoning=_newer((reported.output_tokens_details or events.OutputDetails()).thinking_tokens, old.reasoning),
+            web_searches=_newer(
+                (reported.server_tool_use or events.ServerTools()).web_search_requests, old.web_searches
+            ),
             context_tokens=_newer(read, old.context_tokens),
         )
         total = sum(number or 0 for number in (made.input, made.cache_read, made.cache_write, made.output))
-        # Some gateways report zeros when they do not count.
+        # Some gateways do not count tokens and report zeros.
         self._usage = msgspec.structs.replace(made, total=total) if total else Usage()
 
 
-def _nothing(fold: AnthropicFold, data: bytes) -> Sequence[StreamPart]:
+def _ignore(fold: AnthropicFold, data: bytes) -> Sequence[StreamPart]:
     return ()
 
 
 _Handler: TypeAlias = Callable[[AnthropicFold, bytes], Sequence[StreamPart]]
-# At module level and not in each fold: an object that references its own methods is left to the garbage collector.
+# This table is at module level, because a fold that refers to its own methods would be a cycle.
 _HANDLERS: Mapping[str, _Handler] = {
     "content_block_delta": AnthropicFold._on_delta,
     "content_block_start": AnthropicFold._on_start,
@@ -367,14 +367,13 @@ _HANDLERS: Mapping[str, _Handler] = {
     "message_start": AnthropicFold._on_message_start,
     "message_delta": AnthropicFold._on_message_delta,
     "message_stop": AnthropicFold._on_message_stop,
-    "ping": _nothing,
+    "ping": _ignore,
     "error": AnthropicFold._on_error,
 }
 
 
 def _kind(block: Block) -> str:
-    """Return how a block is treated. The provider's tools change; their blocks are recognized by the suffix of their
-    type."""
+    """Return the kind of a block. Blocks of the provider's tools are recognized by the suffix of their type."""
     name = _text(block, "type")
     if name in ("text", "thinking", "redacted_thinking", "tool_use"):
         return name
@@ -387,22 +386,21 @@ def _redacted(block: Block) -> Meta:
     return {"redacted_data": _text(block, "data")}
 
 
-def _input(opened: _Open) -> str:
-    """Return the input as the model wrote it; a gateway that does not stream it sends it in the first event."""
+def _input(opened: _OpenBlock) -> str:
+    """Return the input of a call as text. Gateways that do not stream it send it with the start of the block."""
     if opened.pieces:
         return "".join(opened.pieces)
     given = opened.block.get("input")
     return bytes(content.json_raw(given)).decode() if given else "{}"
 
 
-def _is_whole(opened: _Open) -> bool:
-    """Return whether the input of a call is complete. Empty input may not have begun."""
-    return is_json("".join(opened.pieces)) if opened.pieces else bool(opened.block.get("input"))
+def _is_input_complete(opened: _OpenBlock) -> bool:
+    """Return whether the input of a call is complete. Empty input counts as incomplete."""
+    return is_complete_json("".join(opened.pieces)) if opened.pieces else bool(opened.block.get("input"))
 
 
-def _raw_input(opened: _Open) -> object:
-    """Return the input for the stored block. Text that is not JSON stays text, so the next request knows not to send
-    it."""
+def _raw_input(opened: _OpenBlock) -> object:
+    """Return the input for the stored block. Invalid JSON stays text, so that the next request leaves out the block."""
     text = _input(opened)
     try:
         return events.decode_any(text)
@@ -410,8 +408,8 @@ def _raw_input(opened: _Open) -> object:
         return text
 
 
-def _grow(block: Block, delta: Block) -> None:
-    """Apply an unknown delta to its block: append text to text and lists to lists, replace everything else."""
+def _apply_unknown_delta(block: Block, delta: Block) -> None:
+    """Apply an unknown delta to its block: append to texts and lists, and replace all other values."""
     for key, value in delta.items():
         if key == "type":
             continue
@@ -423,7 +421,7 @@ def _grow(block: Block, delta: Block) -> None:
 
 
 def _shown(found: object) -> object:
-    """Return a result without the data only the provider can read, which would be stored and sent to clients twice."""
+    """Return a result without its encrypted data, which only the provider can read."""
     if isinstance(found, list):
         return [_shown(item) for item in found]
     if isinstance(found, dict):
@@ -441,9 +439,11 @@ def _list(block: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _read(said: events.Usage | events.Pass) -> int:
-    return sum((said.input_tokens or 0, said.cache_read_input_tokens or 0, said.cache_creation_input_tokens or 0))
+def _read(reported: events.Usage | events.Pass) -> int:
+    return sum(
+        (reported.input_tokens or 0, reported.cache_read_input_tokens or 0, reported.cache_creation_input_tokens or 0)
+    )
 
 
-def _newer(said: int | None, known: int | None) -> int | None:
-    return known if said is None else said
+def _newer(reported: int | None, known: int | None) -> int | None:
+    return known if reported is None else reported

@@ -1,5 +1,5 @@
-"""Language models through pydantic-ai: Google, Bedrock, Mistral, Groq and every other provider without a native wire.
+"""The bridge: language models over pydantic-ai, for Google, Bedrock, Mistral and all providers without a native wire.
 
-The library is an optional extra. `model` and `factory` do without it until the first call; all other modules here
-import it, and only this package imports them. Start with `model`.
+The library is an optional extra. `model` and `factory` import it with the first call; all other modules import it
+directly, and only this package imports them. Start with `model`.
 """

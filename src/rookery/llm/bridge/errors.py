@@ -1,7 +1,7 @@
-"""The mapping of pydantic-ai's exceptions to a `ProviderError`, through the same table as every other wire.
+"""Maps exceptions of pydantic-ai to `ProviderError`, with the table that all wires use.
 
-The library's own categories count as codes. They cover cases the table cannot see: a provider with its own wording for
-a prompt that is too long, or a status that came over gRPC.
+The library's categories count as codes. They cover cases that the table does not know, such as a provider's own text
+for a prompt that is too long, or a gRPC status.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pydantic_ai import exceptions as library
 
 from rookery.llm import error_bodies, errors
 from rookery.llm.error_bodies import Hide
-from rookery.llm.errors import Broken, Rule, TransportError
+from rookery.llm.errors import Rule, TransportError, TransportFault
 from rookery.llm.types import ErrorKind, ProviderError
 
-# The first match wins, so the narrow classes come first.
+# The first match wins, so subclasses are first.
 _CATEGORY_CODES: tuple[tuple[type[Exception], str], ...] = (
     (library.ModelQuotaExceededError, "billing_error"),
     (library.ModelContextWindowExceededError, "context_length_exceeded"),
@@ -32,7 +32,7 @@ _CATEGORY_CODES: tuple[tuple[type[Exception], str], ...] = (
     (library.ModelServerError, "server_error"),
     (library.ContentFilterError, "content_filter"),
 )
-_REFUSED_HERE = Rule(
+_INVALID_REQUEST = Rule(
     kind=ErrorKind.CONFIG,
     retry=False,
     message="The request cannot be made for {provider}. Check the settings of this model and provider.",
@@ -40,34 +40,36 @@ _REFUSED_HERE = Rule(
 _FAILED = Rule(
     kind=ErrorKind.GENERIC,
     retry=True,
-    message="{provider} failed to answer. Try again; if it stays so, check the settings of this provider.",
+    message="{provider} failed to answer. Try again; if it fails again, check the settings of this provider.",
 )
 _NO_CREDENTIALS = Rule(
     kind=ErrorKind.AUTH,
     retry=False,
     message="No usable credentials for {provider}. Set a key on this provider, or sign the machine in.",
 )
-# A bug in a package does not go away with a retry.
+# These exceptions are bugs of a package, so a retry does not help.
 _FAULTS = (TypeError, AttributeError, LookupError, AssertionError, ValueError)
 _CONNECTION_WORDS = ("timeout", "connect", "transport", "protocolerror", "streamerror")
-# Packages for one provider raise exceptions without a common class; these are the usual names of such classes.
+# The packages for providers have no common exception classes. These are words in the usual names of such classes.
 _SETTING_WORDS = ("configuration", "paramvalidation", "endpointresolution")
 _CREDENTIAL_WORDS = ("credential", "refresherror", "noregion", "token", "ssoerror")
 
 
 def explain(error: BaseException, *, provider: str, now: datetime, hide: Hide) -> ProviderError:
-    """Describe the failure for users and for the retry rule. Text is shown only after `hide`."""
+    """Return the error for an exception of the library. `hide` removes secrets from its texts."""
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return errors.from_transport(provider, TransportError(Broken.CERTIFICATE, str(cause)), hide=hide)
+            return errors.from_transport(provider, TransportError(TransportFault.CERTIFICATE, str(cause)), hide=hide)
     match error:
         case library.ModelHTTPError():
             return _from_api_error(error, error.status_code, provider=provider, now=now, hide=hide)
         case library.ModelRequestTimeout() | library.ModelTimeoutError():
-            return _broken(Broken.CONNECT, error, provider=provider, hide=hide)
+            return _broken(TransportFault.CONNECT, error, provider=provider, hide=hide)
         case library.ModelConnectionError():
             is_sent = error.phase == "read"
-            return _broken(Broken.CUT if is_sent else Broken.CONNECT, error, provider=provider, hide=hide)
+            return _broken(
+                TransportFault.CUT if is_sent else TransportFault.CONNECT, error, provider=provider, hide=hide
+            )
         case library.ModelAPIError():
             return _from_api_error(error, None, provider=provider, now=now, hide=hide)
         case library.ContentFilterError():
@@ -75,13 +77,13 @@ def explain(error: BaseException, *, provider: str, now: datetime, hide: Hide) -
         case library.UnexpectedModelBehavior():
             return errors.unreadable(provider, error.message, hide=hide)
         case library.UserError() | NotImplementedError():
-            return errors.made(provider, _REFUSED_HERE, str(error), hide=hide)
+            return errors.make_error(provider, _INVALID_REQUEST, str(error), hide=hide)
         case asyncio.CancelledError():
-            cancelled = TransportError(Broken.CUT, "The connection was cancelled.")
+            cancelled = TransportError(TransportFault.CUT, "The connection was cancelled.")
             return errors.from_transport(provider, cancelled, hide=hide)
         case TimeoutError() | OSError():
-            return _broken(Broken.CONNECT, error, provider=provider, hide=hide)
-    return _from_stranger(error, provider=provider, hide=hide)
+            return _broken(TransportFault.CONNECT, error, provider=provider, hide=hide)
+    return _from_unknown(error, provider=provider, hide=hide)
 
 
 def _from_api_error(
@@ -96,7 +98,7 @@ def _from_api_error(
     category = _category_code(error)
     rejected = status is None and category is None and isinstance(error, library.ModelRequestRejectedError)
     hint = error.hint if isinstance(error, library.ModelHTTPError) else None
-    told = errors.classify(
+    classified = errors.classify(
         provider,
         400 if rejected else status,
         codes=(*codes, category),
@@ -105,11 +107,11 @@ def _from_api_error(
         now=now,
         hide=hide,
     )
-    if status is None and category is None and not codes and not rejected and not _is_known(told):
-        # No status, code, category or known word: a stream that broke off, or an answer that is not JSON.
+    if status is None and category is None and not codes and not rejected and not _is_known(classified):
+        # There is no status, code, category or known word: the stream broke, or the answer is not JSON.
         return errors.unreadable(provider, text or error.message, hide=hide)
     changed = {"status": status} if rejected else {}
-    return msgspec.structs.replace(told, code=told.code if codes else None, **changed)
+    return msgspec.structs.replace(classified, code=classified.code if codes else None, **changed)
 
 
 def _is_known(error: ProviderError) -> bool:
@@ -121,12 +123,12 @@ def _category_code(error: Exception) -> str | None:
 
 
 def _bare_message(error: library.ModelAPIError) -> str:
-    """Return the message if it adds to the status and the model, which are shown already."""
+    """Return the message; empty if it contains only the status and the model, which are shown anyway."""
     return "" if isinstance(error, library.ModelHTTPError) else error.message
 
 
 def _read(body: object) -> tuple[tuple[object, ...], str]:
-    """Return the codes and text of a body: parsed already, as text, or in the envelope of a cloud's package."""
+    """Return the codes and the text of a body, which is parsed, raw, or in the format of the AWS package."""
     if isinstance(body, str | bytes):
         return error_bodies.read_body(body.encode(errors="replace") if isinstance(body, str) else body, "")
     if not isinstance(body, Mapping):
@@ -144,23 +146,23 @@ def _headers(error: library.ModelAPIError) -> Mapping[str, str]:
     return headers
 
 
-def _broken(reason: Broken, error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
+def _broken(reason: TransportFault, error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
     text = str(error) or type(error).__name__
     return errors.from_transport(provider, TransportError(reason, text), hide=hide)
 
 
-def _from_stranger(error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
-    """Describe an exception of a package below the library. Only the name of its class is known to be harmless."""
+def _from_unknown(error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
+    """Return the error for an exception of a provider's package, by the name of its class."""
     names = " ".join(cls.__name__.lower() for cls in type(error).__mro__)
     detail = f"{type(error).__name__}: {error}"
     if any(word in names for word in _CREDENTIAL_WORDS):
-        return errors.made(provider, _NO_CREDENTIALS, detail, hide=hide)
+        return errors.make_error(provider, _NO_CREDENTIALS, detail, hide=hide)
     if any(word in names for word in _SETTING_WORDS):
-        return errors.made(provider, _REFUSED_HERE, detail, hide=hide)
+        return errors.make_error(provider, _INVALID_REQUEST, detail, hide=hide)
     if any(word in names for word in _CONNECTION_WORDS):
-        return _broken(Broken.CUT, error, provider=provider, hide=hide)
+        return _broken(TransportFault.CUT, error, provider=provider, hide=hide)
     rule = msgspec.structs.replace(_FAILED, retry=not isinstance(error, _FAULTS))
-    return errors.made(provider, rule, detail, hide=hide)
+    return errors.make_error(provider, rule, detail, hide=hide)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

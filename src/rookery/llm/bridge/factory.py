@@ -1,7 +1,7 @@
-"""The factory of pydantic-ai models: the model for a provider row, with the key and address of that row.
+"""The factory of pydantic-ai models: makes the model for a provider row, with the row's key and address.
 
-Providers are kept between calls, one for each key and address: each has its own connections. Nothing here imports the
-library before a model is made.
+The library's provider objects hold connections, so they are kept between calls, one per key and address. This module
+imports the library only when a model is made.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
 
 EXTRA = "rookery[bridge]"
-# Chosen: far more providers and keys than a deployment uses at a time.
+# More providers and keys than a deployment uses at a time.
 MAX_KEPT = 64
-# These determine the library's provider; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
+# The library's names of provider types. In a `bridge` row, the name is part of the model's name: `groq:llama-3.3-70b`.
 _KINDS: Mapping[str, str] = {ProviderType.GOOGLE: "google", ProviderType.BEDROCK: "bedrock"}
 _GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _ACCESS_KEY_STARTS = ("AKIA", "ASIA")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider to call and its credentials. `kind` is the library's name of the provider."""
+    """The address and credentials of a provider. `kind` is the library's name of the provider."""
 
     kind: str
     key: SecretStr | None
@@ -52,14 +52,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeClients:
-    """All providers of the library that this process uses. Models made without it open new connections for every
-    call."""
+    """The library's provider objects of a process. Models without it open new connections for every call."""
 
     def __init__(self, *, max_kept: int = MAX_KEPT) -> None:
         self._max_kept = max_kept
         self._kept: OrderedDict[Target, Provider[Any]] = OrderedDict()
         self._entered: set[int] = set()
-        # Models are made in threads.
+        # Needed because models are made in threads.
         self._lock = threading.Lock()
 
     def provider(self, target: Target, make: Callable[[], Provider[Any]]) -> Provider[Any]:
@@ -70,25 +69,25 @@ class BridgeClients:
             return self._kept[target]
 
     async def keep_open(self, provider: Provider[Any]) -> None:
-        """Hold the provider's connections until it is evicted or everything is closed. Streams hold them too."""
+        """Keep the provider's connections open until the provider is evicted or `close` is called."""
         with self._lock:
             is_known = any(kept is provider for kept in self._kept.values())
             is_new = is_known and id(provider) not in self._entered
             if is_new:
                 self._entered.add(id(provider))
-            pushed_out = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._max_kept)]
+            evicted = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._max_kept)]
         if is_new:
             await provider.__aenter__()
-        for each in pushed_out:
-            await self._leave(each)
+        for each in evicted:
+            await self._exit(each)
 
     async def close(self) -> None:
         with self._lock:
             kept, self._kept = list(self._kept.values()), OrderedDict()
         for provider in kept:
-            await self._leave(provider)
+            await self._exit(provider)
 
-    async def _leave(self, provider: Provider[Any]) -> None:
+    async def _exit(self, provider: Provider[Any]) -> None:
         if id(provider) in self._entered:
             self._entered.discard(id(provider))
             await provider.__aexit__(None, None, None)
@@ -111,11 +110,11 @@ def bridge_model(
     clock: Clock | None = None,
     stats: ModelStats | None = None,
 ) -> BridgeModel:
-    """Return the model of one provider row. Cheap and never fails: the first call reports what cannot be made.
+    """Return the model of one provider row. This is cheap and never raises; the first call reports invalid settings.
 
-    `provider_name` is the display name. Without a key the library looks for the machine's own credentials.
+    `provider_name` is the display name. Without a key, the library uses the credentials of the machine.
     """
-    # Pasted keys often end with a line break.
+    # A pasted key often ends with a line break.
     plain_key = None if key is None else key.reveal().strip()
     secrets = () if plain_key is None else (plain_key, *plain_key.split(":"))
 
@@ -200,7 +199,11 @@ def _build(
             f"{{provider}} needs the package pydantic-ai, which is not installed. Install {EXTRA}.", detail=str(error)
         ) from None
     try:
-        provider = _watched(target) if clients is None else clients.provider(target, lambda: _watched(target))
+        provider = (
+            _make_recorded_provider(target)
+            if clients is None
+            else clients.provider(target, lambda: _make_recorded_provider(target))
+        )
         return infer_model(f"{kind}:{name}", provider_factory=lambda _: provider)
     except ImportError as error:
         raise _Unusable(
@@ -212,13 +215,13 @@ def _build(
     except UserError as error:
         _explain_refusal(target, str(error))
     except Exception as error:
-        # Packages for one provider have their own exceptions for wrong credentials or settings.
+        # The packages for providers have their own exceptions for invalid credentials or settings.
         _explain_refusal(target, f"{type(error).__name__}: {error}")
 
 
 def _kind_and_name(provider_type: str, model: str, *, key: SecretStr | None) -> tuple[str, str]:
     if provider_type == ProviderType.GOOGLE and key is None and not any(map(os.environ.get, _GOOGLE_KEYS)):
-        # Other credentials of a machine are those of Google Cloud; the other endpoint accepts only keys.
+        # Credentials of the machine work only with Google Cloud. The other endpoint requires a key.
         return "google-cloud", model
     if provider_type in _KINDS:
         return _KINDS[provider_type], model
@@ -236,11 +239,11 @@ def _explain_refusal(target: Target, text: str) -> NoReturn:
     raise _Unusable("{provider} cannot be used with these settings. Check the provider and the model.", detail=text)
 
 
-def _watched(target: Target) -> Provider[Any]:
-    from rookery.llm.bridge import responses
+def _make_recorded_provider(target: Target) -> Provider[Any]:
+    from rookery.llm.bridge.exchange import record_responses
 
     provider = _make_provider(target)
-    responses.watch(provider)
+    record_responses(provider)
     return provider
 
 
@@ -251,7 +254,7 @@ def _make_provider(target: Target) -> Provider[Any]:
         cls = infer_provider_class(target.kind)
     except ValueError:
         raise _Unusable(
-            f"There is no provider {target.kind!r} to build a bridge to. Check the name of the model of {{provider}}."
+            f"The provider {target.kind!r} is unknown. Check the name of the model of {{provider}}."
         ) from None
     if target.kind == "bedrock":
         return _without_retries(cls(**_bedrock_options(target)))
@@ -269,22 +272,21 @@ def _make_provider(target: Target) -> Provider[Any]:
 
 
 def _at_address(provider: Provider[Any], base_url: str, *, kind: str) -> Provider[Any]:
-    """Return a provider that supports only one address, with its client pointed at another: a gateway or a private
-    server."""
+    """Change the address of a provider whose constructor does not accept one."""
     client = provider.client
     if hasattr(client, "base_url"):
         client.base_url = base_url
         return provider
     if hasattr(client, "_client_wrapper"):
-        # The Cohere package takes an address when its client is made, and the library makes it.
+        # The Cohere package accepts an address only when its client is made, which the library does.
         client._client_wrapper._base_url = base_url
         if provider.base_url == base_url:
             return provider
-    raise _Unusable(f"Providers of the kind {kind} are at one address only. Remove the base URL of {{provider}}.")
+    raise _Unusable(f"Providers of the kind {kind} have a fixed address. Remove the base URL of {{provider}}.")
 
 
 def _bedrock_options(target: Target) -> dict[str, Any]:
-    """Read the key: a Bedrock API key, or `access key id:secret`, with a session token after it if there is one."""
+    """Return the options of the provider. The key is a Bedrock API key, or `id:secret` or `id:secret:session token`."""
     options: dict[str, Any] = {
         "region_name": target.region or _region_in(target.base_url),
         "base_url": target.base_url,
@@ -301,7 +303,7 @@ def _bedrock_options(target: Target) -> dict[str, Any]:
 
 
 def _region_in(base_url: str | None) -> str | None:
-    """Return the region in the usual address: `bedrock-runtime.eu-central-1.amazonaws.com`."""
+    """Return the region in an address such as `bedrock-runtime.eu-central-1.amazonaws.com`."""
     host = urlsplit(base_url or "").hostname or ""
     pieces = host.split(".")
     is_usual = len(pieces) > 3 and pieces[0].startswith("bedrock-runtime") and "amazonaws" in pieces

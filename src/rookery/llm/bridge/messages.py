@@ -1,7 +1,7 @@
-"""The prompt as messages of pydantic-ai.
+"""The messages of pydantic-ai, made from a prompt.
 
-System texts go first, where every provider accepts them. The library's own preparation of messages is not used: it
-escapes tags in tool results, and a model must see a file as it is.
+System texts are first, where every provider accepts them. The library's own conversion of messages is not used, because
+it escapes tags in tool results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PAUSED = "pause"
 
 
 def history(call: Call, model: Model, *, caps: Capabilities, warnings: list[CallWarning]) -> list[ModelMessage]:
-    """Return all messages, in order. Content a model cannot read is replaced by a sentence, and noted in `warnings`."""
+    """Return all messages. Content that the model cannot read is replaced by a text, and reported in `warnings`."""
     return _History(call, model, caps=caps, warnings=warnings).build()
 
 
@@ -65,21 +65,21 @@ class _History:
         self._built: list[ModelMessage] = []
 
     def build(self) -> list[ModelMessage]:
-        self._say(list(_system_parts(self._call.prompt)))
+        self._add_request(list(_system_parts(self._call.prompt)))
         for message in self._call.prompt.messages:
             match message.role:
                 case Role.SYSTEM:
                     continue
                 case Role.USER:
-                    self._say(self._user_parts(message))
+                    self._add_request(self._user_parts(message))
                 case Role.TOOL:
-                    self._say([self._result(part) for part in message.parts if isinstance(part, PromptResult)])
+                    self._add_request([self._result(part) for part in message.parts if isinstance(part, PromptResult)])
                 case Role.ASSISTANT:
-                    self._answer(message)
+                    self._add_response(message)
         return self._built
 
-    def _say(self, parts: list[ModelRequestPart]) -> None:
-        """Add a message. Neighbors become one request: several providers require that the roles alternate."""
+    def _add_request(self, parts: list[ModelRequestPart]) -> None:
+        """Add a message. Adjacent messages are merged, because several providers require alternating roles."""
         if not parts:
             return
         if self._built and isinstance(last := self._built[-1], ModelRequest):
@@ -87,7 +87,7 @@ class _History:
             return
         self._built.append(ModelRequest(parts=parts))
 
-    def _answer(self, message: PromptMessage) -> None:
+    def _add_response(self, message: PromptMessage) -> None:
         parts = self._answer_parts(message)
         if not parts:
             return
@@ -97,8 +97,7 @@ class _History:
             last = ModelResponse(
                 parts=parts,
                 model_name=self._model.model_name,
-                # The author of a row is checked before a prompt is made; opaque data that arrives here is the
-                # provider's own.
+                # The prompt contains provider data only in messages of this provider.
                 provider_name=self._model.system,
                 canonical_system=self._model.canonical_system,
             )
@@ -189,13 +188,13 @@ class _History:
                 case PromptResult() if part.id in native:
                     built.append(provider_meta.native_return(part, meta))
                 case PromptResult(provider_executed=True, text=text) if text.strip():
-                    # A call without its result has no content to send; a result without its call has.
+                    # A result without its call is sent as text.
                     built.append(TextPart(text))
         return built
 
 
 class _Ids:
-    """Call ids in the form a model accepts: some require a fixed number of letters and digits."""
+    """Converts call ids for models that require a fixed number of letters and digits."""
 
     def __init__(self, length: int | None) -> None:
         self._length = length
@@ -237,7 +236,7 @@ def _plain_type(media_type: str) -> str:
 
 
 def _native_pairs(message: PromptMessage) -> frozenset[str]:
-    """Return the provider-executed calls that have their result here, both as the provider wrote them."""
+    """Return the ids of provider-executed calls with a result in this message, if both have their provider data."""
     open_calls: set[str] = set()
     pairs: set[str] = set()
     for part in message.parts:

@@ -1,7 +1,6 @@
 """A `LanguageModel` over a model of pydantic-ai.
 
-Nothing here imports the library: the first call does, in a thread, because importing it and a provider's package would
-block the event loop for too long.
+The library is imported by the first call, in a thread, because the import would block the event loop for too long.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import LlmError
-from rookery.llm.model import ModelStats, NoStats
+from rookery.llm.model import ModelStats, NoStats, known_secrets
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -30,7 +29,7 @@ from rookery.llm.types import (
 )
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.telemetry.log import get_logger
-from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
+from rookery.telemetry.redaction import hide_secrets
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
 
 log = get_logger("llm.bridge")
 
-# Chosen: the silence guard of the loop ends a quiet stream first; this only keeps a dead socket from staying forever.
+# The silence limit of the loop ends a silent stream earlier. This limit ends a dead socket.
 READ_SECONDS = 660.0
 
 
 class CannotBuild(LlmError):
-    """Raised when there is no model to call, for a reason the administrator can fix: `error` names it."""
+    """Raised when the model cannot be made. `error` has the reason, which an administrator can fix."""
 
     def __init__(self, error: ProviderError) -> None:
         self.error = error
@@ -53,10 +52,10 @@ class CannotBuild(LlmError):
 
 
 class BridgeModel:
-    """One provider row and model. `build` makes the library's model; it may raise `CannotBuild`, and runs in a thread.
+    """A model of one provider row. `build` makes the library's model in a thread; it may raise `CannotBuild`.
 
-    `secrets` are values that must not appear in an error. `keep_open` is called before every call, to hold the
-    connections of the provider for the next one.
+    `secrets` are values that must not appear in errors. `keep_open` is called before every call, and keeps the
+    provider's connections open for the next one.
     """
 
     wire: Wire = "bridge"
@@ -88,7 +87,7 @@ class BridgeModel:
         self._keep_open = keep_open
         self._clock = clock or SystemClock()
         self._stats = stats or NoStats()
-        self._secrets = _known_secrets(secrets, extra_headers)
+        self._secrets = known_secrets(secrets, extra_headers)
         self._bridged: Bridged | None = None
         self._building = asyncio.Lock()
 
@@ -96,7 +95,10 @@ class BridgeModel:
         return f"BridgeModel({self.model!r}, provider {self.provider_id})"
 
     async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
-        """See `LanguageModel`. Closing the generator closes the library's stream, and waits at most a second for it."""
+        """Implement `LanguageModel`.
+
+        Closing the generator closes the library's stream, which takes at most a second.
+        """
         bridged = await self._ready()
         if isinstance(bridged, ProviderError):
             yield StreamError(bridged)
@@ -113,7 +115,7 @@ class BridgeModel:
                             again = self._repaired(call, part.error, is_repaired=is_repaired)
                             if again is not None:
                                 break
-                        # From here on the consumer has seen output: no second answer may follow.
+                        # The consumer sees output from here on, so the call cannot be repeated any more.
                         is_started = True
                         if request.warnings:
                             yield Warnings(request.warnings)
@@ -151,9 +153,9 @@ class BridgeModel:
         return hide_secrets(text, self._secrets)
 
     def _repaired(self, call: Call, error: ProviderError, *, is_repaired: bool) -> Call | None:
-        """Return the call with a history that any provider accepts: paired, and without reasoning or opaque data.
+        """Return the call with a history without reasoning and provider data, and with complete pairs of calls.
 
-        One rung serves all faults: how a library handles a missing signature is unknown here.
+        There is one repair for all faults. Return None if there is no fault, or if the repair was already tried.
         """
         fault = error.replay_fault
         if fault is None:
@@ -172,13 +174,3 @@ class BridgeModel:
         self._stats.replay_repaired(self.wire, fault)
         log.warning("replay_repaired", **fields)
         return plain
-
-
-def _known_secrets(secrets: Iterable[str], headers: Mapping[str, str]) -> SecretRegistry:
-    known = SecretRegistry()
-    for value in secrets:
-        known.add("api_key", value)
-    for name, value in headers.items():
-        if is_secret_name(name, value):
-            known.add("header", value)
-    return known

@@ -1,7 +1,7 @@
-"""Opaque provider data of a part: stored as `meta` when a part arrives, restored when it is replayed.
+"""Provider data of parts: converts it to the stored `meta`, and restores it when a part is replayed.
 
-`provider_name` names its origin; the library sends opaque data only to that provider. `raw` is the complete call or
-result of a provider-executed tool.
+The library sends the data only to the provider in `provider_name`. `raw` is the complete call or result of a
+provider-executed tool.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _numbers = msgspec.json.Encoder(decimal_format="number")
 
 
 def meta_of(part: TextPart | ThinkingPart | ToolCallPart | NativeToolCallPart | None) -> Meta | None:
-    """Return the data that the provider needs back with the part; None if there is none."""
+    """Return the data that the provider requires when the part is replayed; None if there is none."""
     if part is None or not part.provider_name:
         return None
     kept = {
@@ -58,12 +58,12 @@ def _named(part: NativeToolCallPart | NativeToolReturnPart) -> Meta:
 
 
 def is_proven(meta: Meta) -> bool:
-    """Return whether reasoning carries provider data. Without it, the reasoning would be sent as text of the answer."""
+    """Return whether reasoning has provider data. Without it, the library would send the reasoning as text."""
     return any(meta.get(key) for key in ("signature", "id", "details"))
 
 
 def fields_of(meta: Meta) -> dict[str, Any]:
-    """Return the fields of a part that hold opaque data."""
+    """Return the fields of a part with the provider data."""
     if not meta.get("provider_name"):
         return {}
     details = meta.get("details")
@@ -99,5 +99,5 @@ def native_return(part: PromptResult, meta: Meta) -> NativeToolReturnPart:
 
 
 def _plain(value: Any) -> Any:
-    """Convert stored numbers that came back as decimals, which no library expects."""
+    """Return the stored value with ordinary numbers instead of decimals, which libraries do not expect."""
     return msgspec.json.decode(_numbers.encode(value))

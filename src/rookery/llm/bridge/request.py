@@ -1,7 +1,7 @@
-"""The call as arguments of a pydantic-ai model: messages, settings and parameters. Pure and deterministic.
+"""The arguments of a pydantic-ai model, made from a call: messages, settings and parameters.
 
-The library ignores what a model cannot do, mostly without a notice. This module derives such settings from the
-library's description of the model, and turns each into a warning.
+The library silently ignores settings that a model does not support. This module finds them in the library's profile of
+the model, and returns a warning for each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 
 Profile: TypeAlias = Mapping[str, Any]
 
-# As on the native Anthropic wire.
+# The same as on the native Anthropic wire.
 _BEYOND_BUDGET = 4096
 _SAMPLING = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
@@ -42,19 +42,19 @@ def build(
     call: Call, model: Model, *, caps: Capabilities, headers: Mapping[str, str], read_seconds: float
 ) -> BridgeRequest:
     """Build the request of this call to this model."""
-    maker = _Maker(call, model, caps)
-    settings = maker.settings(headers, read_seconds)
-    parameters = maker.parameters()
-    history = messages.history(call, model, caps=caps, warnings=maker.warnings)
+    builder = _RequestBuilder(call, model, caps)
+    settings = builder.settings(headers, read_seconds)
+    parameters = builder.parameters()
+    history = messages.history(call, model, caps=caps, warnings=builder.warnings)
     return BridgeRequest(
         messages=history,
         settings=cast(ModelSettings, settings),
         parameters=parameters,
-        warnings=tuple(maker.warnings),
+        warnings=tuple(builder.warnings),
     )
 
 
-class _Maker:
+class _RequestBuilder:
     def __init__(self, call: Call, model: Model, caps: Capabilities) -> None:
         self.warnings: list[CallWarning] = []
         self._call = call
@@ -75,14 +75,14 @@ class _Maker:
         settings |= self._sampling()
         settings |= self._tool_choice()
         if self._profile.get("supports_cache", False):
-            # If a provider caches only on request, a chat would otherwise pay for its whole history at every step.
+            # Some providers cache only on request. Without this, every step would pay for the whole history.
             settings["cache"] = True
         if call.options is not None:
             self._warn("options", "Options of another kind of provider are left out.", type_="other")
         return settings
 
     def _transport(self, headers: Mapping[str, str], read_seconds: float) -> Iterator[tuple[str, Any]]:
-        # The worker decides about retries: it sees the error.
+        # The worker retries, so the library must not.
         if "max_retries" not in self._ignored:
             yield "max_retries", 0
         if "timeout" not in self._ignored:
@@ -91,7 +91,7 @@ class _Maker:
         if not sent:
             return
         if "extra_headers" in self._ignored:
-            self._warn("headers", f"Extra headers cannot be sent to {self._model.system}; left out.")
+            self._warn("headers", f"Extra headers cannot be sent to {self._model.system}; they were left out.")
             return
         yield "extra_headers", sent
 
@@ -100,13 +100,12 @@ class _Maker:
         if asked is None:
             return {}
         if self._has_budget() and isinstance(thinking, str):
-            # The budget counts as output; a limit below it is refused, and one just above leaves no room for the
-            # answer.
+            # The budget counts as output, so the limit must exceed it by enough for the answer.
             asked = max(asked, ANTHROPIC_THINKING_BUDGET_MAP[cast(ThinkingLevel, thinking)] + _BEYOND_BUDGET)
         return {"max_tokens": min(asked, self._caps.max_output or asked)}
 
     def _has_budget(self) -> bool:
-        """Return whether the call makes a Claude model think with a budget, which has its own rules."""
+        """Return whether the call makes a Claude model on Bedrock think with a budget."""
         profile = self._profile
         is_claude = self._model.system == "bedrock" and profile.get("bedrock_thinking_variant") == "anthropic"
         return is_claude and self._asks_to_think() and not profile.get("bedrock_supports_adaptive_thinking", False)
@@ -125,12 +124,14 @@ class _Maker:
             if self._caps.sampling and name not in self._ignored and not self._is_dropped(name):
                 sent[name] = value
             else:
-                self._warn(name, f"This model does not take {name}; left out.")
+                self._warn(name, f"This model does not accept {name}; it was left out.")
         return sent
 
     def _is_dropped(self, name: str) -> bool:
-        """Return whether a setting is ignored: Claude takes no sampling while it thinks; on Bedrock few families
-        take `top_k`."""
+        """Return whether the model ignores a sampling setting.
+
+        Claude ignores all of them while it thinks. On Bedrock, most models ignore `top_k`.
+        """
         if self._has_budget():
             return True
         return name == "top_k" and self._model.system == "bedrock" and not self._profile.get("bedrock_top_k_variant")
@@ -148,7 +149,7 @@ class _Maker:
             if is_always_on:
                 self._warn("effort", "This model always thinks; it is asked to think as little as it can.")
             return {"thinking": False}
-        # If it has no list, the library finds the nearest effort that the model supports.
+        # If the supported efforts are unknown, the library chooses the nearest one.
         nearest = efforts.nearest_supported(effort, self._caps.efforts) or effort
         return {"thinking": False if nearest is Effort.NONE else nearest.value}
 
@@ -170,16 +171,16 @@ class _Maker:
         profile = self._profile
         takes_choice = self._model.system != "bedrock" or profile.get("bedrock_supports_tool_choice", False)
         if not takes_choice or not profile.get("supports_forced_tool_choice", True):
-            return "This model cannot be made to use a tool"
+            return "This model cannot be forced to use a tool"
         is_asked = self._asks_to_think()
         thinks = is_asked or profile.get("thinking_always_enabled", False)
         if self._call.effort is None:
             thinks = thinks or profile.get("thinking_enabled_by_default", False)
         takes_both = profile.get("supports_forced_tool_choice_with_thinking", True)
         if is_asked and self._model.system in ("bedrock", "anthropic"):
-            # The library refuses the two together, unless the model itself decides how much it thinks.
+            # The library refuses both together, unless the model decides itself how much it thinks.
             takes_both = takes_both and profile.get("bedrock_supports_adaptive_thinking", False)
-        return "This model cannot be made to use a tool while it thinks" if thinks and not takes_both else None
+        return "This model cannot be forced to use a tool while it thinks" if thinks and not takes_both else None
 
     # Parameters
 
@@ -197,10 +198,10 @@ class _Maker:
         if wanted is None:
             return None
         if not self._profile.get("supports_json_schema_output", False):
-            self._warn("format", "This model takes no JSON schema; left out.")
+            self._warn("format", "This model accepts no JSON schema; it was left out.")
             return None
         if self._call.tools and not self._combines():
-            self._warn("format", "This model takes no JSON schema together with tools; left out.")
+            self._warn("format", "This model accepts no JSON schema together with tools; it was left out.")
             return None
         return OutputObjectDefinition(json_schema=dict(wanted.schema), name=wanted.name)
 
@@ -217,16 +218,16 @@ class _Maker:
             return []
         search = _web_search(wanted)
         if unsupported := self._model.unsupported_native_tool_settings(search):
-            # A search beyond the allowed domains is worse than none.
-            text = f"The web search of this model does not take {', '.join(sorted(unsupported))}; it is switched off."
+            # No search is better than one beyond the allowed domains.
+            text = f"The web search of this model does not accept {', '.join(sorted(unsupported))}; it was left out."
             self._warn("web_search", text, type_="unsupported_tool")
             return []
         if wanted.version is not None:
-            self._warn("web_search_version", "This provider has one version of its web search; left out.")
+            self._warn("web_search_version", "This provider has one version of its web search, which was used.")
         return [search]
 
     def _combines(self) -> bool:
-        """Return whether tools can be combined with a search or a schema. Only Google's older models forbid it."""
+        """Return whether tools can be combined with a search or a schema. Only older models of Google forbid it."""
         is_google = self._model.system.startswith("google")
         return not is_google or bool(self._profile.get("google_supports_tool_combination", False))
 
@@ -244,7 +245,7 @@ def _definition(tool: Tool) -> ToolDefinition:
     schema = dict(tool.input_schema)
     if schema.get("properties") is None:
         schema["properties"] = {}
-    # Not strict: the library would rewrite the schema, and refuse inputs that the tool accepts.
+    # With `strict`, the library would rewrite the schema and refuse inputs that the tool accepts.
     return ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=schema, strict=False)
 
 

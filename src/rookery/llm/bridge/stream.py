@@ -1,8 +1,8 @@
-"""The fold of a pydantic-ai stream into parts. Pure; it never raises on what a model sends.
+"""The fold of a pydantic-ai stream: converts its events to parts.
 
-The library ends a part when the next one starts, and may still add to it afterwards (calls that stream in parallel,
-citations, text that continues after a call). So calls and results wait until another part begins and they are complete,
-and text that continues becomes a separate block.
+The library ends a part when the next one starts, but may add to it later (parallel calls, citations, text that
+continues after a call). Calls and results therefore wait until a text block begins and they are complete. Text that
+continues becomes a new block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from pydantic_ai.usage import RequestUsage
 from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import error_bodies, errors
 from rookery.llm.bridge import provider_meta
-from rookery.llm.call_input import is_json
 from rookery.llm.errors import Rule
 from rookery.llm.types import (
     HIT_LIMIT,
@@ -64,6 +63,7 @@ from rookery.llm.types import (
     Usage,
     UsageUpdate,
 )
+from rookery.llm.wire import is_complete_json
 
 Parts: TypeAlias = list[StreamPart]
 AnyCall: TypeAlias = ToolCallPart | NativeToolCallPart
@@ -78,33 +78,34 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 _ENDED_IN_ERROR = Rule(
     kind=ErrorKind.GENERIC,
     retry=True,
-    message="{provider} broke its answer off because of a fault on its side. Try again.",
+    message="{provider} ended its answer early because of a fault on its side. Try again.",
 )
 _any_json = msgspec.json.Decoder()
 
 
 class _Block:
-    """Text or reasoning that is open. `part` is set for one that was reopened: its end is recorded nowhere else."""
+    """An open block of text or reasoning. `part` collects the content of a reopened block, which the library does not
+    repeat at its end."""
 
     __slots__ = ("id", "index", "is_text", "part")
 
-    def __init__(self, block_id: str, index: int, *, part: TextPart | ThinkingPart, is_again: bool) -> None:
+    def __init__(self, block_id: str, index: int, *, part: TextPart | ThinkingPart, is_reopened: bool) -> None:
         self.id = block_id
         self.index = index
         self.is_text = isinstance(part, TextPart)
-        self.part = part if is_again else None
+        self.part = part if is_reopened else None
 
 
 class _Call:
-    """A call that is not fully emitted yet. It keeps the id it began with, whatever the provider adds later."""
+    """A call that is not completely emitted. It keeps its first id, even if the provider changes it."""
 
-    __slots__ = ("id", "is_ended", "is_told_ended", "part")
+    __slots__ = ("id", "is_end_emitted", "is_ended", "part")
 
     def __init__(self, call_id: str, part: AnyCall) -> None:
         self.id = call_id
         self.part = part
         self.is_ended = False
-        self.is_told_ended = False
+        self.is_end_emitted = False
 
     @property
     def is_native(self) -> bool:
@@ -118,11 +119,14 @@ class _Call:
         return _json(args).decode() if args else "{}"
 
     def is_complete(self) -> bool:
-        return bool(self.part.args) and is_json(self.input)
+        return bool(self.part.args) and is_complete_json(self.input)
 
-    def is_whole(self, *, is_last: bool) -> bool:
-        """Whether it can run although the answer was cut short. The last call may have been cut before its input."""
-        return is_json(self.input) and (bool(self.part.args) or not is_last)
+    def is_runnable(self, *, is_last: bool) -> bool:
+        """Return whether the call can run although the answer was cut short.
+
+        The input of the last call may be missing.
+        """
+        return is_complete_json(self.input) and (bool(self.part.args) or not is_last)
 
 
 class BridgeFold:
@@ -133,14 +137,14 @@ class BridgeFold:
         self._has_started = False
         self._blocks = 0
         self._block: _Block | None = None
-        # Parts that wait for the next block, by their position in the answer.
+        # Parts that wait for the next text block, by their index in the answer.
         self._waiting: dict[int, _Call | NativeToolReturnPart | FilePart] = {}
         self._call_ids: dict[str, str] = {}
         self._taken_ids: set[str] = set()
         self._sources: set[tuple[str, str]] = set()
         self._files = 0
         self._local_calls = 0
-        self._told_input: int | None = None
+        self._reported_input: int | None = None
 
     def feed(self, event: ModelResponseStreamEvent, response: StreamedResponse) -> Parts:
         parts: Parts = []
@@ -156,19 +160,19 @@ class BridgeFold:
         return parts
 
     def end(self, response: StreamedResponse) -> Parts:
-        """End the stream with a terminal part."""
+        """Return the last parts of the stream. The last is terminal."""
         parts: Parts = []
         self._begin(response, parts)
-        if response.state == "incomplete" or not _told_its_end(response):
+        if response.state == "incomplete" or not _is_end_marked(response):
             return [*parts, *self.broken(response), StreamError(errors.truncated(self._provider))]
         details = response.provider_details or {}
         if response.finish_reason == "error":
             detail = str(details.get("finish_reason") or "")
-            error = errors.made(self._provider, _ENDED_IN_ERROR, detail)
+            error = errors.make_error(self._provider, _ENDED_IN_ERROR, detail)
             return [*parts, *self.broken(response), StreamError(error)]
         reason = self._reason(response)
         self._close(parts)
-        self._tell_waiting(parts, reason=reason)
+        self._emit_waiting(parts, reason=reason)
         meta: Meta | None = None
         if self._local_calls and reason is not FinishReason.CONTENT_FILTER:
             meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
@@ -179,7 +183,7 @@ class BridgeFold:
         return parts
 
     def broken(self, response: StreamedResponse) -> Parts:
-        """Return the parts before an error: the usage until now."""
+        """Return the parts to emit before an error: the usage so far."""
         usage = usage_of(response.usage)
         return [UsageUpdate(usage)] if usage != Usage() else []
 
@@ -194,7 +198,7 @@ class BridgeFold:
         match part:
             case TextPart() | ThinkingPart():
                 self._open(index, part, parts)
-                self._say(part.content, parts)
+                self._add_text(part.content, parts)
                 if isinstance(part, TextPart):
                     self._cite(part.citations, parts)
             case ToolCallPart() | NativeToolCallPart():
@@ -207,7 +211,7 @@ class BridgeFold:
     def _start_call(self, index: int, part: AnyCall, parts: Parts) -> None:
         before = self._waiting.get(index)
         if isinstance(before, _Call):
-            # The library corrects a part by starting it again.
+            # The library starts a part again to correct it.
             before.part = part
             return
         call = _Call(self._unique_id(part.tool_call_id), part)
@@ -220,26 +224,26 @@ class BridgeFold:
         match delta:
             case TextPartDelta():
                 if delta.content_delta:
-                    self._go_on(index, delta, parts)
+                    self._continue(index, delta, parts)
                 self._cite(delta.citations_delta, parts)
             case ThinkingPartDelta():
                 if self._is_open(index, is_text=False) or delta.content_delta:
-                    self._go_on(index, delta, parts)
+                    self._continue(index, delta, parts)
                 elif delta.signature_delta:
-                    self._open(index, ThinkingPart(""), parts, is_again=True)
-                    self._go_on(index, delta, parts)
+                    self._open(index, ThinkingPart(""), parts, is_reopened=True)
+                    self._continue(index, delta, parts)
             case ToolCallPartDelta():
                 self._add_input(index, delta, parts)
 
-    def _go_on(self, index: int, delta: TextPartDelta | ThinkingPartDelta, parts: Parts) -> None:
+    def _continue(self, index: int, delta: TextPartDelta | ThinkingPartDelta, parts: Parts) -> None:
         is_text = isinstance(delta, TextPartDelta)
         if not self._is_open(index, is_text=is_text):
-            self._open(index, TextPart("") if is_text else ThinkingPart(""), parts, is_again=True)
+            self._open(index, TextPart("") if is_text else ThinkingPart(""), parts, is_reopened=True)
         assert self._block is not None
         if self._block.part is not None:
             self._block.part = delta.apply(self._block.part)
         if delta.content_delta:
-            self._say(delta.content_delta, parts)
+            self._add_text(delta.content_delta, parts)
 
     def _add_input(self, index: int, delta: ToolCallPartDelta, parts: Parts) -> None:
         call = self._waiting.get(index)
@@ -267,16 +271,16 @@ class BridgeFold:
         block = self._block
         return block is not None and block.index == index and block.is_text is is_text
 
-    def _open(self, index: int, part: TextPart | ThinkingPart, parts: Parts, *, is_again: bool = False) -> None:
+    def _open(self, index: int, part: TextPart | ThinkingPart, parts: Parts, *, is_reopened: bool = False) -> None:
         self._close(parts)
-        self._tell_waiting(parts)
+        self._emit_waiting(parts)
         is_text = isinstance(part, TextPart)
         self._blocks += 1
         block_id = f"{'text' if is_text else 'reasoning'}-{self._blocks}"
-        self._block = _Block(block_id, index, part=part, is_again=is_again)
+        self._block = _Block(block_id, index, part=part, is_reopened=is_reopened)
         parts.append(TextStart(block_id) if is_text else ReasoningStart(block_id))
 
-    def _say(self, text: str, parts: Parts) -> None:
+    def _add_text(self, text: str, parts: Parts) -> None:
         block = self._block
         if text and block is not None:
             parts.append(TextDelta(block.id, text) if block.is_text else ReasoningDelta(block.id, text))
@@ -307,10 +311,10 @@ class BridgeFold:
 
     # Calls, results and files
 
-    def _tell_waiting(self, parts: Parts, *, reason: FinishReason | None = None) -> None:
-        """Emit the waiting parts, in the order of the answer. `reason` is the finish reason, if there is one.
+    def _emit_waiting(self, parts: Parts, *, reason: FinishReason | None = None) -> None:
+        """Emit the waiting parts in the order of the answer. `reason` is the finish reason; None before the end.
 
-        Until then an incomplete call keeps waiting, with all parts after it: more of it may come.
+        Before the end, an incomplete call and all parts after it keep waiting.
         """
         for index, item in sorted(self._waiting.items()):
             if reason is None and isinstance(item, _Call) and not item.is_complete():
@@ -319,9 +323,9 @@ class BridgeFold:
             match item:
                 case _Call():
                     _end_input(item, parts)
-                    # The limit was hit in the middle of a call: running it is not what the model meant.
-                    if reason not in _CUT_SHORT or item.is_native or item.is_whole(is_last=not self._waiting):
-                        self._tell_call(item, parts)
+                    # A call whose input was cut off must not run.
+                    if reason not in _CUT_SHORT or item.is_native or item.is_runnable(is_last=not self._waiting):
+                        self._emit_call(item, parts)
                 case NativeToolReturnPart():
                     call_id = self._call_ids.get(item.tool_call_id, item.tool_call_id)
                     parts.append(
@@ -337,7 +341,7 @@ class BridgeFold:
                     self._files += 1
                     parts.append(GeneratedFile(f"file-{self._files}", item.content.media_type, item.content.data))
 
-    def _tell_call(self, call: _Call, parts: Parts) -> None:
+    def _emit_call(self, call: _Call, parts: Parts) -> None:
         part = call.part
         self._call_ids[part.tool_call_id] = call.id
         self._local_calls += not call.is_native
@@ -360,16 +364,15 @@ class BridgeFold:
         return FinishReason.STOP if response.provider_url is None else FinishReason.OTHER
 
     def _count(self, response: StreamedResponse, parts: Parts) -> None:
-        """Emit a usage snapshot when the prompt is counted; later output is counted in the last part."""
+        """Emit the usage when the input tokens are known. The output tokens are in the last part."""
         counted = response.usage.input_tokens
-        if counted and counted != self._told_input:
-            self._told_input = counted
+        if counted and counted != self._reported_input:
+            self._reported_input = counted
             parts.append(UsageUpdate(usage_of(response.usage)))
 
 
 def usage_of(usage: RequestUsage) -> Usage:
-    """Convert usage. The library includes cached tokens in the input; here they are separate. Zero means not
-    reported."""
+    """Convert the library's usage, whose input includes cached tokens. Zeros mean "not reported"."""
     if not (usage.input_tokens or usage.output_tokens):
         return Usage()
     searches = getattr(usage, "web_searches", None)
@@ -386,20 +389,22 @@ def usage_of(usage: RequestUsage) -> Usage:
     )
 
 
-def _told_its_end(response: StreamedResponse) -> bool:
-    """Return whether the provider marked the end. Complete calls prove nothing: more may have been on their way."""
+def _is_end_marked(response: StreamedResponse) -> bool:
+    """Return whether the provider marked the end of the answer. Without the mark, calls may be missing."""
     if "finish_reason" in (response.provider_details or {}) or response.state == "suspended":
         return True
     if response.provider_url is None:
-        return True  # a model without a server behind it, which cannot lose a connection
+        return True  # a model without a server cannot lose its connection
     if response.finish_reason is None:
         return False
     return not (response.finish_reason == "stop" and _invents_stop(response))
 
 
 def _invents_stop(response: StreamedResponse) -> bool:
-    """Return whether `stop` may be invented: the library's OpenAI stream reports it when the server sent no reason,
-    which is also how a truncated stream looks."""
+    """Return whether the library may have made up the finish reason `stop`.
+
+    Its OpenAI stream does so if the server sent no reason, for example because the stream was truncated.
+    """
     module = sys.modules.get("pydantic_ai.models.openai")
     return module is not None and isinstance(response, module.OpenAIStreamedResponse)
 
@@ -412,13 +417,13 @@ def _detail(reason: FinishReason, details: dict[str, Any]) -> str | None:
 
 
 def _end_input(call: _Call, parts: Parts) -> None:
-    if not call.is_told_ended:
-        call.is_told_ended = True
+    if not call.is_end_emitted:
+        call.is_end_emitted = True
         parts.append(ToolInputEnd(call.id))
 
 
 def _output(part: NativeToolReturnPart) -> Any:
-    """Return the output as tool results are stored: text under its own key."""
+    """Return the output in the form of a stored tool result: a text becomes an object."""
     content = provider_meta.jsonable(part.content)
     return {"output": content} if isinstance(content, str) else content
 

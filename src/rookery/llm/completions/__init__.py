@@ -1,2 +1,1 @@
-"""OpenAI's Chat Completions API, and the many servers that implement it: the request, the stream and the wire
-format."""
+"""The wire of OpenAI's Chat Completions API and of the many servers that implement it. Start with `wire`."""

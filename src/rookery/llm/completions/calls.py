@@ -1,7 +1,7 @@
-"""Tool calls assembled from streamed pieces, which servers number in different ways.
+"""Assembles tool calls from streamed pieces, which servers number in different ways.
 
-The rule is `index`. Some servers leave it out, some leave out the id, one gives every call the index 0; a piece is then
-assigned by its id, its name, and whether the call before it is complete.
+A piece belongs to the call with the same `index`. Some servers omit the index or the id, or use the index 0 for every
+call. Their pieces are assigned by id, by name, and by whether the previous call is complete.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import msgspec
 
 from rookery.domain.chat.prompt_parts import Meta
-from rookery.llm.call_input import is_json
 from rookery.llm.completions.chunks import CallDelta, Function
 from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart
+from rookery.llm.wire import is_complete_json
 
 
 class OpenCall:
-    """One call so far. It is not announced before its name is known, or after a later call has begun.
+    """An unfinished call. Its start is emitted when its name is known, unless a later call has begun before.
 
-    `index` is its position; `told_index` is the server's index, which several calls may share.
+    `index` is its position. `server_index` is the index of the server, which several calls may share.
     """
 
-    __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "started", "told_index")
+    __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "server_index", "started")
 
-    def __init__(self, index: int, call_id: str, *, told_index: int | None) -> None:
+    def __init__(self, index: int, call_id: str, *, server_index: int | None) -> None:
         self.index = index
-        self.told_index = told_index
+        self.server_index = server_index
         self.id = call_id
         self.name = ""
         self.pieces: list[str] = []
@@ -37,15 +37,18 @@ class OpenCall:
         return "".join(self.pieces) or "{}"
 
     def is_complete(self) -> bool:
-        """Whether its input, as far as it arrived, is JSON."""
-        return is_json(self.input)
+        """Return whether the input so far is complete JSON."""
+        return is_complete_json(self.input)
 
-    def is_whole(self, *, is_last: bool) -> bool:
-        """Whether it can run although the answer was cut short. The last call may have been cut before its input."""
+    def is_runnable(self, *, is_last: bool) -> bool:
+        """Return whether the call can run although the answer was cut short.
+
+        The input of the last call may be missing.
+        """
         return bool(self.name) and self.is_complete() and (bool(self.pieces) or not is_last)
 
-    def is_over(self) -> bool:
-        """Whether nothing can follow. Checks the last character first: for some servers this runs for every piece."""
+    def is_finished(self) -> bool:
+        """Return whether the input is finished. The last character is checked first, because that is fast."""
         return not self.pieces or (self.pieces[-1].rstrip().endswith("}") and self.is_complete())
 
     def call(self) -> ToolCall:
@@ -68,12 +71,12 @@ class OpenCalls:
         return sorted(self._calls, key=lambda call: call.index)
 
     def are_complete(self) -> bool:
-        """Whether every call can run. A call whose input has not begun counts as one without input."""
+        """Return whether every call has a name and complete input. Empty input counts as complete."""
         return all(call.is_complete() and call.name for call in self._calls)
 
-    def whole(self) -> list[OpenCall]:
-        """The calls that can run although the answer was cut short."""
-        return [call for call in self.in_order() if call.is_whole(is_last=call is self._calls[-1])]
+    def runnable(self) -> list[OpenCall]:
+        """Return the calls that can run although the answer was cut short."""
+        return [call for call in self.in_order() if call.is_runnable(is_last=call is self._calls[-1])]
 
     def add(self, delta: CallDelta, parts: list[StreamPart]) -> None:
         function = delta.function or Function()
@@ -91,7 +94,7 @@ class OpenCalls:
         self._show(call, text, parts)
 
     def end_all(self, parts: list[StreamPart]) -> None:
-        """End what is open, and announce the calls whose name came after a later call had begun."""
+        """Emit the ends of open calls, and the calls whose name arrived after a later call had begun."""
         for call in self._calls:
             if call.name and not call.started:
                 call.ended = False
@@ -99,17 +102,17 @@ class OpenCalls:
             _end(call, parts)
 
     def _keep_extra(self, delta: CallDelta) -> None:
-        """Keep the data of a piece without name and input: the server may want it back."""
+        """Store the extra data of a piece without name and input, which the server may require in the next request."""
         call = self._find(delta, Function())
         if call is not None and delta.extra_content:
             call.extra_content = delta.extra_content
 
     def _find(self, delta: CallDelta, function: Function) -> OpenCall | None:
-        """Return the call this piece continues, or None if it opens one."""
+        """Return the call that this piece continues; None if it begins a new call."""
         if not self._calls:
             return None
         if delta.index is not None:
-            found = next((call for call in reversed(self._calls) if call.told_index == delta.index), None)
+            found = next((call for call in reversed(self._calls) if call.server_index == delta.index), None)
         elif delta.id:
             return next((call for call in self._calls if call.id == delta.id), None)
         else:
@@ -118,9 +121,9 @@ class OpenCalls:
             return None
         if delta.index is not None and (not delta.id or delta.id == found.id):
             return found
-        # A name again, after a complete call: the next call, from a server that does not count (or has used the index
-        # twice, with another id). Otherwise the name is only repeated.
-        return None if function.name and found.name and found.is_over() else found
+        # A name after a complete call begins the next call, from a server that has no index or uses one twice. A name
+        # after an incomplete call is only repeated.
+        return None if function.name and found.name and found.is_finished() else found
 
     def _open(self, delta: CallDelta, parts: list[StreamPart]) -> OpenCall:
         for earlier in self._calls:
@@ -128,7 +131,7 @@ class OpenCalls:
         following = max((call.index for call in self._calls), default=-1) + 1
         taken = any(call.index == delta.index for call in self._calls)
         index = following if delta.index is None or taken else delta.index
-        call = OpenCall(index, self._unique_id(delta.id, index), told_index=delta.index)
+        call = OpenCall(index, self._unique_id(delta.id, index), server_index=delta.index)
         self._calls.append(call)
         return call
 
@@ -161,8 +164,7 @@ def _arguments(function: Function) -> str:
 
 
 def _add_name(call: OpenCall, name: str) -> None:
-    """Add a name. Names come whole, repeated with every piece, growing, or in pieces; in pieces only before the
-    input."""
+    """Add a name or a piece of it. Servers send names whole, repeated, growing, or in pieces before the input."""
     if name.startswith(call.name):
         call.name = name
     elif not call.pieces:

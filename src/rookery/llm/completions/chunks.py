@@ -1,7 +1,7 @@
-"""The chunks of Chat Completions servers as structs, limited to the fields that are read.
+"""Structs for the chunks of Chat Completions servers, with the fields that are used.
 
-One set of types reads chunks and complete answers: they differ in `delta` and `message` only. Everything is optional,
-because every field is missing on some server.
+Complete answers use the same structs; they have `message` in place of `delta`. All fields are optional, because every
+field is missing on some server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json: TypeAlias = Any
 
 
 class Function(msgspec.Struct):
-    """`arguments` should be JSON text; some servers send the object itself."""
+    """A function call. `arguments` should be JSON text, but some servers send an object."""
 
     name: str | None = None
     arguments: str | dict[str, Json] | None = None
@@ -35,7 +35,7 @@ class UrlCitation(msgspec.Struct):
 
 
 class Annotation(msgspec.Struct):
-    """A citation, nested or flat."""
+    """A citation. Servers send it nested or flat."""
 
     url_citation: UrlCitation | None = None
     url: Json = None
@@ -43,7 +43,7 @@ class Annotation(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    """An element of content that is a list: text, or thinking, which is a list of texts again."""
+    """An item of content that is a list: text, or thinking, which is itself a list of texts."""
 
     text: str | None = None
     thinking: list[ContentPart] | str | None = None
@@ -95,7 +95,7 @@ class GroqExtras(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """A chunk or answer. Servers report errors inside a stream as `error` or as `object: "error"`."""
+    """A chunk or a complete answer. An error inside a stream has `error` or `object: "error"`."""
 
     id: str | None = None
     model: str | None = None
@@ -112,7 +112,7 @@ chunk_decoder = msgspec.json.Decoder(Chunk)
 
 
 def usage_of(chunk: Chunk) -> ChunkUsage | None:
-    """Return the usage from the chunk, the choice (Moonshot), or the extras (Groq)."""
+    """Return the usage, which is in the chunk, in the choice (Moonshot), or in the extras (Groq)."""
     if chunk.usage is not None:
         return chunk.usage
     if chunk.choices and chunk.choices[0].usage is not None:
@@ -121,7 +121,7 @@ def usage_of(chunk: Chunk) -> ChunkUsage | None:
 
 
 def normal_usage(raw: ChunkUsage) -> Usage | None:
-    """Return usage in the common form; None if the server reported only zeros."""
+    """Return the usage in the common form; None if the server reported only zeros."""
     prompt, completion = raw.prompt_tokens or 0, raw.completion_tokens or 0
     if not prompt and not completion:
         return None
@@ -131,7 +131,7 @@ def normal_usage(raw: ChunkUsage) -> Usage | None:
     reasoning = raw.completion_tokens_details.reasoning_tokens if raw.completion_tokens_details else None
     total = raw.total_tokens or prompt + completion
     if reasoning and total == prompt + completion + reasoning:
-        # xAI counts reasoning in addition to the completion; all others include it.
+        # xAI counts reasoning in addition to the completion. All other servers include it.
         completion += reasoning
     return Usage(
         input=max(0, prompt - (cached or 0) - (written or 0)),
@@ -145,14 +145,14 @@ def normal_usage(raw: ChunkUsage) -> Usage | None:
 
 
 def reported_searches(raw: ChunkUsage) -> int | None:
-    """Return the number of web searches the server reports."""
+    """Return the number of web searches that the server reports."""
     tools = raw.server_tool_use if isinstance(raw.server_tool_use, dict) else {}
-    told = _first(raw.num_search_queries, tools.get("web_search_requests"))
-    return told if isinstance(told, int) and told > 0 else None
+    reported = _first(raw.num_search_queries, tools.get("web_search_requests"))
+    return reported if isinstance(reported, int) and reported > 0 else None
 
 
 def found_sources(*lists: Json) -> list[tuple[str, str | None]]:
-    """Return addresses with their titles, from lists of texts or of objects; other entries are left out."""
+    """Return (URL, title) pairs from lists of texts or objects. Other items are ignored."""
     found: list[tuple[str, str | None]] = []
     for each in lists:
         for item in each if isinstance(each, list) else ():

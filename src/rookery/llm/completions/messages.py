@@ -1,7 +1,7 @@
-"""The prompt as the messages of a Chat Completions request.
+"""The messages of a Chat Completions request, made from a prompt.
 
-The rule that shapes this module: tool messages follow the call message directly and one after another, and hold text
-only. Images that tools returned therefore follow at the end of their batch, in one user message.
+Tool messages must follow the message with their calls directly, and contain only text. Images that tools returned are
+therefore sent in a user message after all results of the batch.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rookery.domain.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm.completions.options import Dialect, ReplayReasoning
-from rookery.llm.history_bytes import Pieces, last_of
+from rookery.llm.encoded_history import Pieces, last_index
 from rookery.llm.types import Call, Capabilities
 from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = Any
 
-# The value Google's endpoint accepts instead of the signature of a call that has none (another model's, or lost).
+# The value that Google's endpoint accepts for a call without a signature.
 SKIP_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
-# In order of trust: an array of details is complete where the plain text beside it is not.
+# Ordered by completeness: details may contain more than the plain text.
 REASONING_FIELDS = ("reasoning_details", "reasoning_content", "reasoning")
 IN_CONTENT = "content"
 
@@ -43,16 +43,16 @@ _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3",
 
 
 def write(call: Call, pieces: Pieces, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> None:
-    """Write all messages of a request, in order. Raise `PromptInvalid` if they break the rule of this wire."""
+    """Encode all messages of a request in order. Raise `PromptInvalid` if they break the rule of this wire."""
     messages = call.prompt.messages
-    turn_start, last_answer = last_of(messages, Role.USER), last_of(messages, Role.ASSISTANT)
+    turn_start, last_answer = last_index(messages, Role.USER), last_index(messages, Role.ASSISTANT)
     start = pieces.resume(messages, turn_start)
-    last_system = last_of(messages[start:], Role.SYSTEM)
+    last_system = last_index(messages[start:], Role.SYSTEM)
     if start and last_system >= 0:
-        # System messages go first, wherever they stood.
+        # System messages are always sent first.
         pieces.unmark(len(messages))
         start = pieces.resume(messages, turn_start)
-        last_system = last_of(messages, Role.SYSTEM)
+        last_system = last_index(messages, Role.SYSTEM)
     pairs = _Pairs(pieces)
     if not start:
         pairs.add(_system_messages(call.prompt, dialect))
@@ -81,10 +81,9 @@ def write(call: Call, pieces: Pieces, dialect: Dialect, *, caps: Capabilities, r
 
 
 def merge_details(chunks: Iterable[Meta]) -> list[Meta]:
-    """Merge pieces of `reasoning_details` into the items that the server split for streaming.
+    """Merge the pieces of `reasoning_details` that the server split for streaming.
 
-    Text and summaries grow by item; encrypted items come whole. Servers verify what they get back, so nothing else is
-    changed.
+    Only texts and summaries of the same item are merged, because servers verify the items that they get back.
     """
     merged: list[Meta] = []
     for chunk in chunks:
@@ -170,14 +169,14 @@ def _assistant_message(message: PromptMessage, *, replays: bool, keeps_meta: boo
         _echo_reasoning(built, thoughts)
     if calls:
         built["tool_calls"] = [_tool_call(call, keeps_meta=keeps_meta) for call in calls]
-        # Google signs only the first call of a step; the others need no signature.
+        # Google signs only the first call of a step.
         if signs and not any("extra_content" in sent for sent in built["tool_calls"]):
             built["tool_calls"][0]["extra_content"] = SKIP_SIGNATURE
     return [built]
 
 
 def _echo_reasoning(built: dict[str, Json], thoughts: Iterable[PromptReasoning]) -> None:
-    """Send reasoning back in the field it came from. Reasoning of unknown origin is not sent."""
+    """Add reasoning in the field in which it was received. Reasoning of unknown origin is not sent."""
     by_field: dict[str, list[PromptReasoning]] = {}
     for thought in thoughts:
         by_field.setdefault((thought.meta or {}).get("reasoning_field", ""), []).append(thought)
@@ -202,7 +201,7 @@ def _tool_call(call: PromptCall, *, keeps_meta: bool) -> dict[str, Json]:
 
 
 def _tool_messages(message: PromptMessage, caps: Capabilities, *, images: list[Json]) -> list[Json]:
-    """Return the results of one message; content that a tool message cannot hold is added to `images`."""
+    """Return the tool messages of one message. Images, which they cannot contain, are added to `images`."""
     built = []
     for part in message.parts:
         if not isinstance(part, PromptResult) or part.provider_executed:
@@ -229,8 +228,7 @@ def _image_message(images: list[Json]) -> list[Json]:
 
 
 class _Pairs:
-    """Writes messages that keep the rule: tool messages answer all calls of the message before them, each once, with
-    nothing in between."""
+    """Encodes messages. Raises `PromptInvalid` unless each call has exactly one result directly after its message."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces

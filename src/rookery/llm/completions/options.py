@@ -1,7 +1,4 @@
-"""The options of models behind a Chat Completions endpoint, and the dialects of the servers.
-
-The names of the options are those of a model config.
-"""
+"""Options of the Chat Completions wire, and the dialects of servers. The options have the names of a model config."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ _GOOGLE_HOST = "generativelanguage.googleapis.com"
 
 
 class CompletionsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of this wire. None leaves a field out of the request.
+    """Settings of this wire. A field with None is left out of the request.
 
-    The last six are for compatible servers: `replay_reasoning` says when reasoning is sent back (`auto`: within a turn,
-    to the step that called tools), `think_tags` that reasoning comes as `<think>...</think>` inside the text, and
-    `extra_body` is merged over the finished request.
+    The last six are for compatible servers. `replay_reasoning` controls when reasoning is sent back; `auto` means
+    within a turn, with the answers that called tools. `think_tags` means that reasoning is inside the text as
+    `<think>...</think>`. `extra_body` is merged over the finished request.
     """
 
     store: bool | None = None
@@ -48,7 +45,7 @@ class CompletionsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences of one kind of server."""
+    """The differences of one kind of server from the others."""
 
     max_tokens_field: MaxTokensField = "max_tokens"
     system_role: Literal["system", "developer"] = "system"
@@ -60,8 +57,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") -> Dialect:
-    """Return the dialect of a provider. Google's endpoint is also recognized by its host: users add it as a
-    compatible one."""
+    """Return the dialect of a provider. Google's endpoint is also recognized by its host name."""
     if provider_type == "openai":
         return Dialect(
             max_tokens_field="max_completion_tokens",
@@ -71,7 +67,7 @@ def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") ->
             samples_while_reasoning=False,
         )
     if provider_type == "azure_openai":
-        # Its reasoning models answer 400 to `max_tokens`, like those of OpenAI.
+        # Its reasoning models refuse `max_tokens`, like those of OpenAI.
         field: MaxTokensField = "max_completion_tokens" if caps.reasoning_model else "max_tokens"
         return Dialect(max_tokens_field=field, takes_cache_key=True, samples_while_reasoning=False)
     if provider_type == "google" or urlsplit(base_url).hostname == _GOOGLE_HOST:

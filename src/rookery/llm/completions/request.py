@@ -1,7 +1,7 @@
 """The body of a Chat Completions request.
 
-Settings come first and messages last, so that a chat's next request starts with the bytes of the one before it.
-Messages and tools are encoded here, once: their hash is stored with the answer, and the driver copies the bytes.
+Settings are first and messages last, so that the next request of the chat begins with the same bytes. Messages and
+tools are encoded once; their hash is stored with the answer, and the driver copies the bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec import Raw
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
+from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect
-from rookery.llm.encoded_requests import EncodedRequest
-from rookery.llm.history_bytes import pieces_of
+from rookery.llm.encoded_history import pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 
@@ -34,13 +34,13 @@ def build(
     caps: Capabilities,
     options: CompletionsOptions,
     headers: Mapping[str, str],
-    past: EncodedRequest | None = None,
+    previous: EncodedRequest | None = None,
 ) -> Request:
-    """Build the request of this call. Pure: the same call gives the same bytes, whatever the past."""
+    """Build the request. The bytes depend on the call alone; `previous` only saves work."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
     replay = options.replay_reasoning
-    pieces = pieces_of(past or EncodedRequest(), call, _seed(model, tools), key=(dialect, caps, replay))
+    pieces = pieces_of(previous or EncodedRequest(), call, _seed(model, tools), key=(dialect, caps, replay))
     messages.write(call, pieces, dialect, caps=caps, replay=replay)
     body: dict[str, Json] = {"model": model, "stream": True}
     if options.include_usage:
@@ -56,7 +56,7 @@ def build(
         body |= _tool_use(call, options)
     if call.web_search is not None:
         warnings.append(CallWarning("unsupported_tool", "web_search", "This endpoint has no web search of its own."))
-    # Merged before the messages are added: they stay last, to keep the prefix stable.
+    # Merged before the messages are added, which must be last for a stable prefix.
     body |= options.extra_body
     body.setdefault("messages", list(pieces.sent))
     return Request(
@@ -65,7 +65,7 @@ def build(
         headers=headers,
         warnings=tuple(warnings),
         prefix_fp=pieces.digest(),
-        broken_prefix=pieces.broken(call.prompt),
+        broken_prefix=pieces.broken_prefix(call.prompt),
     )
 
 
@@ -79,7 +79,7 @@ def _limits(call: Call, dialect: Dialect, *, caps: Capabilities, options: Comple
 def _sampling(
     call: Call, dialect: Dialect, *, caps: Capabilities, effort: Mapping[str, Json], warnings: list[CallWarning]
 ) -> dict[str, float | int]:
-    """Add temperature and similar settings. OpenAI's own models accept them only if reasoning is off."""
+    """Return temperature and similar settings. OpenAI's own models accept them only if reasoning is off."""
     reasons = caps.reasoning_model and effort.get("reasoning_effort") != Effort.NONE
     takes = caps.sampling and (dialect.samples_while_reasoning or not reasons)
     asked = {
@@ -96,12 +96,14 @@ def _sampling(
         if takes and (name != "top_k" or dialect.takes_top_k):
             sent[name] = value
         else:
-            warnings.append(CallWarning("unsupported_setting", name, f"This model does not take {name}; left out."))
+            warnings.append(
+                CallWarning("unsupported_setting", name, f"This model does not accept {name}; it was left out.")
+            )
     return sent
 
 
 def _effort(call: Call, caps: Capabilities, *, warnings: list[CallWarning]) -> dict[str, Json]:
-    """Return the nearest effort the model supports at or above the requested one, else its highest."""
+    """Return the field with the nearest effort that the model supports."""
     if call.effort is None:
         return {}
     nearest = efforts.nearest_supported(call.effort, caps.efforts)
@@ -136,7 +138,9 @@ def _format(
     if call.format is None:
         return {}
     if not caps.json_schema:
-        warnings.append(CallWarning("unsupported_setting", "format", "This model takes no JSON schema; left out."))
+        warnings.append(
+            CallWarning("unsupported_setting", "format", "This model accepts no JSON schema; it was left out.")
+        )
         return {}
     schema: dict[str, Json] = {"name": call.format.name, "schema": call.format.schema}
     if dialect.takes_strict and options.strict_json_schema is not None:
@@ -158,7 +162,7 @@ def _tools(tools: tuple[Tool, ...], dialect: Dialect, *, options: CompletionsOpt
 
 
 def _parameters(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the parameters. Several servers refuse the schema of an object without properties."""
+    """Return the schema with `properties`. Several servers refuse the schema of an object without them."""
     if schema.get("type") == "object" and schema.get("properties") is None:
         return {**schema, "properties": {}}
     return dict(schema)
@@ -174,7 +178,7 @@ def _tool_use(call: Call, options: CompletionsOptions) -> dict[str, Json]:
         case "none" | "required":
             built["tool_choice"] = call.tool_choice
         case _ if len(call.tools) == 1:
-            # Equivalent, and compatible servers refuse the form with a name.
+            # Equivalent for one tool. Some compatible servers refuse the form with a name.
             built["tool_choice"] = "required"
         case name:
             built["tool_choice"] = {"type": "function", "function": {"name": name}}

@@ -1,9 +1,9 @@
-"""The fold of a Chat Completions stream into parts.
+"""The fold of a Chat Completions stream: converts its chunks to parts.
 
-Servers that call themselves compatible agree on little. The end is `[DONE]`, or the end of the stream after a finish
-reason; usage may come in any chunk, so the finish reason alone does not end the answer. A stream that ends with neither
-is truncated even if every call in it is complete: more calls may have been on their way, and a step is committed as a
-whole or not at all. Tool calls are emitted at the end, in order of their index.
+Compatible servers differ in many details. An answer ends with `[DONE]`, or with the end of the stream after a finish
+reason. The finish reason alone does not end it, because usage may follow. A stream without both is truncated, even if
+its calls are complete, because more calls may be missing. Tool calls are emitted at the end, in the order of their
+index.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ _REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 _KNOWN_OBJECTS: Final = frozenset({"chat.completion.chunk", "chat.completion"})
-# Documented by Perplexity; the chunks repeat their content.
+# Documented by Perplexity. Other chunks contain the same content.
 _IGNORED_OBJECTS: Final = frozenset({"chat.reasoning", "chat.reasoning.done", "chat.completion.done"})
 _TEXT, _REFUSAL, _REASONING = "text", "refusal", "reasoning"
 
 
 class CompletionsFold:
-    """Folds one response. `unknown` counts the kinds of chunks without known content."""
+    """Folds one response. `unknown` counts the ignored chunks by type."""
 
     def __init__(self, provider: str, *, think_tags: bool = False) -> None:
         self.unknown: Counter[str] = Counter()
         self._provider = provider
         self._tags = ThinkTags() if think_tags else None
         self._request_id: str | None = None
-        self._hide = error_bodies.by_look
+        self._hide = error_bodies.default_hide
         self._has_started = False
-        # The open block, of which there is at most one, and the number of blocks so far.
+        # The kind and id of the open block, of which there is at most one, and the number of blocks so far.
         self._kind: str | None = None
         self._block_id = ""
         self._blocks = 0
@@ -79,7 +79,7 @@ class CompletionsFold:
         self._reason: str | None = None
         self._usage: Usage | None = None
 
-    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -92,13 +92,13 @@ class CompletionsFold:
             return self._undecodable(event, str(error))
         parts: list[StreamPart] = []
         if chunk.error or chunk.object == "error" or event.name == "error":
-            # The usage until then is billed.
+            # The usage before the error is billed.
             self._read_usage(chunk, parts)
-            return [*parts, StreamError(self._said_error(data))]
+            return [*parts, StreamError(self._error_of(data))]
         self._read(chunk, parts)
         return parts
 
-    def whole(self, body: bytes) -> Iterable[StreamPart]:
+    def read_document(self, body: bytes) -> Iterable[StreamPart]:
         parts = list(self.feed(Event("", body)))
         if parts and isinstance(parts[-1], StreamError):
             return parts
@@ -124,14 +124,14 @@ class CompletionsFold:
         if choices:
             choice = choices[0]
             if choice.index:
-                return  # a second choice, which was not requested
+                return  # another choice, which was not requested
             delta = choice.delta or (None if chunk.object in _IGNORED_OBJECTS else choice.message)
             if delta is not None:
                 self._read_delta(delta, parts)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
         if chunk.search_results or chunk.citations:
-            self._name_sources(chunks.found_sources(chunk.search_results, chunk.citations), parts)
+            self._add_sources(chunks.found_sources(chunk.search_results, chunk.citations), parts)
         if usage is not None:
             self._read_usage(chunk, parts)
 
@@ -150,9 +150,9 @@ class CompletionsFold:
         if delta.reasoning_details:
             self._read_details(delta.reasoning_details, delta.reasoning or delta.reasoning_content, parts)
         elif delta.reasoning_content:
-            self._say_reasoning(delta.reasoning_content, "reasoning_content", parts)
+            self._add_reasoning(delta.reasoning_content, "reasoning_content", parts)
         elif delta.reasoning:
-            self._say_reasoning(delta.reasoning, "reasoning", parts)
+            self._add_reasoning(delta.reasoning, "reasoning", parts)
         content = delta.content
         if content:
             if type(content) is str:
@@ -162,7 +162,7 @@ class CompletionsFold:
                     self._read_part(part, parts)  # type: ignore[arg-type]  # narrowed by exact type above
         if delta.refusal:
             self._has_refused = True
-            self._say(delta.refusal, _REFUSAL, parts)
+            self._add_text(delta.refusal, _REFUSAL, parts)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._calls.add(call, parts)
@@ -175,16 +175,16 @@ class CompletionsFold:
 
     def _read_text(self, text: str, parts: list[StreamPart]) -> None:
         if self._tags is None:
-            self._say(text, _TEXT, parts)
+            self._add_text(text, _TEXT, parts)
             return
-        self._say_split(self._tags.split(text), parts)
+        self._add_split(self._tags.split(text), parts)
 
-    def _say_split(self, pieces: list[tuple[bool, str]], parts: list[StreamPart]) -> None:
+    def _add_split(self, pieces: list[tuple[bool, str]], parts: list[StreamPart]) -> None:
         for is_reasoning, piece in pieces:
             if is_reasoning:
-                self._say_reasoning(piece, IN_CONTENT, parts)
+                self._add_reasoning(piece, IN_CONTENT, parts)
             else:
-                self._say(piece, _TEXT, parts)
+                self._add_text(piece, _TEXT, parts)
 
     def _read_part(self, part: ContentPart, parts: list[StreamPart]) -> None:
         if part.text:
@@ -193,13 +193,13 @@ class CompletionsFold:
         texts = [thinking] if isinstance(thinking, str) else [inner.text for inner in thinking or ()]
         for text in texts:
             if text:
-                self._say_reasoning(text, None, parts)
+                self._add_reasoning(text, None, parts)
 
     def _read_details(self, details: list[Meta], text: str | None, parts: list[StreamPart]) -> None:
-        """Read details, which belong to the open reasoning. Late ones, with nothing to show, are kept until the end."""
+        """Read details of the open reasoning block. Details without text that arrive later are kept until the end."""
         shown = text or "".join(_shown(detail) for detail in details)
         if shown:
-            self._say_reasoning(shown, "reasoning_details", parts)
+            self._add_reasoning(shown, "reasoning_details", parts)
         elif self._kind == _REASONING:
             self._field = "reasoning_details"
         self._details += details
@@ -208,22 +208,22 @@ class CompletionsFold:
         for annotation in annotations:
             cited = annotation.url_citation
             if cited is not None and cited.url:
-                self._name_sources([(cited.url, cited.title)], parts)
+                self._add_sources([(cited.url, cited.title)], parts)
             else:
-                self._name_sources(chunks.found_sources([{"url": annotation.url, "title": annotation.title}]), parts)
+                self._add_sources(chunks.found_sources([{"url": annotation.url, "title": annotation.title}]), parts)
 
     def _read_executed(self, tools: object, parts: list[StreamPart]) -> None:
-        """Read tools that the provider ran: searches are counted, once each, and their results become sources."""
+        """Read the tools that the provider executed. Each search is counted once, and its results become sources."""
         for place, tool in enumerate(tools if isinstance(tools, list) else ()):
             if not isinstance(tool, dict) or "search" not in str(tool.get("type")):
                 continue
             self._searches.add(str(tool.get("index", place)))
             results = tool.get("search_results")
-            self._name_sources(
+            self._add_sources(
                 chunks.found_sources(results.get("results") if isinstance(results, dict) else results), parts
             )
 
-    def _name_sources(self, found: Iterable[tuple[str, str | None]], parts: list[StreamPart]) -> None:
+    def _add_sources(self, found: Iterable[tuple[str, str | None]], parts: list[StreamPart]) -> None:
         for url, title in found:
             if url not in self._sources:
                 self._sources.add(url)
@@ -231,14 +231,14 @@ class CompletionsFold:
 
     # Blocks
 
-    def _say(self, text: str, kind: str, parts: list[StreamPart]) -> None:
+    def _add_text(self, text: str, kind: str, parts: list[StreamPart]) -> None:
         if self._kind != kind:
             self._close(parts)
             self._open(kind)
             parts.append(TextStart(self._block_id))
         parts.append(TextDelta(self._block_id, text))
 
-    def _say_reasoning(self, text: str, field: str | None, parts: list[StreamPart]) -> None:
+    def _add_reasoning(self, text: str, field: str | None, parts: list[StreamPart]) -> None:
         if self._kind != _REASONING:
             self._close(parts)
             self._open(_REASONING)
@@ -268,23 +268,23 @@ class CompletionsFold:
     # Ending
 
     def _finish(self, *, is_announced: bool) -> list[StreamPart]:
-        """Finish. `is_announced`: the server marked the end, with `[DONE]` or by answering in one document."""
+        """Return the last parts. `is_announced` means that the server marked the end, or did not stream."""
         if self._reason is None and not (is_announced and self._is_answer()):
             return [StreamError(self._with_id(errors.truncated(self._provider)))]
         parts: list[StreamPart] = []
         if not self._has_started:
             parts.append(ResponseStarted(None, None, self._request_id))
         if self._tags is not None:
-            self._say_split(self._tags.rest(), parts)
+            self._add_split(self._tags.rest(), parts)
         self._close(parts)
         if self._details:
             self._open(_REASONING)
             parts += (ReasoningStart(self._block_id), ReasoningEnd(self._block_id, self._reasoning_meta()))
         self._calls.end_all(parts)
         reason = _REASONS.get(self._reason or "", FinishReason.OTHER)
-        # The limit was hit in the middle of a call: running it is not what the model meant.
+        # A call whose input was cut off must not run.
         is_cut_short = reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
-        calls = self._calls.whole() if is_cut_short else self._calls.in_order()
+        calls = self._calls.runnable() if is_cut_short else self._calls.in_order()
         if any(not call.name for call in calls):
             return [StreamError(self._with_id(errors.unreadable(self._provider, "A tool call has no name.")))]
         parts += (call.call() for call in calls)
@@ -300,17 +300,17 @@ class CompletionsFold:
         return parts
 
     def _is_answer(self) -> bool:
-        """Return whether the content can be complete without a finish reason: complete calls, or some text."""
+        """Return whether the content may be complete although there is no finish reason."""
         return self._calls.are_complete() if self._calls else self._blocks > 0
 
     def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
         if event.name == "error":
-            return [StreamError(self._said_error(event.data))]
+            return [StreamError(self._error_of(event.data))]
         return [StreamError(self._with_id(errors.unreadable(self._provider, problem, hide=self._hide)))]
 
-    def _said_error(self, data: bytes) -> ProviderError:
+    def _error_of(self, data: bytes) -> ProviderError:
         codes, text = error_bodies.read_body(data, "text/plain")
-        # Gateways put the status they received into `code`, as a number.
+        # Gateways put the status that they received into `code`.
         status = next((number for code in codes if (number := _status(code)) is not None), None)
         error = errors.classify(
             self._provider,
@@ -332,7 +332,7 @@ def _decoded(data: bytes) -> Chunk:
     except (msgspec.ValidationError, RecursionError):
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Some servers split between the two halves of an escaped character; each half is repaired rather than refused.
+        # Some servers split an escaped character between two chunks. Each half is replaced instead of refused.
         return chunk_decoder.decode(json_text(data))
 
 

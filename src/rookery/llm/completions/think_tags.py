@@ -1,6 +1,6 @@
-"""The splitter for reasoning that comes as `<think>...</think>` inside the text of a stream.
+"""Splits streamed text into reasoning, which is inside `<think>...</think>`, and answer.
 
-A tag may be cut anywhere between two chunks: an end of text that could be the start of a tag is held back.
+A chunk may end inside a tag, so text that could be the start of a tag is held back until the next chunk.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class ThinkTags:
-    """Splits text. `split` returns pieces of (is_reasoning, text), and `rest` what was still held back."""
+    """Splits a text. `split` returns (is_reasoning, text) pairs; `rest` returns the text that is held back."""
 
     __slots__ = ("_held", "_inside", "_trims")
 
     def __init__(self) -> None:
         self._held = ""
         self._inside = False
-        # Line ends after a closing tag belong to the tag.
+        # Line breaks after a closing tag belong to the tag.
         self._trims = False
 
     def split(self, text: str) -> list[tuple[bool, str]]:
@@ -50,7 +50,7 @@ class ThinkTags:
 
 
 def _held_back(text: str, tag: str) -> int:
-    """Return how many characters at the end of `text` may begin `tag`, and must wait for the next text."""
+    """Return the number of characters at the end of `text` that may be the start of `tag`."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -1,20 +1,19 @@
-"""The OpenAI Chat Completions wire, for OpenAI itself and for every compatible server.
+"""The OpenAI Chat Completions wire, for OpenAI and every compatible server.
 
-Start here: `request` builds the request (with `messages`), `stream` reads the response. Differences between servers are
-a `Dialect` if they follow from the provider, or an option if only an administrator can know them.
+`request` builds requests, with the history from `messages`; `stream` is the fold. A difference between servers is part
+of the `Dialect` if it follows from the provider, or an option if only an administrator can know it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
+from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.completions import request
 from rookery.llm.completions.options import CompletionsOptions, dialect_of
 from rookery.llm.completions.stream import CompletionsFold
-from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import Call, Capabilities, Wire
-from rookery.llm.wire import Request
+from rookery.llm.wire import Request, openai_account_headers
 
 __all__ = ["DEFAULT_BASE_URL", "CompletionsFormat", "CompletionsOptions"]
 
@@ -24,7 +23,7 @@ _NO_OPTIONS = CompletionsOptions()
 
 
 class CompletionsFormat:
-    """The wire of one provider row and model. `provider` is its display name; errors start with it."""
+    """The wire, configured for one provider row and model. `provider` is the display name for errors."""
 
     wire: Wire = "completions"
 
@@ -43,10 +42,10 @@ class CompletionsFormat:
         self._caps = caps
         self._provider = provider
         self._dialect = dialect_of(provider_type, caps, base_url=base_url)
-        self._headers = _account_headers(organization, project)
+        self._headers = openai_account_headers(organization, project)
 
-    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
-        """Build the request. Raise `PromptInvalid` if calls and results of the prompt do not pair up."""
+    def build(self, call: Call, previous: EncodedRequest | None = None) -> Request:
+        """Build the request. Raise `PromptInvalid` if the prompt has a call without result or a result without call."""
         options = _options(call)
         return request.build(
             call,
@@ -55,16 +54,11 @@ class CompletionsFormat:
             caps=self._caps,
             options=options,
             headers={**self._headers, **options.headers},
-            past=past,
+            previous=previous,
         )
 
     def fold(self, call: Call) -> CompletionsFold:
         return CompletionsFold(self._provider, think_tags=_options(call).think_tags)
-
-
-def _account_headers(organization: str | None, project: str | None) -> Mapping[str, str]:
-    named = {"OpenAI-Organization": organization, "OpenAI-Project": project}
-    return {name: value for name, value in named.items() if value}
 
 
 def _options(call: Call) -> CompletionsOptions:

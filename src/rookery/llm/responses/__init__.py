@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: the request, the stream, and the wire format that joins them."""
+"""The wire of OpenAI's Responses API. Start with `wire`."""

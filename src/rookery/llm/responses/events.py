@@ -1,7 +1,7 @@
-"""The events of an OpenAI Responses stream as structs, decoded in one pass.
+"""Structs for the events of an OpenAI Responses stream, with the fields that are used.
 
-Only the used fields are named: msgspec skips the rest without building it. Everything has a default, because compatible
-servers leave out fields; an event of an unknown type is not an error, `head_decoder` reads it.
+msgspec skips all other fields. Every field has a default, because compatible servers omit fields. `head_decoder` reads
+events of unknown types.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from rookery.llm.types import Usage
 
-# Not `Raw | None`: in a union, msgspec does not treat Raw specially.
+# The default of `Raw` fields, because msgspec does not support `Raw | None`.
 NULL: Final = Raw(b"null")
 
 
@@ -79,7 +79,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields that all kinds of items share, for kinds that are not modelled here."""
+    """The fields of all items, for items of unknown kinds."""
 
     type: str = ""
     id: str | None = None
@@ -125,7 +125,7 @@ class Failed(Event, frozen=True, tag="response.failed"):
 
 
 class Error(Event, frozen=True, tag="error"):
-    """An error event. The documented form is flat; the form that servers send has an `error` object. Both are read."""
+    """An error event. Its fields are read separately, because servers send them flat or inside an `error` object."""
 
 
 class ItemAdded(Event, frozen=True, tag="response.output_item.added"):
@@ -250,7 +250,7 @@ class Head(msgspec.Struct, frozen=True):
 
 MODELLED_ITEMS: Final = frozenset({"message", "reasoning", "function_call", "web_search_call"})
 KNOWN_TYPES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Known.__args__)
-# Documented, but not needed: their items repeat the content at the end, or the content is not used.
+# Documented events that are not needed: the item at the end has the same content, or the content is not used.
 IGNORED_TYPES: Final = frozenset(
     {
         *("keepalive", "response.reasoning_summary_part.done", "response.compaction.compacting"),
@@ -279,8 +279,7 @@ response_decoder = msgspec.json.Decoder(Response)
 
 
 def read_item(raw: Raw) -> Item:
-    """Read an output item. Of an unknown kind, only the shared fields are read, because the others may have any
-    form."""
+    """Decode an output item. Of an item of an unknown kind, only the shared fields are decoded."""
     head = _item_head_decoder.decode(raw)
     if head.type in MODELLED_ITEMS:
         return _item_decoder.decode(raw)
@@ -288,26 +287,26 @@ def read_item(raw: Raw) -> Item:
 
 
 def normal_usage(response: Response, searches: int) -> Usage:
-    """Return usage in the common form: `input` without tokens read from or written to the cache.
+    """Return the usage in the common form, in which `input` excludes tokens that are read from or written to the cache.
 
-    `searches` is the number counted in the stream, for servers that do not report it. All zero means "not reported".
+    `searches` is the number of searches in the stream, for servers that do not report it. Zeros mean "not reported".
     """
     web_searches = _reported_searches(response, searches) or None
-    told = response.usage
-    if told is None or not (told.input_tokens or told.output_tokens):
+    reported = response.usage
+    if reported is None or not (reported.input_tokens or reported.output_tokens):
         return Usage(web_searches=web_searches)
-    cached = told.input_tokens_details or InputDetails()
-    spent = told.output_tokens_details or OutputDetails()
-    uncached = (told.input_tokens or 0) - (cached.cached_tokens or 0) - (cached.cache_write_tokens or 0)
+    cached = reported.input_tokens_details or InputDetails()
+    spent = reported.output_tokens_details or OutputDetails()
+    uncached = (reported.input_tokens or 0) - (cached.cached_tokens or 0) - (cached.cache_write_tokens or 0)
     return Usage(
         input=max(0, uncached),
         cache_read=cached.cached_tokens,
         cache_write=cached.cache_write_tokens,
-        output=told.output_tokens,
+        output=reported.output_tokens,
         reasoning=spent.reasoning_tokens,
-        total=told.total_tokens,
+        total=reported.total_tokens,
         web_searches=web_searches,
-        context_tokens=told.input_tokens,
+        context_tokens=reported.input_tokens,
     )
 
 

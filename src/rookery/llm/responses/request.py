@@ -1,11 +1,12 @@
 """The body of an OpenAI Responses request: settings, tools, and the history as input items.
 
-Two facts shape the item list. The API refuses a reasoning item without the item that followed it, and an item without
-the reasoning before it, so an assistant message is replayed with all its ids ("faithful") or with none ("plain"). And
-requests are not chained: `previous_response_id` needs responses stored at the provider, which expire, are forbidden for
-zero-retention organizations and do not survive an edit, so every request carries the whole history.
+The API refuses a reasoning item without the item that followed it, and an item without the reasoning before it. An
+assistant message is therefore replayed with all its ids ("faithful") or with none ("plain").
 
-The body puts `input` last: two requests of one chat then share their bytes up to the first new item.
+Every request contains the whole history. Requests are not chained with `previous_response_id`, because that needs
+responses stored at the provider, which expire, may be forbidden, and become invalid when a message is edited.
+
+The field `input` is last, so that two requests of a chat have the same bytes up to the first new item.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from rookery.domain.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import efforts
-from rookery.llm.encoded_requests import EncodedRequest
-from rookery.llm.history_bytes import Pieces, last_of, pieces_of
+from rookery.llm.chat_caches import EncodedRequest
+from rookery.llm.encoded_history import Pieces, last_index, pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import PromptInvalid, Request
 
@@ -44,16 +45,16 @@ LOGPROBS = "message.output_text.logprobs"
 # The API refuses lower values.
 MIN_OUTPUT_TOKENS = 16
 
-_NO_SAMPLING = "This model does not take sampling settings at this effort; the request was sent without."
-_NOT_ON_THIS_WIRE = "The Responses API has no such setting; the request was sent without."
+_NO_SAMPLING = "This model does not accept sampling settings at this effort; they were left out."
+_NOT_ON_THIS_WIRE = "The Responses API has no such setting; it was left out."
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that only this wire has; None is not sent.
+    """Settings of this wire. A field with None is not sent.
 
-    `store` makes responses visible in the operator's dashboard and changes nothing else: they are never read back.
+    `store` makes responses visible in the dashboard of the provider. They are never read back.
     """
 
     store: bool = False
@@ -70,12 +71,16 @@ class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     top_logprobs: int | None = None
 
 
-def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], past: EncodedRequest) -> Request:
-    """Build the request. Pure: the same call gives the same bytes, whatever the past. Raise `PromptInvalid` if calls
-    and outputs of the prompt do not pair up."""
+def build(
+    model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], previous: EncodedRequest
+) -> Request:
+    """Build the request. The bytes depend on the call alone; `previous` only saves work.
+
+    Raise `PromptInvalid` if the prompt has a call without output or an output without call.
+    """
     fields, warnings = _settings(model, caps, call)
     seed = _encoder.encode([model, fields.get("tools")])
-    pieces = pieces_of(past, call, seed, key=caps.reasoning_model)
+    pieces = pieces_of(previous, call, seed, key=caps.reasoning_model)
     _write(call, caps, pieces)
     return Request(
         path=PATH,
@@ -83,12 +88,12 @@ def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, s
         headers=headers,
         warnings=(*warnings, *pieces.notes),
         prefix_fp=pieces.digest(),
-        broken_prefix=pieces.broken(call.prompt),
+        broken_prefix=pieces.broken_prefix(call.prompt),
     )
 
 
 def _settings(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], list[CallWarning]]:
-    """Return everything but the history, and the settings that could not be sent."""
+    """Return all fields but the history, and warnings about settings that cannot be sent."""
     options = call.options if isinstance(call.options, ResponsesOptions) else ResponsesOptions()
     warnings: list[CallWarning] = []
     effort = chosen_effort(call.effort, caps)
@@ -114,8 +119,10 @@ def _settings(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any
 
 
 def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
-    """Return the effort to send; None keeps the model's default. If the supported efforts are unknown, send the
-    request."""
+    """Return the effort to send; None for the model's default.
+
+    If the supported efforts are unknown, `asked` is sent.
+    """
     if asked is None or not caps.reasoning_model:
         return None
     return efforts.nearest_supported(asked, caps.efforts) or asked
@@ -145,7 +152,7 @@ def _max_output(call: Call, caps: Capabilities) -> int | None:
 def _sampling(
     call: Call, caps: Capabilities, *, effort: Effort | None, warnings: list[CallWarning]
 ) -> dict[str, float | None]:
-    """Add temperature and top_p. A reasoning model accepts them only if reasoning is off."""
+    """Return temperature and top_p. A reasoning model accepts them only if reasoning is off."""
     warnings.extend(
         CallWarning("unsupported_setting", setting, _NOT_ON_THIS_WIRE)
         for setting in ("top_k", "presence_penalty", "frequency_penalty")
@@ -165,7 +172,7 @@ def _reasoning(
 ) -> dict[str, str] | None:
     if not caps.reasoning_model:
         if call.effort not in (None, Effort.NONE):
-            message = "This model does not reason; the request was sent without an effort."
+            message = "This model does not reason; the effort was left out."
             warnings.append(CallWarning("unsupported_setting", "effort", message))
         return None
     settings = {"effort": effort, "summary": options.reasoning_summary, "context": options.reasoning_context}
@@ -190,7 +197,7 @@ def _text(call: Call, options: ResponsesOptions) -> dict[str, Any]:
 
 
 def _tool_fields(call: Call, options: ResponsesOptions, warnings: list[CallWarning]) -> dict[str, Any]:
-    """Return tools by name, then the provider's own; the order must not depend on the order of registration."""
+    """Return the local tools sorted by name, then the provider's. The order of registration must not matter."""
     tools: list[Item] = [
         _function(tool, strict=options.strict_json_schema) for tool in sorted(call.tools, key=lambda tool: tool.name)
     ]
@@ -224,7 +231,7 @@ def _web_search(search: WebSearch, warnings: list[CallWarning]) -> Item:
     if search.user_location is not None:
         tool["user_location"] = {"type": "approximate"} | dict(search.user_location)
     if search.blocked_domains:
-        message = "OpenAI's web search cannot block domains; the search is open."
+        message = "OpenAI's web search cannot block domains; all domains are searched."
         warnings.append(CallWarning("unsupported_tool", "web_search.blocked_domains", message))
     if search.version is not None:
         message = "OpenAI's web search has one version only; it was used."
@@ -249,9 +256,9 @@ def _tool_choice(call: Call, warnings: list[CallWarning]) -> str | Item:
 
 
 def _write(call: Call, caps: Capabilities, pieces: Pieces) -> None:
-    """Write the prompt as items, in its order: every call has exactly one output after it, every id is used once."""
+    """Encode the prompt as items. Raise `PromptInvalid` unless ids are unique and each call has one output after it."""
     messages = call.prompt.messages
-    last_answer = last_of(messages, Role.ASSISTANT)
+    last_answer = last_index(messages, Role.ASSISTANT)
     open_calls: set[str] = set()
     for index in range(pieces.resume(messages), len(messages)):
         if index == last_answer and not open_calls:
@@ -289,10 +296,10 @@ def _items(message: PromptMessage, caps: Capabilities, warnings: list[CallWarnin
 
 
 def is_faithful(message: PromptMessage) -> bool:
-    """Return whether this assistant message can be sent back with its ids: all of it, in its original order.
+    """Return whether this assistant message can be sent back with all its ids, in the original order.
 
-    The API refuses an id without its reasoning, and reasoning without the item after it; a message that lost either
-    (interrupted, from another provider, filtered) is sent as plain text instead.
+    The API refuses an id without its reasoning, and reasoning without the item after it. A message that has lost either
+    (interrupted, from another provider, filtered) is sent without ids.
     """
     if not (message.is_native and message.is_whole):
         return False
@@ -305,8 +312,7 @@ def is_faithful(message: PromptMessage) -> bool:
 
 
 def _sendable(parts: Sequence[PromptPart]) -> list[PromptPart]:
-    """Return the parts that become items. A search without reasoning before it is left out: its id is not needed,
-    and the API accepts a search only directly after reasoning."""
+    """Return the parts that become items. A search is left out unless it directly follows reasoning."""
     kept: list[PromptPart] = []
     for part in parts:
         match part:
@@ -343,7 +349,7 @@ def _faithful_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
 
 
 def _without_sources(item: Item) -> Item:
-    """Return a web search as the API accepts it back: the sources that it lists are read-only."""
+    """Return a web search without its sources, which the API does not accept back."""
     action = item.get("action")
     if not isinstance(action, dict) or "sources" not in action:
         return item
@@ -351,7 +357,7 @@ def _without_sources(item: Item) -> Item:
 
 
 def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
-    """Return items without ids, reasoning and provider-executed parts. The texts of one item stay one message."""
+    """Yield items without ids, reasoning and provider-executed parts. The texts of one item stay one message."""
     open_message: Item | None = None
     open_id: str | None = None
     for part in parts:
@@ -397,7 +403,7 @@ def _user_content(part: PromptText | PromptFile, warnings: list[CallWarning]) ->
     if plain_type == "application/pdf":
         data = _data_url(plain_type, part.data)
         return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": data}
-    message = f"The Responses API does not take files of type {plain_type}; the model was told that one is missing."
+    message = f"The Responses API does not accept files of type {plain_type}; the model was told that one is missing."
     warnings.append(CallWarning("other", "file", message))
     return {"type": "input_text", "text": f"(an attached file of type {plain_type} could not be shown)"}
 
@@ -424,7 +430,7 @@ def _content(part: PromptText) -> Item:
 
 
 def _with_phase(item: Item, part: PromptText) -> Item:
-    # Models that label their messages get worse if the label is not sent back.
+    # Models that label their messages give worse answers if the label is not sent back.
     if phase := _meta(part).get("phase"):
         item["phase"] = phase
     return item
@@ -443,7 +449,7 @@ def _call(part: PromptCall, *, item_id: str | None = None) -> Item:
     item: Item = {"type": "function_call"}
     if item_id is not None:
         item["id"] = item_id
-    # Arguments are sent as a string, so that their JSON stays as the model wrote it.
+    # Arguments are sent as a string, so that the model sees its own JSON unchanged.
     return item | {"call_id": part.id, "name": part.name, "arguments": bytes(part.input).decode()}
 
 

@@ -1,9 +1,10 @@
-"""The fold of an OpenAI Responses stream into parts.
+"""The fold of an OpenAI Responses stream: converts its events to parts.
 
-Three facts that the code does not show. `response.output_item.done` is authoritative: reasoning can be replayed only
-with the encrypted content from there (the one in `.added` may be incomplete), and calls run with the arguments from
-there. Items are identified by `output_index`, because some compatible servers change the item's id half-way. An item
-that follows reasoning that cannot be replayed loses its own id: the API refuses one without the other.
+- `response.output_item.done` is authoritative: encrypted content and arguments are taken from there, because those in
+  `.added` may be incomplete.
+- Items are identified by `output_index`, because some compatible servers change the item's id.
+- An item after reasoning that cannot be replayed is stored without its id, because the API refuses one without the
+  other.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from msgspec import Raw
 
 from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import error_bodies, errors
-from rookery.llm.call_input import is_json
 from rookery.llm.responses import events
-from rookery.llm.responses.open_items import Block, OpenItem
 from rookery.llm.types import (
     HIT_LIMIT,
     Finish,
@@ -42,46 +41,86 @@ from rookery.llm.types import (
     ToolResult,
     UsageUpdate,
 )
-from rookery.llm.wire import Event
+from rookery.llm.wire import Event, is_complete_json
 
 _INCOMPLETE = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 _SUMMARY_GAP = "\n\n"
-# Raw reasoning text shares its item with summaries; their indexes must not collide.
+# Raw reasoning text is in the same item as the summaries. Its blocks get indices from here on.
 _RAW_REASONING: Final = 1_000_000
 _MESSAGE: Final = events.Item(type="message")
 _REASONING: Final = events.Item(type="reasoning")
 
-# Codes inside a stream come without a status; the common table treats them like the status given here.
+# Codes inside a stream have no status. The table of errors treats them like this status.
 _STATUS_OF_CODE = {"vector_store_timeout": 504, "invalid_prompt": 400, "data_residency_mismatch": 400}
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _plain_decoder = msgspec.json.Decoder()
+_WEB_SEARCH: Final = "web_search"
+
+
+class _Block:
+    """A text of a message, or of a reasoning item. `sent` is the number of emitted characters."""
+
+    __slots__ = ("id", "is_refusal", "sent")
+
+    def __init__(self, block_id: str, *, is_refusal: bool = False) -> None:
+        self.id = block_id
+        self.is_refusal = is_refusal
+        self.sent = 0
+
+
+class _OpenItem:
+    """An output item between `.added` and `.done`.
+
+    `blocks` holds the texts of a message by content index. For reasoning it holds the summaries by their index, and the
+    raw reasoning text, all with one block id.
+    """
+
+    __slots__ = ("blocks", "id", "is_started", "name", "phase", "sent", "type")
+
+    def __init__(self, item: events.Item, index: int) -> None:
+        self.type = item.type
+        self.id = _key_of(item, index)
+        self.name = _tool_name(item)
+        self.phase = item.phase
+        self.blocks: dict[int, _Block] = {}
+        self.is_started = False
+        self.sent = 0
+
+
+def _key_of(item: events.Item, index: int) -> str:
+    """Return the id of a call in the emitted parts."""
+    return item.call_id or item.id or f"item-{index}"
+
+
+def _tool_name(item: events.Item) -> str:
+    return _WEB_SEARCH if item.type == "web_search_call" else item.name or item.type
 
 
 class ResponsesFold:
-    """Folds one response. `unknown` counts the types of ignored events."""
+    """Folds one response. `unknown` counts the ignored events by type."""
 
     def __init__(self, provider: str) -> None:
         self.unknown: Counter[str] = Counter()
         self._provider = provider
         self._request_id: str | None = None
-        self._hide = error_bodies.by_look
+        self._hide = error_bodies.default_hide
         self._has_started = False
         self._sequence = -1
-        self._open: dict[int, OpenItem] = {}
+        self._open: dict[int, _OpenItem] = {}
         self._done: set[int] = set()
-        # The known facts of each item by output index: its ids, which some servers change half-way, and its type.
+        # The output index of each item id, of which an item may have several, and the type of each item.
         self._ids: dict[str, int] = {}
         self._types: dict[int, str] = {}
         self._sources: set[tuple[str, str]] = set()
         self._has_calls = False
         self._has_refused = False
         self._searches = 0
-        # The newest call of a server that does not report whether it is complete: it is, if more follows.
+        # The newest call of a server that does not report whether a call is complete. It is, if something follows.
         self._held: ToolCall | None = None
-        # Whether ids may still be kept: until a reasoning item cannot be replayed.
+        # False once a reasoning item cannot be replayed.
         self._keeps_ids = True
 
-    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -89,9 +128,9 @@ class ResponsesFold:
         try:
             known = events.event_decoder.decode(data)
         except _UNREADABLE:
-            return self._without_type(data)
+            return self._handle_unknown(data)
         if type(known) is events.Error:
-            # Before the sequence numbers: servers that fail early restart them.
+            # Handled before the sequence numbers, because servers that fail early restart them.
             return [StreamError(self._error(data))]
         if known.sequence_number is not None:
             if known.sequence_number <= self._sequence:
@@ -106,7 +145,7 @@ class ResponsesFold:
             parts.append(self._unreadable(str(error)))
         return parts
 
-    def whole(self, body: bytes) -> Iterable[StreamPart]:
+    def read_document(self, body: bytes) -> Iterable[StreamPart]:
         parts: list[StreamPart] = []
         try:
             response = events.response_decoder.decode(body)
@@ -120,10 +159,10 @@ class ResponsesFold:
         return parts
 
     def end(self) -> Iterable[StreamPart]:
-        return [StreamError(self._marked(errors.truncated(self._provider)))]
+        return [StreamError(self._with_request_id(errors.truncated(self._provider)))]
 
-    def _without_type(self, data: bytes) -> Sequence[StreamPart]:
-        """Skip an event of an unknown type; end the stream for one that cannot be read at all."""
+    def _handle_unknown(self, data: bytes) -> Sequence[StreamPart]:
+        """Ignore an event of an unknown type. Return an error for an event that cannot be decoded."""
         if data.strip() == b"[DONE]":
             return ()
         try:
@@ -149,12 +188,12 @@ class ResponsesFold:
         code = next((code for code in codes if isinstance(code, str)), "")
         status = _STATUS_OF_CODE.get(code, 400 if "image" in code else None)
         error = errors.classify(self._provider, status, codes=codes, text=text, hide=self._hide)
-        return self._marked(msgspec.structs.replace(error, status=None))
+        return self._with_request_id(msgspec.structs.replace(error, status=None))
 
     def _unreadable(self, detail: str) -> StreamError:
-        return StreamError(self._marked(errors.unreadable(self._provider, detail, hide=self._hide)))
+        return StreamError(self._with_request_id(errors.unreadable(self._provider, detail, hide=self._hide)))
 
-    def _marked(self, error: ProviderError) -> ProviderError:
+    def _with_request_id(self, error: ProviderError) -> ProviderError:
         return msgspec.structs.replace(error, request_id=self._request_id)
 
     def _ignore(self, event: Any, parts: list[StreamPart]) -> None:
@@ -191,7 +230,7 @@ class ResponsesFold:
     def _complete_text(
         self, index: int, content_index: int, *, text: str, is_refusal: bool, parts: list[StreamPart]
     ) -> None:
-        """Show the text that the deltas left out. An event of a message that has ended changes nothing."""
+        """Emit the text that the deltas did not contain, unless the message has ended."""
         if index in self._done:
             return
         block = self._text_block(index, content_index, is_refusal=is_refusal, parts=parts)
@@ -199,11 +238,11 @@ class ResponsesFold:
             block.sent += len(missing)
             parts.append(TextDelta(block.id, missing))
 
-    def _text_block(self, index: int, content_index: int, *, is_refusal: bool, parts: list[StreamPart]) -> Block:
+    def _text_block(self, index: int, content_index: int, *, is_refusal: bool, parts: list[StreamPart]) -> _Block:
         open_item = self._item(index, _MESSAGE)
         block = open_item.blocks.get(content_index)
         if block is None:
-            block = Block(f"text-{index}-{content_index}", is_refusal=is_refusal)
+            block = _Block(f"text-{index}-{content_index}", is_refusal=is_refusal)
             open_item.blocks[content_index] = block
             self._has_refused |= is_refusal
             parts.append(TextStart(block.id))
@@ -216,25 +255,25 @@ class ResponsesFold:
             self._start_item(event.output_index, _REASONING, parts)
 
     def _on_summary_delta(self, event: events.SummaryDelta, parts: list[StreamPart]) -> None:
-        self._reason(event.output_index, event.summary_index, text=event.delta, parts=parts)
+        self._add_reasoning(event.output_index, event.summary_index, text=event.delta, parts=parts)
 
     def _on_summary_done(self, event: events.SummaryDone, parts: list[StreamPart]) -> None:
         self._complete_reasoning(event.output_index, event.summary_index, text=event.text, parts=parts)
 
     def _on_reasoning_delta(self, event: events.ReasoningDelta, parts: list[StreamPart]) -> None:
-        self._reason(event.output_index, _RAW_REASONING + event.content_index, text=event.delta, parts=parts)
+        self._add_reasoning(event.output_index, _RAW_REASONING + event.content_index, text=event.delta, parts=parts)
 
     def _on_reasoning_done(self, event: events.ReasoningDone, parts: list[StreamPart]) -> None:
         block = _RAW_REASONING + event.content_index
         self._complete_reasoning(event.output_index, block, text=event.text, parts=parts)
 
-    def _reason(self, index: int, block_index: int, *, text: str, parts: list[StreamPart]) -> None:
+    def _add_reasoning(self, index: int, block_index: int, *, text: str, parts: list[StreamPart]) -> None:
         if not text or index in self._done:
             return
         open_item = self._start_item(index, _REASONING, parts)
         block = open_item.blocks.get(block_index)
         if block is None:
-            block = open_item.blocks[block_index] = Block(_reasoning_id(index))
+            block = open_item.blocks[block_index] = _Block(_reasoning_id(index))
             if len(open_item.blocks) > 1:
                 parts.append(ReasoningDelta(block.id, _SUMMARY_GAP))
         block.sent += len(text)
@@ -244,12 +283,12 @@ class ResponsesFold:
         if index in self._done:
             return
         block = self._item(index, _REASONING).blocks.get(block_index)
-        self._reason(index, block_index, text=text[block.sent if block else 0 :], parts=parts)
+        self._add_reasoning(index, block_index, text=text[block.sent if block else 0 :], parts=parts)
 
     # Tools
 
     def _on_arguments_delta(self, event: events.ArgumentsDelta, parts: list[StreamPart]) -> None:
-        # Without `.added` there is no id to show it under; `.done` brings the complete call.
+        # Without `.added` there is no id for the part. The complete call arrives with `.done`.
         open_item = self._open.get(event.output_index)
         if open_item is not None and event.delta:
             open_item.sent += len(event.delta)
@@ -287,24 +326,24 @@ class ResponsesFold:
     def _on_item_done(self, event: events.ItemDone, parts: list[StreamPart]) -> None:
         self._close_item(event.output_index, event.item, parts)
 
-    def _item(self, index: int, item: events.Item) -> OpenItem:
+    def _item(self, index: int, item: events.Item) -> _OpenItem:
         open_item = self._open.get(index)
         if open_item is None:
-            open_item = self._open[index] = OpenItem(item, index)
-            self._note(index, item)
+            open_item = self._open[index] = _OpenItem(item, index)
+            self._record_item(index, item)
         return open_item
 
-    def _note(self, index: int, item: events.Item) -> None:
+    def _record_item(self, index: int, item: events.Item) -> None:
         self._types[index] = item.type
         if item.id:
             self._ids[item.id] = index
 
-    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> OpenItem:
-        """Return the open item at this index, announced once. Messages are announced text by text."""
+    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> _OpenItem:
+        """Return the open item at this index, and emit its start once. A message emits a start for each text."""
         open_item = self._item(index, item)
         if open_item.is_started:
             return open_item
-        self._release(parts)
+        self._emit_held_call(parts)
         open_item.is_started = True
         if open_item.type == "reasoning":
             parts.append(ReasoningStart(_reasoning_id(index)))
@@ -314,12 +353,12 @@ class ResponsesFold:
         return open_item
 
     def _close_item(self, index: int, raw: Raw, parts: list[StreamPart]) -> None:
-        """Finish an item: emit what was missed, then end it with the data that a replay needs."""
+        """Finish an item: emit missing content, and its end with the data for a replay."""
         if index in self._done:
             return
         item = events.read_item(raw)
         open_item = self._start_item(index, item, parts)
-        self._note(index, item)
+        self._record_item(index, item)
         match item.type:
             case "message":
                 self._close_message(index, item, open_item=open_item, parts=parts)
@@ -328,23 +367,22 @@ class ResponsesFold:
             case "function_call":
                 self._close_call(item, open_item=open_item, parts=parts)
             case _:
-                self._close_foreign(item, raw, open_item=open_item, parts=parts)
+                self._close_provider_item(item, raw, open_item=open_item, parts=parts)
         self._done.add(index)
         self._open.pop(index, None)
 
-    def _close_message(self, index: int, item: events.Item, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
+    def _close_message(self, index: int, item: events.Item, *, open_item: _OpenItem, parts: list[StreamPart]) -> None:
         for content_index, content in enumerate(item.content or ()):
             self._content(index, content_index, content=content, parts=parts)
         if not open_item.blocks or (item.content and not any(map(_is_visible, item.content))):
-            # Prompts leave blank messages out. The reasoning before this one has then lost its follower, and the next
-            # item must not take its place.
+            # Prompts leave out blank messages, so the reasoning before this one cannot be replayed.
             self._keeps_ids = False
         meta = self._identity(item)
         if phase := item.phase or open_item.phase:
             meta["phase"] = phase
         self._end_texts(open_item, meta, parts)
 
-    def _end_texts(self, open_item: OpenItem, meta: Meta, parts: list[StreamPart]) -> None:
+    def _end_texts(self, open_item: _OpenItem, meta: Meta, parts: list[StreamPart]) -> None:
         for _, block in sorted(open_item.blocks.items()):
             own = meta | {"refusal": True} if block.is_refusal else meta
             parts.append(TextEnd(block.id, own or None, refusal=block.is_refusal))
@@ -364,27 +402,29 @@ class ResponsesFold:
             meta["summary"] = [{"type": "summary_text", "text": summary.text or ""} for summary in item.summary]
         parts.append(ReasoningEnd(_reasoning_id(index), meta or None))
 
-    def _close_call(self, item: events.Item, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
+    def _close_call(self, item: events.Item, *, open_item: _OpenItem, parts: list[StreamPart]) -> None:
         arguments = item.arguments or ""
         _complete_arguments(open_item, arguments, parts)
         parts.append(ToolInputEnd(open_item.id))
         if item.status == "incomplete":
-            return  # cut off by the token limit: a partial call must not run
+            return  # the call was cut off by the token limit and must not run
         meta = self._identity(item) or None
         self._held = ToolCall(open_item.id, item.name or open_item.name, arguments, meta=meta)
         if item.status == "completed":
-            self._release(parts)
+            self._emit_held_call(parts)
 
-    def _release(self, parts: list[StreamPart], *, is_cut_short: bool = False) -> None:
-        """Emit the call that was held back, unless the answer was cut off before its arguments were complete."""
+    def _emit_held_call(self, parts: list[StreamPart], *, is_cut_short: bool = False) -> None:
+        """Emit the held call, unless the answer was cut short and its arguments are incomplete."""
         held, self._held = self._held, None
-        if held is None or (is_cut_short and not is_json(held.input)):
+        if held is None or (is_cut_short and not is_complete_json(held.input)):
             return
         self._has_calls = True
         parts.append(held if held.input else msgspec.structs.replace(held, input="{}"))
 
-    def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
-        """Finish a web search or an item of an unknown kind: it is kept whole, for replay and for display."""
+    def _close_provider_item(
+        self, item: events.Item, raw: Raw, *, open_item: _OpenItem, parts: list[StreamPart]
+    ) -> None:
+        """Finish a web search or an item of an unknown kind. The whole item is stored, for replay and display."""
         meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
         action = "{}" if bytes(item.action) == b"null" else bytes(item.action).decode()
         if item.type == "web_search_call" and (meta["raw"].get("action") or {}).get("type", "search") == "search":
@@ -409,14 +449,14 @@ class ResponsesFold:
         parts.append(StreamError(self._error(bytes(event.response.error))))
 
     def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
-        for index, raw in self._places(response.output):
-            # Servers that send no item events put everything here.
+        for index, raw in self._match_items(response.output):
+            # Servers that send no item events send all items here.
             self._close_item(index, raw, parts)
         for index in sorted(self._open):
-            self._abandon(index, parts)
+            self._close_unfinished(index, parts)
         detail = response.incomplete_details.reason if response.incomplete_details is not None else None
         reason = _reason_to_stop(response)
-        self._release(parts, is_cut_short=reason in _INCOMPLETE.values())
+        self._emit_held_call(parts, is_cut_short=reason in _INCOMPLETE.values())
         meta: Meta | None = None
         if self._has_refused:
             reason = FinishReason.CONTENT_FILTER
@@ -425,11 +465,11 @@ class ResponsesFold:
             reason = FinishReason.TOOL_CALLS
         parts.append(Finish(reason, events.normal_usage(response, self._searches), meta, detail))
 
-    def _places(self, output: Sequence[Raw]) -> list[tuple[int, Raw]]:
-        """Return the items of the result with their output indexes in the stream.
+    def _match_items(self, output: Sequence[Raw]) -> list[tuple[int, Raw]]:
+        """Return the items of the result with their output indices in the stream.
 
-        An item is found by its id, else as the nth of its type: the positions in the list are unreliable if a server
-        leaves items out.
+        An item is matched by its id, else by its number among the items of its type. Its position in the list is
+        unreliable, because servers may omit items.
         """
         heads = [events.read_item(raw) for raw in output]
         found: list[int | None] = [self._ids.get(item.id) if item.id else None for item in heads]
@@ -437,19 +477,19 @@ class ResponsesFold:
         for index in sorted(self._types.keys() - {each for each in found if each is not None}):
             left.setdefault(self._types[index], []).append(index)
         fresh = max(self._types, default=-1) + 1
-        places: list[tuple[int, Raw]] = []
+        matched: list[tuple[int, Raw]] = []
         for item, known, raw in zip(heads, found, output, strict=True):
             if known is not None:
-                places.append((known, raw))
+                matched.append((known, raw))
             elif same_type := left.get(item.type):
-                places.append((same_type.pop(0), raw))
+                matched.append((same_type.pop(0), raw))
             else:
-                places.append((fresh, raw))
+                matched.append((fresh, raw))
                 fresh += 1
-        return places
+        return matched
 
-    def _abandon(self, index: int, parts: list[StreamPart]) -> None:
-        """Close an item that was begun and is not in the result, so that every block has its end."""
+    def _close_unfinished(self, index: int, parts: list[StreamPart]) -> None:
+        """Emit the end of an item that was started but is not in the result."""
         open_item = self._open.pop(index)
         if open_item.type == "message":
             self._end_texts(open_item, {"phase": open_item.phase} if open_item.phase else {}, parts)
@@ -461,13 +501,13 @@ class ResponsesFold:
 
 
 def _reason_to_stop(response: events.Response) -> FinishReason:
-    """Return the stop reason of the response, whatever its content."""
+    """Return the stop reason that the response reports."""
     if response.incomplete_details is not None and response.incomplete_details.reason:
         return _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
     return FinishReason.STOP if response.status in (None, "completed") else FinishReason.OTHER
 
 
-def _complete_arguments(open_item: OpenItem, arguments: str, parts: list[StreamPart]) -> None:
+def _complete_arguments(open_item: _OpenItem, arguments: str, parts: list[StreamPart]) -> None:
     if missing := arguments[open_item.sent :]:
         open_item.sent += len(missing)
         parts.append(ToolInputDelta(open_item.id, missing))

@@ -1,1 +1,1 @@
-"""The store on behalf of one actor, in parts by subject. Start with `store`; the checks are in `rights`."""
+"""The store on behalf of one actor, by subject. Read `store` first; `rights` has the checks."""

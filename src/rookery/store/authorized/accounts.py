@@ -10,7 +10,7 @@ import msgspec
 from rookery.domain.access.rights import Action, Resource, Role, Scope, UserActor
 from rookery.domain.chat.errors import ChatBusy, InvalidInput
 from rookery.store import machine
-from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.people import accesses, audit, disabled_users, logins, one_time_links, sessions, tokens, users
 from rookery.store.people.accesses import AccessNotice, AccessPage
 from rookery.store.people.audit import Event
@@ -24,13 +24,13 @@ ROOTS = "SELECT id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL ORD
 
 
 class Invited(msgspec.Struct, frozen=True):
-    """A new account; `link` is the one-time link for choosing a password, None if one was given."""
+    """A new account. `link` is the one-time link to choose a password; None if a password was given."""
 
     user: User
     link: NewLink | None
 
 
-class Users(Part):
+class Users(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.USER, Action.READ, via=Via.USER)
@@ -52,12 +52,12 @@ class Users(Part):
 
     @authz(Resource.USER, Action.LIST)
     async def search_directory(self, at: Grant, q: str) -> list[PublicUser]:
-        """Return active users by name, for sharing."""
+        """Return active users by name, to share chats with them."""
         return await users.search_directory(at.conn, q)
 
     @authz(Resource.USER, Action.CREATE)
     async def require_create(self, at: Grant) -> None:
-        """Check only the right: a caller who may not create accounts is refused before the request is validated."""
+        """Check only the right, so that a caller without it is refused before the request is validated."""
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER)
     async def require_update(self, at: Grant, user_id: UUID) -> None:
@@ -66,7 +66,7 @@ class Users(Part):
 
     @authz(Resource.USER, Action.CREATE, how=How.WRITE)
     async def create(self, at: Grant, draft: UserDraft, *, password_hash: str | None = None) -> Invited:
-        """Create an account. The password is already checked and hashed; without one, a link is created."""
+        """Create an account. The caller has checked and hashed the password. Without one, a link is created."""
         await at.require_credential()
         user = await users.create_user(at.conn, draft, password_hash=password_hash)
         await at.log(_event("user.create", user.id, diff=audit.diff("users", None, user)))
@@ -78,9 +78,9 @@ class Users(Part):
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER, how=How.BUNDLE)
     async def update(self, at: Grant, user_id: UUID, patch: UserPatch) -> User:
-        """Change an account. A new role or status ends its sessions; disabling it stops its chats and workspaces."""
+        """Change an account. A new role or status ends its sessions. Disabling it stops its chats and workspaces."""
         if patch.is_administrative and not at.is_admin:
-            raise Forbidden("Only an administrator may change role, status or spend limit.")
+            raise Forbidden("Only an administrator may change the role, status or spend limit.")
         await at.require_credential()
         change = await users.update_user(at.conn, user_id, patch=patch)
         if diff := audit.diff("users", change.before, change.after):
@@ -95,7 +95,7 @@ class Users(Part):
 
     @authz(Resource.USER, Action.ADMINISTER, how=How.WRITE)
     async def reset_password(self, at: Grant, user_id: UUID) -> NewLink:
-        """Return a link for choosing a new password. Sessions and API tokens end now.
+        """Return a link to choose a new password. Sessions and API tokens end now.
 
         The old password stays valid until the link is used.
         """
@@ -125,28 +125,28 @@ class Users(Part):
         at.tell_access("user", user_id)
 
 
-class Accesses(Part):
-    """The administrators' accesses to the caller's account. No user sees those of another."""
+class Accesses(AuthorizedMethods):
+    """Accesses of administrators to the account of the caller. Only the user can read them."""
 
     __slots__ = ()
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
-        """List when administrators read the caller's chats with a reason, or reset the password; newest first."""
+        """List the times when administrators read a chat with a reason or reset the password, newest first."""
         return await accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def find_notice(self, at: Grant, user_id: UUID) -> AccessNotice | None:
-        """Return the accesses that are new to the user."""
-        return await accesses.find_notice(at.conn, user_id)
+        """Return the accesses that the user has not dismissed."""
+        return await accesses.find_notice(at.conn, user_id, credential_id=at.credential_id)
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def dismiss_notice(self, at: Grant, user_id: UUID, *, through: int) -> None:
-        """Dismiss the notice. Only the user can: an administrator must not hide an access."""
-        await accesses.mark_seen(at.conn, user_id, through=through)
+        """Dismiss the notice. Only the user can do this, so that an administrator cannot hide an access."""
+        await accesses.dismiss(at.conn, user_id, through=through, credential_id=at.credential_id, now=at.now)
 
 
-class Sessions(Part):
+class Sessions(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
@@ -155,7 +155,7 @@ class Sessions(Part):
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER)
     async def require_end(self, at: Grant, user_id: UUID) -> None:
-        """Check only the right. A new password ends sessions, too (`Logins.change_password`)."""
+        """Check only the right, for `Logins.change_password`, which ends sessions."""
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def end(self, at: Grant, user_id: UUID, session_id: UUID) -> None:
@@ -164,13 +164,13 @@ class Sessions(Part):
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def end_others(self, at: Grant, user_id: UUID, *, but: UUID | None = None) -> int:
-        """End all sessions of the user except one. Returns how many."""
+        """End all sessions of the user except one. Returns their number."""
         ended = await sessions.end_sessions(at.conn, user_id, but=but)
         at.tell_access("session", *ended)
         return len(ended)
 
 
-class Tokens(Part):
+class Tokens(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.TOKEN, Action.READ, via=Via.USER)
@@ -231,7 +231,7 @@ async def _delete_chats(at: Grant, user_id: UUID) -> None:
         for record in await at.conn.fetch(ROOTS, user_id):
             await machine.delete_family(at.bundle, record["id"])
     except ChatBusy:
-        # They were asked to stop when the account was disabled; a worker may need a moment.
+        # The chats were interrupted when the account was disabled. A worker may need a moment.
         raise InUse("A chat of this user is still being stopped. Try again in a moment.") from None
 
 

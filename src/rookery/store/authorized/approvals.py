@@ -1,4 +1,4 @@
-"""Answers to approval questions, and the approval rules of a chat."""
+"""Approvals on behalf of an actor: answers to questions, and the approval rules of a chat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Message
 from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
-from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.chats import approval_rules as chats_approval_rules
 from rookery.store.chats import stream_reads
 from rookery.store.db.hints import ConfigHint
@@ -25,18 +25,18 @@ from rookery.store.people.audit import CHANGED, Event
 from rookery.store.people.errors import Disabled
 
 ROOT_OF = "SELECT coalesce(root_chat_id, id) FROM chats WHERE id = $1"
-UNREADABLE = "The rules that are stored cannot be read by this version of the server. Replace them as a whole."
+UNREADABLE = "This version of the server cannot read the stored rules. Replace all of them."
 
 
-class Approvals(Part):
+class Approvals(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def answer(self, at: Grant, chat_id: ChatId, answers: Sequence[Answer]) -> list[Message]:
-        """Answer all open questions of a chat together. Answers to be remembered become rules."""
+        """Answer all open questions of a chat together. An answer with `always` creates a rule."""
         kept = {answer.always for answer in answers}
         if Scope.USER in kept:
-            # Before the chat: every change of a user and the user's chats takes the locks in this order.
+            # Lock the user before the chat: all transactions that change both use this order.
             await at.conn.execute(preferences.LOCK_USER, at.user_id)
         tx = await at.bundle.open(chat_id)
         asked = await stream_reads.list_questions(at.conn, chat_id) if kept != {None} else {}
@@ -50,10 +50,10 @@ class Approvals(Part):
     async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: stream_reads.PendingCall) -> None:
         try:
             if not (await chats_approval_rules.read_settings(at.conn)).allow_always:
-                raise Disabled("Administrators want each call to be asked about. Answer without `always`.")
+                raise Disabled("Remembered answers are disabled by administrators. Answer without `always`.")
             args = parts.json_value(call.args)
             offered = call.offers or Offers()
-            rule = await in_pieces(approval_rules.remembering(answer, call.tool_name, args, offered))
+            rule = await in_pieces(approval_rules.rule_of_answer_sliced(answer, call.tool_name, args, offered))
             if answer.always is Scope.CHAT:
                 await chats_approval_rules.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
             else:
@@ -95,9 +95,9 @@ async def _root(at: Grant, chat_id: ChatId) -> UUID:
 
 
 def _answered(chat_id: ChatId, answers: Sequence[Answer]) -> Event:
-    """Return the decisions by call. Arguments are left out: they stay in the chat, because they are users' content."""
-    told: dict[str, object] = {
+    """Return the event with the decision on each call. Arguments are left out, because they are users' content."""
+    decisions: dict[str, object] = {
         answer.tool_call_id: str(answer.decision) + (f", always ({answer.always})" if answer.always else "")
         for answer in answers
     }
-    return Event(action="approval.answer", resource_type=Resource.CHAT, resource_id=str(chat_id), diff=told)
+    return Event(action="approval.answer", resource_type=Resource.CHAT, resource_id=str(chat_id), diff=decisions)

@@ -1,7 +1,7 @@
 """Transitions on behalf of an actor: create, send, edit, stop, retry, compact, tool results, and the queue.
 
-Each method checks the right and runs its transition in one transaction. The lock is taken after the check, or together
-with it: a caller without the right never makes a chat wait.
+Each method checks the right and runs its transition in one transaction. The chat is locked after the check, or together
+with it, so that a caller without the right does not lock it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from msgspec import UNSET, UnsetType
 from rookery.domain.access.rights import Action, OwnerActor, Relation, Resource
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat
-from rookery.domain.chat.errors import ChatNotFound, InvalidInput, QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.errors import (
+    ChatNotFound,
+    InvalidInput,
+    QueueChanged,
+    QueuedMessageNotFound,
+    TooManySubagents,
+    TransitionNotAllowed,
+)
 from rookery.domain.chat.messages import (
     ChatId,
     Effort,
@@ -29,14 +36,15 @@ from rookery.domain.chat.messages import (
     is_id,
 )
 from rookery.domain.chat.parts import Part as ContentPart
-from rookery.domain.chat.states import State
+from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.tool_calls import SubmittedResult
-from rookery.domain.chat.transitions import BusyBehavior
+from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
-from rookery.store.authorized import shared_file_copies
-from rookery.store.authorized.rights import Grant, How, Part, Via, authorized_by, authz
-from rookery.store.chats import chat_reads, chat_rows, chat_views, messages
+from rookery.store.authorized import files
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authorized_by, authz
+from rookery.store.chats import chat_reads, chat_rows, chat_views, messages, subagents
 from rookery.store.chats.chat_views import ChatView
+from rookery.store.chats.subagents import NewSubagent
 from rookery.store.db import idempotency
 from rookery.store.db.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, queue_rows, single_statement
@@ -49,7 +57,7 @@ from rookery.store.workspaces import workspaces
 
 
 class Choose(Protocol):
-    """Chooses the model that answers, given the chat's last model; `kept` are those models that it would keep."""
+    """Chooses the model that answers, given the chat's last model. It keeps the models in `kept`."""
 
     @property
     def kept(self) -> Collection[UUID]: ...
@@ -57,7 +65,7 @@ class Choose(Protocol):
     def __call__(self, last: UUID) -> UUID: ...
 
 
-# Checked where the chat is created: an administrator may have disabled it since it was chosen.
+# Checked when the chat is created, because an administrator may have disabled the model since it was chosen.
 MODEL_IS_LIVE = """
     SELECT m.enabled, m.deleted, p.enabled AND NOT p.deleted
       FROM model_configs m
@@ -66,8 +74,8 @@ MODEL_IS_LIVE = """
 """
 TITLED = f"SELECT {CHAT_COLUMNS}, title FROM chats WHERE id = $1"
 MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
-# The rows that one send inserted: rows of one transaction share a revision. The message itself is always returned; a
-# deleted row has the revision of its deletion.
+# The rows that one send inserted; rows of one transaction have the same revision. The message itself is returned in any
+# case: if it is deleted, its revision is that of the deletion.
 INSERTED_WITH = f"""
     SELECT {messages.COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
@@ -83,6 +91,8 @@ CHOOSE = """
        SET plan_mode = coalesce($2, plan_mode), mcp_server_ids = coalesce($3, mcp_server_ids)
      WHERE id = $1
 """
+PARENT_STATUS = "SELECT status FROM chats WHERE id = $1"
+PARENT_STOPPED = "The chat was stopped, so it starts no more subagents."
 BUSY_BELOW = """
     WITH RECURSIVE below AS (
          SELECT id, created_at, status FROM chats WHERE parent_chat_id = $1
@@ -101,40 +111,47 @@ class CreatedChat(Created, frozen=True):
     view: ChatView
 
 
-class Done(msgspec.Struct, frozen=True):
-    """The chat after the transition; `view` is what the caller may see of it."""
+class ChangedChat(msgspec.Struct, frozen=True):
+    """The chat after the transition. `view` is the chat as the caller sees it."""
 
     chat: Chat
     view: ChatView
 
 
-class SentTo(msgspec.Struct, frozen=True):
-    """The effect of a send. If it repeats an earlier one, `inserted` are the rows of the first."""
+class SendResult(msgspec.Struct, frozen=True):
+    """The result of a send. If it repeats an earlier send, `inserted` are the rows of that one."""
 
     sent: Sent
     chat: Chat
     inserted: Sequence[Message] = ()
 
 
-class EditedIn(msgspec.Struct, frozen=True):
+class EditResult(msgspec.Struct, frozen=True):
     edited: Edited
     chat: Chat
 
 
-class PromotedIn(msgspec.Struct, frozen=True):
+class PromoteResult(msgspec.Struct, frozen=True):
     promoted: Promoted
     chat: Chat
 
 
-class Titled(msgspec.Struct, frozen=True):
+class TitledChat(msgspec.Struct, frozen=True):
     """A chat and its title."""
 
     chat: Chat
     title: str
 
 
+class Spawned(msgspec.Struct, frozen=True):
+    """Title and status of a subagent's chat."""
+
+    title: str
+    status: str
+
+
 class Replayed(msgspec.Struct, frozen=True):
-    """The stored answer of a repeated request, encoded."""
+    """The stored, encoded answer to a request that is repeated."""
 
     answer: bytes
 
@@ -144,7 +161,7 @@ class Queue(msgspec.Struct, frozen=True):
     queue_version: int
 
 
-class Turns(Part):
+class Turns(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.CHAT, Action.CREATE, how=How.BUNDLE)
@@ -156,24 +173,23 @@ class Turns(Part):
         request: idempotency.Request | None = None,
         encode: Callable[[CreatedChat], bytes] | None = None,
     ) -> CreatedChat | Replayed:
-        """Create a chat of the caller's own. Users create roots; child chats are created on behalf of their root's
-        owner.
+        """Create a chat that belongs to the caller. Users create root chats; agents create subagents' chats.
 
-        With a `request`, the encoded answer is stored with the chat and returned again to a repeat.
+        With a `request`, the encoded answer is stored with the chat, and a repeat gets it again.
         """
         if spec.owner_id != at.user_id:
-            raise Forbidden("A chat is created by its owner.")
+            raise Forbidden("A chat can be created only by its owner.")
         if spec.parent_chat_id is not None and not isinstance(at.actor, OwnerActor):
-            raise InvalidInput("parent_chat_id", "Only an agent creates chats inside another.")
+            raise InvalidInput("parent_chat_id", "Only an agent can create a subagent's chat.")
         if request is not None and request.user_id != at.user_id:
-            raise Forbidden("An idempotency key belongs to whoever sends it.")
+            raise Forbidden("The idempotency key belongs to another user.")
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
         await _check_model(at, spec.model_config_id)
         if spec.workspace_id is not None:
             await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
-        copies = await shared_file_copies.copy_foreign_files(at, None, *(message.content for message in spec.messages))
-        own = [msgspec.structs.replace(each, content=copies.put_into(each.content)) for each in spec.messages]
+        copies = await files.copy_foreign_files(at, None, *(message.content for message in spec.messages))
+        own = [msgspec.structs.replace(each, content=copies.replace_in(each.content)) for each in spec.messages]
         made = await machine.create_chat(at.bundle, msgspec.structs.replace(spec, messages=tuple(own)))
         await copies.log(at, made.chat.id)
         created = CreatedChat(made.chat, made.messages, await _view(at, made.chat.id))
@@ -182,17 +198,41 @@ class Turns(Part):
             await idempotency.store_answer(at.conn, request, answer=encode(created), now=at.now)
         return created
 
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def spawn(self, at: Grant, parent_id: ChatId, spec: ChatSpec, terms: NewSubagent) -> Spawned:
+        """Create a subagent's chat inside its parent. A repeat returns the chat that the first call made.
+
+        Only a root spawns, and it has a limited number of unarchived children.
+        """
+        if at.root_id is not None and at.root_id != parent_id:
+            raise InvalidInput("parent_chat_id", "A subagent cannot start subagents.")
+        if (spec.parent_chat_id, spec.root_chat_id) != (parent_id, parent_id):
+            raise InvalidInput("parent_chat_id", "A subagent's chat belongs to the chat that starts it.")
+        await subagents.lock_children(at.conn, parent_id)
+        known = await subagents.find_subagents(at.conn, [terms.chat_id], root_id=parent_id)
+        if (child := known.get(terms.chat_id)) is not None:
+            return Spawned(child.title, child.status)
+        if await subagents.count_children(at.conn, parent_id) >= subagents.MAX_CHILDREN:
+            raise TooManySubagents(subagents.MAX_CHILDREN)
+        await _check_model(at, spec.model_config_id)
+        made = await machine.create_chat(at.bundle, spec)
+        # The creation holds a share lock of the parent. A parent that was stopped meanwhile gets no child.
+        if await at.conn.fetchval(PARENT_STATUS, parent_id) != Status.RUNNING:
+            raise TransitionNotAllowed(Transition.CREATE_CHAT, State.N, PARENT_STOPPED, cause="stopped")
+        await subagents.insert(at.conn, terms)
+        return Spawned(spec.title, made.chat.status)
+
     @authz(Resource.CHAT, Action.CREATE, how=How.WRITE)
     async def find_answer(self, at: Grant, request: idempotency.Request) -> Replayed | None:
-        """Return the first answer to a repeated creation, before anything else is checked."""
+        """Return the stored answer to a repeated creation, before the request is checked."""
         if request.user_id != at.user_id:
-            raise Forbidden("An idempotency key belongs to whoever sends it.")
+            raise Forbidden("The idempotency key belongs to another user.")
         answer = await idempotency.find_answer(at.conn, request, now=at.now)
         return None if answer is None else Replayed(answer)
 
     @authz(Resource.CHAT, Action.CREATE)
     async def find_spend_limit(self, at: Grant) -> SpendLimitReached | None:
-        """Return the refusal of calls that cost money, if the caller's limit is used up."""
+        """Return the error for model calls if the caller's spend limit is reached; otherwise None."""
         try:
             await spending.check_spend(at.conn, at.user_id, now=at.now)
         except SpendLimitReached as reached:
@@ -200,8 +240,8 @@ class Turns(Part):
         return None
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
-    async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SentTo | None:
-        """Return the effect of a repeated send, before anything else is checked."""
+    async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SendResult | None:
+        """Return the result of a repeated send, before the request is checked."""
         sent = await machine.find_sent(at.conn, chat_id, client_id=client_id)
         if sent is None:
             return None
@@ -212,10 +252,10 @@ class Turns(Part):
 
     async def _send_fast(
         self, chat_id: ChatId, message: NewQueuedMessage, *, busy: BusyBehavior, choose: Choose | None
-    ) -> SentTo | None:
-        """Send by a single statement to a chat of the caller's own at rest; None if `_send_locked` has to do it.
+    ) -> SendResult | None:
+        """Send by a single statement, if the chat is at rest and belongs to the caller. Otherwise return None.
 
-        The statement checks the owner, so that it has no effect on a chat of another user.
+        The statement checks the owner, so it has no effect on a chat of another user.
         """
         owner_id = self._context.owner_of_own(Resource.MESSAGE, frozenset({Action.DRIVE}))
         has_model = message.model_config_id is not None or choose is not None
@@ -227,7 +267,7 @@ class Turns(Part):
         done = await single_statement.send_at_rest(
             self._context.machine, chat_id, message, owner_id=owner_id, busy=busy, kept=kept
         )
-        return None if done is None else SentTo(Sent([done.message]), done.chat, [done.message])
+        return None if done is None else SendResult(Sent([done.message]), done.chat, [done.message])
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True)
     async def _send_locked(
@@ -240,10 +280,10 @@ class Turns(Part):
         plan_mode: bool | None,
         mcp_server_ids: Sequence[UUID] | None,
         choose: Choose | None,
-    ) -> SentTo:
+    ) -> SendResult:
         _check_author(at, message.created_by)
-        copies = await shared_file_copies.copy_foreign_files(at, chat_id, message.content)
-        message = msgspec.structs.replace(message, content=copies.put_into(message.content))
+        copies = await files.copy_foreign_files(at, chat_id, message.content)
+        message = msgspec.structs.replace(message, content=copies.replace_in(message.content))
         tx = await at.bundle.open(chat_id)
         if choose is not None:
             message = msgspec.structs.replace(message, model_config_id=choose(tx.chat.last_model_config_id))
@@ -255,7 +295,7 @@ class Turns(Part):
         if plan_mode is not None or mcp_server_ids is not None:
             servers = None if mcp_server_ids is None else list(mcp_server_ids)
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
-        return SentTo(sent, tx.chat, sent.inserted)
+        return SendResult(sent, tx.chat, sent.inserted)
 
     @authorized_by(_send_locked)
     async def send(
@@ -267,10 +307,10 @@ class Turns(Part):
         plan_mode: bool | None = None,
         mcp_server_ids: Sequence[UUID] | None = None,
         choose: Choose | None = None,
-    ) -> SentTo:
-        """Send a message. If given, `plan_mode` and `mcp_server_ids` apply to the chat from now on.
+    ) -> SendResult:
+        """Send a message. `plan_mode` and `mcp_server_ids`, if given, are stored with the chat.
 
-        `choose` chooses the model, under the lock, from the chat's last model.
+        `choose` gets the chat's last model and returns the model, under the lock.
         """
         if plan_mode is None and mcp_server_ids is None:
             sent = await self._send_fast(chat_id, message, busy=busy, choose=choose)
@@ -292,11 +332,9 @@ class Turns(Part):
         reasoning_effort: Effort | None = None,
         suffix: Sequence[NewMessage] = (),
         choose: Callable[[UUID | None, UUID], UUID] | None = None,
-    ) -> EditedIn:
-        """Edit a message. `choose` chooses the model, under the lock, from the message's former model and the chat's
-        last.
-        """
-        copies = await shared_file_copies.copy_foreign_files(at, chat_id, content)
+    ) -> EditResult:
+        """Edit a message. `choose` gets the models of message and chat and returns the model, under the lock."""
+        copies = await files.copy_foreign_files(at, chat_id, content)
         tx = await at.bundle.open(chat_id)
         if choose is not None:
             original = await at.conn.fetchval(MODEL_OF, chat_id, message_id) if is_id(message_id) else None
@@ -304,42 +342,46 @@ class Turns(Part):
         edited = await machine.edit_message(
             tx,
             message_id,
-            content=copies.put_into(content),
+            content=copies.replace_in(content),
             edited_by=at.user_id,
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
             suffix=suffix,
         )
         await copies.log(at, chat_id)
-        return EditedIn(edited, tx.chat)
+        return EditResult(edited, tx.chat)
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
-    async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> Done:
-        """Stop the chat and, with `cascade`, its subagents."""
+    async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> ChangedChat:
+        """Stop the chat and, with `cascade`, its subagents. With busy subagents, the chat itself may be at rest."""
         tx = await at.bundle.open(chat_id)
-        await machine.interrupt(tx)
+        busy = await at.conn.fetch(BUSY_BELOW, chat_id) if cascade else []
+        if busy and tx.state in (State.W, State.E0, State.E1):
+            await subagents.hold_wake(at.conn, chat_id)
+        else:
+            await machine.interrupt(tx)
         if cascade:
-            for record in await at.conn.fetch(BUSY_BELOW, chat_id):
+            for record in busy:
                 child = await at.bundle.open(record["id"])
-                # It may have come to rest while this waited for its lock.
+                # The subagent may have ended while this waited for the lock.
                 if child.chat.status in ("running", "requires_action"):
                     await machine.interrupt(child)
         await _log_foreign(at, chat_id, "chat.interrupt")
-        return await _done(at, tx)
+        return await _changed(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
-    async def retry(self, at: Grant, chat_id: ChatId) -> Done:
+    async def retry(self, at: Grant, chat_id: ChatId) -> ChangedChat:
         tx = await at.bundle.open(chat_id)
         await machine.retry_turn(tx)
-        return await _done(at, tx)
+        return await _changed(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
-    async def compact(self, at: Grant, chat_id: ChatId) -> Done:
-        """Request a summary. The state is checked before the content."""
+    async def compact(self, at: Grant, chat_id: ChatId) -> ChangedChat:
+        """Request a compaction. The state is checked before the content."""
         tx = await at.bundle.open(chat_id)
         await machine.request_compaction(tx)
         await machine.require_compactable(tx)
-        return await _done(at, tx)
+        return await _changed(at, tx)
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def submit_results(
@@ -351,23 +393,23 @@ class Turns(Part):
         )
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
-    async def reconcile(self, at: Grant, chat_id: ChatId) -> Done:
-        """Bring a chat out of an invalid state."""
+    async def reconcile(self, at: Grant, chat_id: ChatId) -> ChangedChat:
+        """Repair a chat in an invalid state."""
         tx = await at.bundle.open(chat_id)
         await machine.reconcile_invalid_state(tx)
         await _log_foreign(at, chat_id, "chat.reconcile")
-        return await _done(at, tx)
+        return await _changed(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
-    async def find_titled(self, at: Grant, chat_id: ChatId) -> Titled:
+    async def find_titled(self, at: Grant, chat_id: ChatId) -> TitledChat:
         record = await at.conn.fetchrow(TITLED, chat_id)
         if record is None:
             raise ChatNotFound(chat_id)
-        return Titled(Chat(*record[:-1]), record[-1])
+        return TitledChat(Chat(*record[:-1]), record[-1])
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.WRITE)
     async def write_title(self, at: Grant, chat_id: ChatId, title: str, *, seen_title: str) -> bool:
-        """Set a generated title, unless the title has changed meanwhile. No version moves."""
+        """Set a generated title, unless the title has changed meanwhile."""
         if title == seen_title or not await chat_rows.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
             return False
         at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE)
@@ -386,16 +428,16 @@ class Turns(Part):
         return await machine.clear_queue(await at.bundle.open(chat_id))
 
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
-    async def promote_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> PromotedIn:
+    async def promote_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> PromoteResult:
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
-        return PromotedIn(await machine.promote_queued_message(tx, queued_id), tx.chat)
+        return PromoteResult(await machine.promote_queued_message(tx, queued_id), tx.chat)
 
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def move_queued(
         self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId, *, before: QueuedMessageId | None
     ) -> Queue:
-        """Put a queued message before another, or at the end."""
+        """Move a queued message before another one, or to the end."""
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
         moved = await _moved(tx, queued_id, before=before)
@@ -416,15 +458,15 @@ class Turns(Part):
         model_config_id: UUID | None = None,
         reasoning_effort: Effort | UnsetType | None = UNSET,
     ) -> QueuedMessage:
-        """Change the given fields; without content it stays as it is. An effort of None is a change, too."""
-        copies = await shared_file_copies.copy_foreign_files(at, chat_id, content or ())
+        """Change the given fields of a queued message. An effort of None removes the effort."""
+        copies = await files.copy_foreign_files(at, chat_id, content or ())
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
         said = content if content is not None else await _queued_content(tx, queued_id)
         edited = await machine.edit_queued_message(
             tx,
             queued_id,
-            content=copies.put_into(said),
+            content=copies.replace_in(said),
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
         )
@@ -432,16 +474,16 @@ class Turns(Part):
         return edited
 
 
-async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
-    """Return the effect of the first send, with the chat as it is now."""
+async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SendResult:
+    """Return the result of the first send, with the current chat."""
     records = [] if sent.repeats is None else await at.conn.fetch(INSERTED_WITH, chat.id, sent.repeats)
-    return SentTo(sent, chat, [messages.prompt_row(record).message for record in records])
+    return SendResult(sent, chat, [messages.prompt_row(record).message for record in records])
 
 
 def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
-    """Refuse a request about a queued message if the queue is empty: the message is gone.
+    """Raise `QueuedMessageNotFound` if the queue is empty.
 
-    For an archived or invalid chat, the transition itself reports the reason.
+    For an archived or invalid chat, the transition reports the reason.
     """
     state = tx.chat.state
     if not state.has_queue and not state.is_archived and state is not State.INVALID:
@@ -449,7 +491,7 @@ def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
 
 
 async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId | None) -> list[QueuedMessageId]:
-    """Return the order after the move. If the row is missing, the transition reports it, as for any state."""
+    """Return the order after the move. If the message is missing, the transition reports it."""
     order = [row.id for row in await queue_rows.list_queue(tx)]
     for named in (queued_id, before):
         if named is not None and named not in order and order:
@@ -462,16 +504,16 @@ async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId 
 
 
 async def _queued_content(tx: Tx, queued_id: QueuedMessageId) -> tuple[ContentPart, ...]:
-    """Return the content of a queued message. If it is missing, the transition reports it, as for any state."""
+    """Return the content of a queued message. If the message is missing, the transition reports it."""
     return next((row.parts() for row in await queue_rows.list_queue(tx) if row.id == queued_id), ())
 
 
-async def _done(at: Grant, tx: Tx) -> Done:
-    return Done(tx.chat, await _view(at, tx.chat.id))
+async def _changed(at: Grant, tx: Tx) -> ChangedChat:
+    return ChangedChat(tx.chat, await _view(at, tx.chat.id))
 
 
 async def _view(at: Grant, chat_id: ChatId) -> ChatView:
-    """Return the chat as the caller sees it; an administrator may stop a chat without reading it."""
+    """Return the chat as the caller sees it. An administrator may stop a chat that the administrator may not read."""
     seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)
@@ -492,7 +534,7 @@ async def _check_model(at: Grant, model_config_id: UUID) -> None:
 
 def _check_author(at: Grant, created_by: UUID) -> None:
     if created_by != at.user_id:
-        raise Forbidden("A message is sent by its author.")
+        raise Forbidden("A message can be sent only by its author.")
 
 
 async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:

@@ -1,6 +1,4 @@
-"""Chats on behalf of an actor: read, list, metadata, archive, delete, share, and the caller's own pin and read
-cursor.
-"""
+"""Chats on behalf of an actor: read, list, metadata, archive, delete, share, pins and read cursors."""
 
 from __future__ import annotations
 
@@ -18,23 +16,25 @@ from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, MessageId
 from rookery.domain.content.search_query import ChatQuery
 from rookery.store import machine
-from rookery.store.authorized.rights import Grant, How, Part, Via, authz
-from rookery.store.chats import chat_list, chat_reads, chat_views, pins, read_cursors, shares
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
+from rookery.store.chats import chat_list, chat_reads, chat_views, pins, read_cursors, shares, subagents
 from rookery.store.chats import labels as stored_labels
-from rookery.store.chats.chat_reads import Seen
+from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
+from rookery.store.chats.subagents import AgentList
 from rookery.store.db.hints import WatchKind
 from rookery.store.people import accesses
 from rookery.store.people.accesses import AccessPage
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import ArchiveFirst, Disabled
+from rookery.store.settings import limits, settings
 from rookery.store.workspaces import context, workspaces
 
 MAX_TITLE_CHARS = 200
 NO_QUERY = ChatQuery()
 
-# Metadata moves no version; the row is locked so that concurrent patches build on each other.
+# The lock of the row serializes concurrent patches.
 LOCK = """
     SELECT parent_chat_id IS NULL AS is_root, archived, archived_at, title, labels, workspace_id
       FROM chats
@@ -56,7 +56,7 @@ META_VERSION = "SELECT meta_version FROM chats WHERE id = $1"
 
 
 class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a chat; UNSET means "leave". `pin_order` is the caller's own: 0 unpins, above 0 pins or moves."""
+    """Changes of a chat. UNSET means no change. `pin_order` is that of the caller: 0 unpins, above 0 pins or moves."""
 
     title: str | UnsetType = UNSET
     labels: Mapping[str, str] | UnsetType = UNSET
@@ -70,7 +70,7 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata(self) -> tuple[object, ...]:
-        """Return what only the owner may change, in the order of the statement; the binding is written separately."""
+        """Return the fields that only the owner may change, in the order of `WRITE`, without `workspace_id`."""
         return (
             self.title,
             self.labels,
@@ -100,19 +100,25 @@ def _required_action(chat_id: ChatId, action: Action) -> frozenset[Action]:
     return frozenset({action})
 
 
-class Chats(Part):
+class Chats(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def get(self, at: Grant, chat_id: ChatId) -> ChatView:
-        """Return the chat with all fields of a single read, and its children in the same archive state."""
+        """Return the chat with all fields, and its subagents' chats in the same archive state."""
         seen = await _load(at, chat_id)
         return await chat_reads.with_single_members(at.conn, seen.chat)
 
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def list_agents(self, at: Grant, chat_id: ChatId) -> AgentList:
+        """Return the subagents of the chat's family: the same from the root and from any of its children."""
+        stored = await settings.find_setting(at.conn, limits.SUBAGENTS)
+        stall_after = limits.read_subagent_settings(stored).stall_after
+        return await subagents.list_views(at.conn, at.root_id or chat_id, stall_after=stall_after)
+
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)
     async def require(self, at: Grant, chat_id: ChatId, action: Action) -> ChatId:
-        """Check a right on a chat without doing anything, before a caller without it learns what is wrong with the
-        request.
+        """Check only the right, so that a caller without it is refused before the request is validated.
 
         Returns the root of the chat's family.
         """
@@ -130,19 +136,19 @@ class Chats(Part):
         limit: int = 50,
         cursor: str | None = None,
     ) -> ChatListPage:
-        """List root chats with their children: the user's pins first, then by last activity.
+        """List root chats with their subagents' chats: the pinned first, then by last activity.
 
-        Chats of another user, named as `owner` in the query, are for administrators and auditors, who see metadata and
-        not the contents. `labels` and `workspace_id` must match in addition to the query.
+        Administrators and auditors may list chats of another user (`owner` in the query); they get metadata without
+        contents. `labels` and `workspace_id` are further conditions.
         """
         actor = at.actor
-        assert not isinstance(actor, SystemActor), "no part of Rookery may list chats"
-        wanted = await chat_list.look_up(at.conn, query, actor=actor, workspace_id=workspace_id, labels=labels)
+        assert not isinstance(actor, SystemActor), "a system actor may not list chats"
+        wanted = await chat_list.resolve_query(at.conn, query, actor=actor, workspace_id=workspace_id, labels=labels)
         return await chat_list.list_chats(at.conn, wanted, actor=actor, limit=limit, cursor=cursor)
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.BUNDLE, actions=_patch_actions)
     async def patch(self, at: Grant, chat_id: ChatId, patch: ChatPatch) -> ChatView:
-        """Apply all given changes or none. A value that is already set is not written and not published."""
+        """Apply all changes in one transaction. Values that do not change are not written and not published."""
         checked = _checked(patch)
         if patch.archived is not UNSET:
             await self._archive(at, chat_id, archived=bool(patch.archived))
@@ -152,7 +158,7 @@ class Chats(Part):
             await _pin(at, chat_id, patch.pin_order)
             at.tell_watchers(chat_id, WatchKind.METADATA)
         seen = await _load(at, chat_id)
-        # An administrator may archive a chat without reading it.
+        # An administrator may archive a chat that the administrator may not read.
         return seen.chat if seen.is_reader else chat_views.without_contents(seen.chat)
 
     async def _archive(self, at: Grant, chat_id: ChatId, *, archived: bool) -> None:
@@ -169,9 +175,9 @@ class Chats(Part):
 
     @authz(Resource.CHAT, Action.DELETE, via=Via.CHAT, how=How.BUNDLE)
     async def delete(self, at: Grant, chat_id: ChatId, *, archived_before: datetime | None = None) -> int:
-        """Delete an archived family. Readers are notified, because they can no longer query it.
+        """Delete an archived family and notify its readers. Returns the number of chats.
 
-        With `archived_before`, for retention, only a family archived before that time. Returns the number of chats.
+        With `archived_before`, for retention, the family must have been archived before that time.
         """
         row = await at.conn.fetchrow(LOCK, chat_id)
         if row is None:
@@ -188,7 +194,7 @@ class Chats(Part):
     async def mark_read(
         self, at: Grant, chat_id: ChatId, *, message_id: MessageId | None = None, force: bool = False
     ) -> MessageId:
-        """Move the caller's read cursor and return its position. All clients of the caller are notified."""
+        """Move the caller's read cursor and return its position. Other clients of the caller are notified."""
         moved = await read_cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
         at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
         return moved
@@ -201,18 +207,16 @@ class Chats(Part):
 
     @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT, how=How.WRITE)
     async def patch_shares(self, at: Grant, chat_id: ChatId, patch: SharePatch) -> ShareChange:
-        """Add and remove readers. New direct readers are notified of the chat; removed readers lose their open
-        streams.
-        """
+        """Add and remove readers. Direct readers are notified, and open streams of removed readers end."""
         if not await shares.is_sharing_enabled(at.conn):
-            raise Disabled("Sharing is switched off. Ask an administrator.")
+            raise Disabled("Sharing is disabled. Ask an administrator.")
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id, at.root_id)
         change = await shares.patch_shares(at.conn, chat_id, patch=patch, by=at.user_id, now=at.now)
         if change.is_empty:
             return change
         if change.takes_access:
-            await pins.drop_pins_of_strangers(at.conn, chat_id)
+            await pins.drop_pins_of_former_readers(at.conn, chat_id)
         await at.log(
             Event(
                 action="chat.share",
@@ -234,11 +238,11 @@ class Chats(Part):
 
     @authz(Resource.SHARE, Action.LEAVE, via=Via.CHAT, how=How.WRITE)
     async def leave(self, at: Grant, chat_id: ChatId) -> None:
-        """Remove the caller's own entry. A chat that is shared with everyone stays readable."""
+        """Remove the caller from the readers. A chat that is shared with everyone stays readable."""
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id, at.root_id)
         if await shares.leave(at.conn, chat_id, user_id=at.user_id):
-            await pins.drop_pins_of_strangers(at.conn, chat_id)
+            await pins.drop_pins_of_former_readers(at.conn, chat_id)
             at.tell_access("chat_acl", chat_id)
             at.tell_watchers(chat_id, WatchKind.UNSHARED, users=[at.user_id])
 
@@ -246,12 +250,12 @@ class Chats(Part):
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> AccessPage:
-        """List, for the owner, when administrators read a chat of this family or reset the owner's password."""
+        """List for the owner when administrators read a chat of this family or reset the owner's password."""
         assert at.owner_id is not None
         return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 
 
-async def _load(at: Grant, chat_id: ChatId) -> Seen:
+async def _load(at: Grant, chat_id: ChatId) -> ViewerChat:
     seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)  # deleted since the right was checked
@@ -259,17 +263,19 @@ async def _load(at: Grant, chat_id: ChatId) -> Seen:
 
 
 def _checked(patch: ChatPatch) -> ChatPatch:
-    """Return the patch as stored. Raises the first problem before anything is written."""
+    """Return the patch in stored form. Raises `InvalidInput`."""
     changed: dict[str, object] = {}
     if not isinstance(patch.title, UnsetType):
         changed["title"] = title = patch.title.strip()
         if not 1 <= len(title) <= MAX_TITLE_CHARS:
-            raise InvalidInput("title", f"A title has 1 to {MAX_TITLE_CHARS} characters; this one has {len(title)}.")
+            raise InvalidInput(
+                "title", f"A title must have 1 to {MAX_TITLE_CHARS} characters; this one has {len(title)}."
+            )
         messages.check_storable("title", title)
     if not isinstance(patch.labels, UnsetType):
         changed["labels"] = label_rules.validate(patch.labels)
     if not isinstance(patch.pin_order, UnsetType) and patch.pin_order < 0:
-        raise InvalidInput("pin_order", "The place of a pin is 1 or more, or 0 to unpin.")
+        raise InvalidInput("pin_order", "The position of a pin must be 1 or more, or 0 to unpin.")
     return msgspec.structs.replace(patch, **changed)
 
 
@@ -306,6 +312,6 @@ async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
 
 
 async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:
-    """Log an administrator's change of another user's chat; owners' changes of their own chats are not logged."""
+    """Log a change of another user's chat. Changes by the owner are not logged."""
     if at.relation is not Relation.OWNER:
         await at.log(Event(action=action, resource_type=Resource.CHAT, resource_id=str(chat_id)))

@@ -1,4 +1,4 @@
-"""Messages, sent messages and the queue on behalf of an actor, for reading."""
+"""Reads of messages, sent messages and the queue on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput, MessageNotFound
 from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
 from rookery.domain.chat.prompt import PromptRow
-from rookery.domain.content import snippets
+from rookery.domain.content import search_query
 from rookery.store.authorized.chat_changes import Queue
-from rookery.store.authorized.rights import Grant, Part, Via, authz
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, Via, authz
 from rookery.store.chats import messages, search, sent_messages
 from rookery.store.chats.chat_views import SearchMatch
 from rookery.store.chats.sent_messages import DEFAULT_LIMIT, Prompt
@@ -38,9 +38,9 @@ QUEUE = f"""
      ORDER BY position, id
 """
 QUEUE_VERSION = "SELECT queue_version FROM chats WHERE id = $1"
-# Index search_chat: searching one chat message by message reads less than all users' messages with that word.
+# Index search_chat: to search all messages of one chat is faster than to find the word in the messages of all users.
 SEARCH = f"""
-    SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
+    SELECT m.id, m.chat_id, left(t.text, {search_query.SOURCE_CHARS} + 1)
       FROM (SELECT s.message_id
               FROM chat_message_search s
              WHERE s.chat_id = $1
@@ -54,11 +54,11 @@ SEARCH = f"""
 
 
 class MessageList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of messages with their figures, and the versions of the chat that it shows, all of one snapshot.
+    """A page of messages with their figures, and the versions of the chat, from one snapshot.
 
-    Newest first, except for rows after an id, which are oldest first, so that a poller never skips rows in a burst.
-    `has_more`: there are more rows on the side where the page was cut; around a message that is the older side, and
-    `has_newer` is the other one. `queued_messages` is None on pages at a position in the history.
+    Messages are newest first. With `after_id` they are oldest first, so that a client that polls skips none.
+    `has_more`: there are more messages in the direction of the page. Around a message, that is older ones, and
+    `has_newer` says whether there are newer ones. `queued_messages` is None if the page has a position.
     """
 
     items: tuple[PromptRow, ...]
@@ -75,12 +75,12 @@ class _Rows(msgspec.Struct, frozen=True):
     has_newer: bool = False
 
 
-class Messages(Part):
+class Messages(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def get(self, at: Grant, chat_id: ChatId, message_id: MessageId) -> PromptRow:
-        """Return one message with its figures. Deleted messages and those for the model only are not found."""
+        """Return one visible message with its figures."""
         return await _find(at.conn, chat_id, message_id)
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
@@ -94,15 +94,15 @@ class Messages(Part):
         after_id: int | None = None,
         around_id: int | None = None,
     ) -> MessageList:
-        """Return the newest messages, those before an id, after one, between two, or around one."""
+        """Return the newest messages, or those before, after, between or around ids."""
         _check_places(limit, before_id=before_id, after_id=after_id, around_id=around_id)
         is_whole = before_id is None and after_id is None and around_id is None
-        # One snapshot for all of it: rows and versions that do not match would make a client miss rows.
+        # One snapshot: with versions that do not belong to the rows, a client would miss rows.
         async with at.conn.transaction(isolation="repeatable_read", readonly=True):
             await at.conn.execute(lock.BY_INDEX)
             versions = await at.conn.fetchrow(VERSIONS, chat_id)
             if versions is None:
-                raise ChatNotFound(chat_id)  # deleted since the right was checked
+                raise ChatNotFound(chat_id)  # deleted after the check of the right
             found = await _rows(
                 at.conn, chat_id, limit=limit, before_id=before_id, after_id=after_id, around_id=around_id
             )
@@ -118,30 +118,29 @@ class Messages(Part):
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def search(self, at: Grant, chat_id: ChatId, query: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
-        """Return the messages of this chat that match, newest first."""
+        """Return the messages of this chat that match the query, newest first."""
         page_cursors.check_limit(limit, MAX_LIMIT)
         records = await at.conn.fetch(SEARCH, chat_id, search.for_messages(query), limit)
         return tuple(
-            SearchMatch(found_in, message_id, snippets.snippet(search.plain(text), [query]))
+            SearchMatch(found_in, message_id, search_query.snippet(search.without_escapes(text), [query]))
             for message_id, found_in, text in records
         )
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def prompts(self, at: Grant, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
-        """Return the user's messages of this chat, newest first."""
+        """Return the user messages of this chat, newest first."""
         return await sent_messages.list_of_chat(at.conn, chat_id, limit=limit)
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def list_prompts(
         self, at: Grant, user_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> tuple[Prompt, ...]:
-        """Return the user's messages of all their own chats, newest first; with a query, those that match."""
+        """Return the messages of the user in all own chats, newest first. With a query, return those that match."""
         return await sent_messages.list_of_owner(at.conn, user_id, query=query, limit=limit)
 
     @authz(Resource.QUEUE, Action.READ, via=Via.CHAT)
     async def list_queue(self, at: Grant, chat_id: ChatId) -> Queue:
-        # The version is read first: a client reads a queue again that is newer than its version, but not one that is
-        # older.
+        # The version is read first. If the queue is newer than its version, the client reads it again.
         version = await at.conn.fetchval(QUEUE_VERSION, chat_id)
         return Queue(await _queue(at.conn, chat_id), version)
 
@@ -150,11 +149,11 @@ def _check_places(limit: int, *, before_id: int | None, after_id: int | None, ar
     page_cursors.check_limit(limit, MAX_LIMIT)
     for field, value in (("before_id", before_id), ("after_id", after_id), ("around_id", around_id)):
         if value is not None and value < 0:
-            raise InvalidInput(field, "An id is 0 or more.")
+            raise InvalidInput(field, "An id must be 0 or more.")
     if around_id is not None and (before_id is not None or after_id is not None):
-        raise InvalidInput("around_id", "around_id stands alone: leave out before_id and after_id.")
+        raise InvalidInput("around_id", "around_id cannot be combined with before_id or after_id.")
     if before_id is not None and after_id is not None and after_id >= before_id:
-        raise InvalidInput("after_id", "after_id must be below before_id.")
+        raise InvalidInput("after_id", "after_id must be lower than before_id.")
 
 
 async def _find(conn: Connection, chat_id: ChatId, message_id: int) -> PromptRow:

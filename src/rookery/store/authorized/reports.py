@@ -1,4 +1,4 @@
-"""Reports for administrators: usage and spending, the audit log, replicas, and housekeeping runs."""
+"""Reports on behalf of an actor: usage and spending, the audit log, replicas, and housekeeping runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.messages import ChatId
-from rookery.store.authorized.rights import Grant, Part, Via, authz
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, Via, authz
 from rookery.store.db import job_runs, overview, replicas
 from rookery.store.db.job_runs import JobRun
 from rookery.store.db.replicas import ReplicaStatus
@@ -22,13 +22,13 @@ from rookery.store.people.audit import EVERY_ENTRY, EntryFilter, EntryPage
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """Sums by the key of a group, and display names for keys that are ids."""
+    """The sums by group, and the display names of groups whose keys are ids."""
 
     figures: Mapping[str, Figures]
     names: Mapping[str, str]
 
 
-class Reports(Part):
+class Reports(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.COST, Action.READ, via=Via.CHAT)

@@ -1,8 +1,8 @@
-"""Enforcement of access rights: every call on behalf of an actor is checked on the connection that does the work.
+"""Checks of access rights: every call on behalf of an actor is checked on the connection on which it runs.
 
-`Part` is the base of the objects that routers, tools and streams use. Each public method of a part declares its
-resource and action with `@authz`; a part with an undeclared method fails at import. The rules themselves are pure, in
-`domain.access.rights`.
+`AuthorizedMethods` is the base class of the objects that routers, tools and streams use. Each public method declares
+its resource and action with `@authz`; a class with another public method fails at import. `domain.access.rights` has
+the rules.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from rookery.store.workspaces.workspaces import WorkspaceNotFound
 
 T = TypeVar("T")
 P = ParamSpec("P")
-S = TypeVar("S", bound="Part")
+S = TypeVar("S", bound="AuthorizedMethods")
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 MIN_REASON_CHARS, MAX_REASON_CHARS = 10, 200
@@ -70,8 +70,8 @@ FACTS = f"""
       FROM chats c
      WHERE c.id = $1
 """
-# A file can be read by its owner, and by every reader of a chat that links it. `others` is a chat that an administrator
-# would have to read for it.
+# A file can be read by its owner and by the readers of a chat that links it. `others` is a chat that links it, which an
+# administrator must be allowed to read.
 FILE_FACTS = f"""
     SELECT f.owner_id,
            EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
@@ -82,7 +82,7 @@ FILE_FACTS = f"""
      WHERE f.id = $1
 """
 
-# $3: the request was admitted as one of an administrator.
+# $3: the user was an administrator when the request was authenticated.
 CREDENTIAL_COUNTS = """
     SELECT EXISTS (SELECT FROM users u
                     WHERE u.id = $2
@@ -94,19 +94,19 @@ CREDENTIAL_COUNTS = """
 
 
 class Via(StrEnum):
-    """The way from the first argument to the owner of the resource."""
+    """The kind of object that the first argument identifies. Rights depend on the owner of that object."""
 
-    NOTHING = "nothing"  # no target: the role decides
-    CHAT = "chat"  # a chat; child chats follow their root
+    NOTHING = "nothing"  # no object: the role decides
+    CHAT = "chat"  # a subagent's chat has the rights of its root
     FILE = "file"
-    USER = "user"  # the user it belongs to
+    USER = "user"
     TOKEN = "token"  # noqa: S105 -- a resource name, not a secret
     WORKSPACE = "workspace"
-    OPERATION = "operation"  # of a workspace
+    OPERATION = "operation"  # the owner is that of its workspace
 
 
 class How(StrEnum):
-    """The connection or transaction that the method runs on."""
+    """The kind of connection on which a method runs."""
 
     READ = "read"  # a connection
     WRITE = "write"  # a transaction
@@ -114,10 +114,10 @@ class How(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """The declaration of a method: its resource, its action, and how it is run.
+    """The declaration of a method by `@authz`.
 
-    `actions` derives the required rights from the arguments. `locks_own`: the method begins by locking the chat, so for
-    its owner the check can take the lock.
+    `actions` computes the required rights from the arguments. `locks_own`: the method first locks the chat, so the
+    check may take that lock if the actor is the owner.
     """
 
     resource: Resource
@@ -129,13 +129,16 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Grant:
-    """One authorized call: its connection, its actor, and the hints to publish afterwards."""
+    """An authorized call: its connection, its actor, and the hints to publish after the commit.
+
+    `credential_id` is the session or API token of the request; None if the call is not part of a request.
+    """
 
     __slots__ = (
         "_bundle",
-        "_credential_id",
         "actor",
         "conn",
+        "credential_id",
         "hints",
         "now",
         "owner_id",
@@ -165,28 +168,28 @@ class Grant:
         self.root_id: UUID | None = None
         self.snapshot_version = 0
         self._bundle = bundle
-        self._credential_id = credential_id
+        self.credential_id = credential_id
 
     @property
     def bundle(self) -> Bundle:
-        assert self._bundle is not None, "the method did not ask for a bundle"
+        assert self._bundle is not None, "the method is not declared with How.BUNDLE"
         return self._bundle
 
     @property
     def user_id(self) -> UUID:
-        """The acting user. Parts of Rookery that act without a user own nothing."""
+        """Return the acting user. Raises `Forbidden` for a system actor."""
         if isinstance(self.actor, SystemActor):
-            raise Forbidden("This needs a user.")
+            raise Forbidden("Only a user can do this.")
         return self.actor.id
 
     @property
     def by(self) -> UUID | None:
-        """The user who is recorded as the author of the change."""
+        """Return the user who is recorded as the author of a change; None for a system actor."""
         return None if isinstance(self.actor, SystemActor) else self.actor.id
 
     @property
     def is_admin(self) -> bool:
-        """Whether the actor acts as an administrator; the command line counts as one."""
+        """Return whether the actor is an administrator. The command line counts as one."""
         if isinstance(self.actor, SystemActor):
             return self.actor.name is rights.SystemName.CLI
         may = rights.has_scope(self.actor, Resource.USER, Action.ADMINISTER)
@@ -195,52 +198,52 @@ class Grant:
     async def require_credential(self) -> None:
         """Raise `Unauthenticated` unless the session or API token of the request is still valid.
 
-        A request is authenticated when its head arrives. Its body may arrive much later: by then the password may have
-        been reset or the role revoked. Lasting access must not be granted after that.
+        A request is authenticated when its header arrives. When its body arrives, the password may have been reset or
+        the role changed. Methods that grant lasting access call this.
         """
-        if self._credential_id is None:
+        if self.credential_id is None:
             return
         is_admin = isinstance(self.actor, UserActor) and self.actor.role is Role.ADMIN
-        await require_credential(self.conn, self._credential_id, user_id=self.user_id, is_admin=is_admin)
+        await require_credential(self.conn, self.credential_id, user_id=self.user_id, is_admin=is_admin)
 
     def tell(self, *hints: Hint) -> None:
-        """Publish the hints after the commit."""
+        """Add hints, which are published after the commit."""
         self.hints.extend(hints)
 
     def tell_access(self, kind: str, *ids: UUID) -> None:
         self.tell(*(AccessHint(kind=kind, id=str(each)) for each in ids))
 
     def tell_watchers(self, chat_id: ChatId, kind: WatchKind, *, users: Sequence[UUID] = ()) -> None:
-        """Notify watchers of the chat that this grant is for. A notification is short, so many users need several."""
+        """Add hints for viewers of the chat list. A notification has a limited size, so many users need several."""
         assert self.owner_id is not None
         for start in range(0, max(len(users), 1), 100):
-            told = tuple(users[start : start + 100])
+            batch = tuple(users[start : start + 100])
             self.tell(
                 WatchHint(
                     user_id=self.owner_id,
                     kind=kind,
                     chat_id=chat_id,
                     snapshot_version=self.snapshot_version,
-                    users=told,
+                    users=batch,
                 )
             )
 
     async def log(self, event: Event) -> None:
-        """Write to the audit log, in the transaction of this call."""
+        """Write to the audit log in the transaction of this call."""
         await audit.record(self.conn, event, actor=self.actor, now=self.now, request=self.request)
 
 
 async def require_credential(conn: Connection, credential_id: UUID, *, user_id: UUID, is_admin: bool) -> None:
     """Raise `Unauthenticated` unless the user's session or API token is still valid.
 
-    `is_admin`: the request was admitted as one of an administrator, so the user must still be one.
+    `is_admin`: the user was an administrator when the request was authenticated, and must still be one.
     """
     if not await conn.fetchval(CREDENTIAL_COUNTS, credential_id, user_id, is_admin):
         raise Unauthenticated("Your session or API token ended before the request was complete. Log in again.")
 
 
 class Context:
-    """The state that the parts of one actor's store share."""
+    """The actor and the services that the classes of one `ActorStore` share."""
 
     __slots__ = ("_break_glass", "_credential_id", "_pool", "_publisher", "_request", "actor", "clock", "machine")
 
@@ -270,7 +273,7 @@ class Context:
     async def run(
         self, rule: Rule, target: UUID | None, actions: frozenset[Action], act: Callable[[Grant], Awaitable[T]]
     ) -> T:
-        """Check, then act, both on one connection; publish the hints after the commit."""
+        """Check the rights and call `act` on the same connection. Publish the hints after the commit."""
         for action in actions:
             self._check_scope(rule.resource, action)
         if rule.how is How.BUNDLE:
@@ -298,7 +301,7 @@ class Context:
         return result
 
     def owner_of_own(self, resource: Resource, actions: frozenset[Action]) -> UUID | None:
-        """Return the actor's id if an owner may do this to a chat of their own; else None."""
+        """Return the actor's id if the actor may do this to own chats; otherwise None."""
         if isinstance(self.actor, SystemActor):
             return None
         for action in actions:
@@ -309,7 +312,7 @@ class Context:
 
     def _check_scope(self, resource: Resource, action: Action) -> None:
         if not rights.has_scope(self.actor, resource, action):
-            # The narrowest scope that would suffice.
+            # The error names the narrowest scope that would be enough.
             wanted = rights.scopes_for(resource, action) - rights.EVERYTHING or rights.EVERYTHING
             raise ScopeMissing(min(wanted, key=list(rights.Scope).index))
 
@@ -380,7 +383,7 @@ class Context:
                 raise Forbidden
 
     async def _own_facts(self, grant: Grant, chat_id: UUID | None) -> ChatFacts | None:
-        """Lock a chat of the actor's own and return its facts; None for any other chat."""
+        """Lock the chat and return its facts if it belongs to the actor; otherwise None."""
         if isinstance(self.actor, SystemActor):
             return None
         chat = await grant.bundle.lock_own(_required(chat_id), self.actor.id)
@@ -412,7 +415,7 @@ class Context:
             case Verdict.OWNER_ONLY:
                 raise OwnerOnly
             case Verdict.NEEDS_REASON:
-                raise Forbidden(f"Say why you need to read this chat: send the header {_BREAK_GLASS_HEADER}.")
+                raise Forbidden(f"Give a reason to read this chat in the header {_BREAK_GLASS_HEADER}.")
             case Verdict.FORBIDDEN:
                 raise Forbidden
 
@@ -427,25 +430,23 @@ class Context:
         if not record["is_readable"]:
             await self._check_foreign_file(grant, file_id, record["others"])
         if action is not Action.READ:
-            raise Forbidden("Only who uploaded a file may delete it.")
+            raise Forbidden("Only the user who uploaded a file may delete it.")
 
     async def _check_foreign_file(self, grant: Grant, file_id: UUID, chat_id: UUID | None) -> None:
-        """Let an administrator read it as part of a chat; for other users it is not found."""
+        """Check whether an administrator may read a chat that links the file. Other users get `FileNotFound`."""
         if chat_id is None or not isinstance(self.actor, UserActor) or self.actor.role is not Role.ADMIN:
             raise FileNotFound(file_id)
         owner_id = grant.owner_id
         facts = await self._chat_facts(grant, chat_id)
         try:
-            # The access is listed for the owner of the chat, who need not be the uploader of the file.
+            # The access is recorded for the owner of the chat, who may be another user than the owner of the file.
             await self._check_chat(grant, ChatId(chat_id), facts, Action.READ)
         except ChatNotFound:
             raise FileNotFound(file_id) from None
         grant.owner_id = owner_id
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
-        """Log the access before anything is read. The owner sees it in the list of accesses
-        (`store.people.accesses`).
-        """
+        """Log the access before the chat is read. `store.people.accesses` lists it for the owner."""
         await grant.log(
             Event(
                 action=audit.BREAK_GLASS,
@@ -457,8 +458,8 @@ class Context:
         )
 
 
-class Part:
-    """A group of methods of an actor's store. Every public method needs `@authz`, or the class cannot be created."""
+class AuthorizedMethods:
+    """The base class of the methods of an actor's store. Every public method must be declared with `@authz`."""
 
     __slots__ = ("_context",)
 
@@ -468,7 +469,7 @@ class Part:
     def __init_subclass__(cls) -> None:
         for name, member in vars(cls).items():
             if not name.startswith("_") and not isinstance(getattr(member, "authz", None), Rule):
-                raise TypeError(f"{cls.__name__}.{name} does not say by @authz who may call it")
+                raise TypeError(f"{cls.__name__}.{name} is not declared with @authz")
 
 
 def authz(
@@ -482,7 +483,7 @@ def authz(
 ) -> Callable[
     [Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Declare a method of a part. It gets a `Grant` before its own arguments; `via` describes the first of these."""
+    """Declare the rights that a method needs. It gets a `Grant` before its arguments. `via` is the first of these."""
     assert not locks_own or (via is Via.CHAT and how is How.BUNDLE), "only a bundle locks chats"
     rule = Rule(resource, action, via, how, actions, locks_own)
 
@@ -494,7 +495,7 @@ def authz(
         @functools.wraps(fn)
         async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             target = args[0] if via is not Via.NOTHING else None
-            assert target is None or isinstance(target, UUID), "the id comes first, by position"
+            assert target is None or isinstance(target, UUID), "the first argument is the id, by position"
             needed = frozenset({action}) if actions is None else actions(*args, **kwargs)
             return await self._context.run(rule, target, needed, lambda grant: fn(self, grant, *args, **kwargs))
 
@@ -505,7 +506,7 @@ def authz(
 
 
 def authorized_by(checked: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[[F], F]:
-    """Declare a public method whose checks are those of the `@authz` method that it calls."""
+    """Declare that a public method calls this `@authz` method, which checks the rights."""
 
     def decorate(fn: F) -> F:
         fn.authz = checked.authz  # type: ignore[attr-defined]
@@ -520,7 +521,7 @@ def _required(target: UUID | None) -> UUID:
 
 
 def _access(stored: str | None) -> AdminAccess:
-    """Return the setting; an unreadable value counts as the default."""
+    """Return the setting. A value that cannot be read counts as the default."""
     return AdminAccess(stored) if stored in set(AdminAccess) else AdminAccess.BREAK_GLASS
 
 
@@ -528,6 +529,6 @@ def _checked_reason(reason: str) -> str:
     text = reason.strip()
     if not MIN_REASON_CHARS <= len(text) <= MAX_REASON_CHARS:
         raise InvalidInput(
-            _BREAK_GLASS_HEADER, f"Give a reason of {MIN_REASON_CHARS} to {MAX_REASON_CHARS} characters."
+            _BREAK_GLASS_HEADER, f"A reason must have {MIN_REASON_CHARS} to {MAX_REASON_CHARS} characters."
         )
     return text

@@ -1,4 +1,4 @@
-"""Providers, models, runtime settings, and users' own preferences and keys, on behalf of an actor."""
+"""Providers, models, runtime settings, preferences and provider keys on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -9,45 +9,49 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.access.rights import Action, Resource
-from rookery.store.authorized.rights import Context, Grant, How, Part, Via, authz
+from rookery.domain.content import agent_kinds as agent_kind_rules
+from rookery.domain.content.agent_kinds import KindDefinition
+from rookery.store.authorized.rights import AuthorizedMethods, Context, Grant, How, Via, authz
 from rookery.store.chats import auto_archive, retention, shares
 from rookery.store.db.hints import AccessHint, ConfigHint
 from rookery.store.models import config_lock, context_windows, model_configs, providers, usage, user_keys
 from rookery.store.models.context_windows import ModelWindow
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
-from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch, Sealer, Secret
+from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch
+from rookery.store.models.sealed_headers import Sealer, Secret
 from rookery.store.models.user_keys import KeyStatus
 from rookery.store.people import audit, preferences
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Conflict
 from rookery.store.people.preferences import PreferencesPatch
-from rookery.store.settings import chats, locked, settings
+from rookery.store.settings import agent_kinds, limits, locked, settings
 from rookery.store.settings import groups as settings_groups
-from rookery.store.settings.groups import GROUPS, Group, GroupState
+from rookery.store.settings.agent_kinds import StoredKind
+from rookery.store.settings.groups import GROUPS, AdvisorSettings, Group, GroupState
 
 
 class StaleSetting(Exception):
-    """Raised if the group was changed since it was read. Read it again, then repeat the change."""
+    """Raised if the group has changed since the caller read it."""
 
     code = "version_mismatch"
 
     def __init__(self) -> None:
-        super().__init__("These settings were changed meanwhile. Load them again, then repeat your change.")
+        super().__init__("These settings have changed meanwhile. Reload them and try again.")
 
 
-class SettingPinned(Conflict):
-    """Raised for keys that the server's environment has locked."""
+class SettingLocked(Conflict):
+    """Raised for keys that the operator has locked in the environment of the server."""
 
     code = "pinned"
 
     def __init__(self, group: str, keys: Sequence[str]) -> None:
         self.keys = tuple(keys)
         named = " and ".join(f"{group}.{key}" for key in keys)
-        super().__init__(f"{named} cannot be changed here: the environment of the server decides.")
+        super().__init__(f"{named} cannot be changed here: the environment of the server sets it.")
 
 
 class PublicModel(msgspec.Struct, frozen=True):
-    """An enabled model with its provider, as every user may see it."""
+    """An enabled model with its provider, for all users."""
 
     config: ModelConfig
     provider: Provider
@@ -61,7 +65,7 @@ class KnownModel(msgspec.Struct, frozen=True):
     window: ModelWindow | None
 
 
-class Providers(Part):
+class Providers(AuthorizedMethods):
     __slots__ = ("_ring",)
 
     def __init__(self, context: Context, ring: Sealer | None) -> None:
@@ -70,7 +74,7 @@ class Providers(Part):
 
     @authz(Resource.PROVIDER, Action.READ)
     async def list(self, at: Grant) -> list[Provider]:
-        """List providers. Their keys are sealed text; routers show `has_key`."""
+        """List the providers. Their keys are encrypted; routers return `has_key` only."""
         return await providers.list_providers(at.conn)
 
     @authz(Resource.PROVIDER, Action.READ)
@@ -85,7 +89,7 @@ class Providers(Part):
 
     @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
     async def record_test(self, at: Grant, provider_id: UUID, call: usage.Entry | None) -> None:
-        """Record the test of a provider; `call` is its usage, if a call was made."""
+        """Record the test of a provider. `call` is its usage if a model was called."""
         if call is not None:
             await usage.record_call(at.conn, call)
         event = Event(action="provider.test", resource_type=Resource.PROVIDER, resource_id=str(provider_id))
@@ -111,12 +115,16 @@ class Providers(Part):
         await _log_provider(at, "provider.delete", before, msgspec.structs.replace(before, deleted=True))
 
 
-class Models(Part):
-    __slots__ = ()
+class Models(AuthorizedMethods):
+    __slots__ = ("_ring",)
+
+    def __init__(self, context: Context, ring: Sealer | None) -> None:
+        super().__init__(context)
+        self._ring = ring
 
     @authz(Resource.MODEL, Action.LIST)
     async def list_enabled(self, at: Grant) -> list[PublicModel]:
-        """List the models for pickers: enabled models of enabled providers, by name."""
+        """List the enabled models of enabled providers, by name."""
         live = {provider.id: provider for provider in await providers.list_providers(at.conn) if provider.enabled}
         configs = await model_configs.list_model_configs(at.conn)
         return [
@@ -146,13 +154,13 @@ class Models(Part):
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def create(self, at: Grant, draft: ModelConfigDraft) -> KnownModel:
-        made = await model_configs.create_model_config(at.conn, draft, by=at.by)
+        made = await model_configs.create_model_config(at.conn, draft, by=at.by, ring=self._ring)
         await _log_model(at, "model.create", None, made)
         return await _known(at, made)
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def forget_window(self, at: Grant, model_config_id: UUID) -> KnownModel:
-        """Forget what refused requests taught about a model. If there was nothing, nothing is published or logged."""
+        """Delete the learned window of a model. If there is none, nothing is published or logged."""
         config = await model_configs.get_model_config(at.conn, model_config_id)
         if await context_windows.forget(at.conn, model_config_id):
             await _log_model(at, "model.forget_window", config, config)
@@ -161,7 +169,9 @@ class Models(Part):
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def update(self, at: Grant, model_config_id: UUID, patch: ModelConfigPatch) -> KnownModel:
         before = await model_configs.get_model_config(at.conn, model_config_id)
-        after = await model_configs.update_model_config(at.conn, model_config_id, patch=patch, by=at.by)
+        after = await model_configs.update_model_config(
+            at.conn, model_config_id, patch=patch, by=at.by, ring=self._ring
+        )
         await _log_model(at, "model.update", before, after)
         return await _known(at, after)
 
@@ -172,19 +182,19 @@ class Models(Part):
         await _log_model(at, "model.delete", before, msgspec.structs.replace(before, deleted=True))
 
 
-class Settings(Part):
-    """Groups of runtime settings, as defined in `store.settings.groups`."""
+class Settings(AuthorizedMethods):
+    """Runtime settings. `store.settings.groups` defines the groups."""
 
     __slots__ = ()
 
     @authz(Resource.SETTINGS, Action.READ)
     async def list(self, at: Grant) -> dict[str, GroupState]:
-        """Return every group with all its keys."""
+        """Return all groups with all keys."""
         return await _groups(at, GROUPS.values())
 
     @authz(Resource.SETTINGS, Action.LIST)
     async def list_public(self, at: Grant) -> dict[str, GroupState]:
-        """Return, for members, the groups that have public keys, with only those."""
+        """Return the public keys of the groups that have any."""
         return await _groups(at, (group for group in GROUPS.values() if group.public), public=True)
 
     @authz(Resource.SETTINGS, Action.ADMINISTER)
@@ -195,7 +205,7 @@ class Settings(Part):
     async def count_due(
         self, at: Grant, *, auto_archive_days: int, retention_days: int, now: datetime
     ) -> tuple[int, int]:
-        """Return how many chats would be archived and deleted with these numbers of days. 0 days means never."""
+        """Return the numbers of chats that would be archived and deleted with these settings. 0 days means never."""
         resting = removed = 0
         if auto_archive_days:
             resting = await auto_archive.count_due(at.conn, auto_archive.cutoff(now, auto_archive_days))
@@ -207,9 +217,10 @@ class Settings(Part):
     async def write(
         self, at: Grant, group: str, change: Mapping[str, object], *, seen: datetime | None = None
     ) -> GroupState:
-        """Change some keys of a group. If nothing changes, nothing is published or logged. `seen`: its `updated_at`.
+        """Change some keys of a group. If nothing changes, nothing is published or logged.
 
-        Runs under the lock of models: a model that a setting names stays usable until the commit.
+        `seen` is the `updated_at` that the caller has read. The lock of model configs is held, so that a model that a
+        setting names stays usable until the commit.
         """
         known = GROUPS[group]
         async with config_lock.held(at.conn):
@@ -218,26 +229,28 @@ class Settings(Part):
                 raise StaleSetting
             pinned = (await locked.read(at.conn)).get(group, {})
             if held := sorted(pinned.keys() & change.keys()):
-                raise SettingPinned(group, held)
+                raise SettingLocked(group, held)
             before = settings_groups.read(known, row.value if row is not None else None)
             after = settings_groups.changed(known, before, change)
             named = {key: getattr(after, key) for key in change if getattr(after, key) != getattr(before, key)}
             await settings_groups.check_models(at.conn, named)
+            if named and isinstance(after, AdvisorSettings):
+                await settings_groups.check_advisor(at.conn, after)
             if named:
                 await settings.write_setting(at.conn, group, value=after, by=at.by)
                 await self._tell(at, group, named)
         return (await _groups(at, (known,)))[group]
 
     async def _tell(self, at: Grant, group: str, changed: Mapping[str, object]) -> None:
-        # Values are not logged: a group may hold prompts, which are users' content.
+        # Values are not logged, because a group may have prompts, which are users' content.
         diff = {key: audit.CHANGED for key in sorted(changed)}
         await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=diff))
         at.tell(ConfigHint(kind="settings", id=group))
-        if group in (shares.SETTING, chats.SETTING):  # both decide who may read chats
+        if group in (shares.SETTING, limits.CHATS):  # access to chats depends on both
             at.tell(AccessHint(kind="sharing"))
 
 
-class Preferences(Part):
+class Preferences(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
@@ -246,23 +259,87 @@ class Preferences(Part):
 
     @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
     async def are_overrides_allowed(self, at: Grant, user_id: UUID) -> bool:
-        """Return whether administrators let users set their own default models."""
+        """Return whether users may choose their own default models."""
         return await preferences.are_overrides_allowed(at.conn)
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Check only the right."""
+        """Check that the actor has the right, and do nothing else."""
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
-        """Change some preferences. Not in the audit log: they concern only the user."""
+        """Change some preferences. They are not logged in the audit log."""
         if await preferences.update(at.conn, user_id, patch=patch):
             at.tell(ConfigHint(kind="user_prompt", id=str(user_id)))
         return await preferences.read(at.conn, user_id)
 
 
-class ProviderKeys(Part):
-    """The caller's own keys for providers; they are never read back."""
+class AgentKinds(AuthorizedMethods):
+    """Kinds of subagents: those of the deployment, and a user's own."""
+
+    __slots__ = ()
+
+    @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
+    async def list(self, at: Grant, user_id: UUID) -> list[StoredKind]:
+        """Return the kinds of the deployment, then the user's own."""
+        return await agent_kinds.list_kinds(at.conn, user_id)
+
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
+    async def require_own(self, at: Grant, user_id: UUID) -> None:
+        """Check only the right to change one's own kinds."""
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER)
+    async def require_shared(self, at: Grant) -> None:
+        """Check only the right to change kinds of the deployment."""
+
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
+    async def write_own(
+        self, at: Grant, user_id: UUID, kind: KindDefinition, model_config_id: UUID | None
+    ) -> StoredKind:
+        """Create or replace a kind of the user. Not in the audit log: it concerns only the user."""
+        return await _write_kind(at, user_id, kind, model_config_id)
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
+    async def write_shared(self, at: Grant, kind: KindDefinition, model_config_id: UUID | None) -> StoredKind:
+        """Create or replace a kind of the deployment."""
+        written = await _write_kind(at, None, kind, model_config_id)
+        await at.log(Event(action="agent_kind.write", resource_type=Resource.SETTINGS, resource_id=kind.name))
+        return written
+
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
+    async def delete_own(self, at: Grant, user_id: UUID, name: str) -> bool:
+        return await _delete_kind(at, user_id, name)
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
+    async def delete_shared(self, at: Grant, name: str) -> bool:
+        deleted = await _delete_kind(at, None, name)
+        if deleted:
+            await at.log(Event(action="agent_kind.delete", resource_type=Resource.SETTINGS, resource_id=name))
+        return deleted
+
+
+async def _write_kind(
+    at: Grant, owner_id: UUID | None, kind: KindDefinition, model_config_id: UUID | None
+) -> StoredKind:
+    async with config_lock.held(at.conn):
+        if model_config_id is not None:
+            await settings_groups.check_named_model(at.conn, model_config_id, kind.reasoning_effort)
+        written = await agent_kinds.write_kind(
+            at.conn, owner_id, agent_kind_rules.checked(kind), model_config_id=model_config_id
+        )
+    at.tell(ConfigHint(kind=agent_kinds.HINT))
+    return written
+
+
+async def _delete_kind(at: Grant, owner_id: UUID | None, name: str) -> bool:
+    deleted = await agent_kinds.delete_kind(at.conn, owner_id, name)
+    if deleted:
+        at.tell(ConfigHint(kind=agent_kinds.HINT))
+    return deleted
+
+
+class ProviderKeys(AuthorizedMethods):
+    """The caller's own keys of providers. A stored key is not returned."""
 
     __slots__ = ("_ring",)
 
@@ -276,7 +353,7 @@ class ProviderKeys(Part):
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Check only the right."""
+        """Check that the actor has the right, and do nothing else."""
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def put(self, at: Grant, user_id: UUID, provider_id: UUID, *, api_key: Secret) -> None:
@@ -303,7 +380,7 @@ async def _log_provider(at: Grant, action: str, before: Provider | None, after: 
 
 async def _known(at: Grant, config: ModelConfig) -> KnownModel:
     provider = await providers.find_provider(at.conn, config.provider_id)
-    assert provider is not None, "a foreign key keeps it"
+    assert provider is not None, "a foreign key guarantees it"
     return KnownModel(config, provider, await context_windows.find_window(at.conn, config.id))
 
 

@@ -1,4 +1,4 @@
-"""`Store.as_actor`: the only way from an actor to data, for routers, tools and streams."""
+"""`Store.as_actor`: the store on behalf of an actor. Routers, tools and streams use only this."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.files import Files
-from rookery.store.authorized.mcp_consents import McpServers
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.rights import Context
-from rookery.store.authorized.settings import Models, Preferences, ProviderKeys, Providers, Settings
-from rookery.store.authorized.workspace_context import Contexts
-from rookery.store.authorized.workspaces import Templates, Workspaces
+from rookery.store.authorized.settings import AgentKinds, Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.workspaces import Contexts, McpServers, Templates, Workspaces
 from rookery.store.machine import Machine, Publisher
-from rookery.store.models.providers import Sealer
+from rookery.store.models.sealed_headers import Sealer
 from rookery.store.people.audit import NO_REQUEST, RequestInfo
 
 
 class ActorStore:
-    """The store on behalf of one actor, for one request. Cheap to create; keeps nothing between calls."""
+    """The store on behalf of one actor, for one request. It has no state between calls and is cheap to create."""
 
     __slots__ = (
         "accesses",
         "actor",
+        "agent_kinds",
         "approvals",
         "chats",
         "contexts",
@@ -54,6 +53,7 @@ class ActorStore:
 
     def __init__(self, context: Context, *, ring: Sealer | None) -> None:
         self.actor = context.actor
+        self.agent_kinds = AgentKinds(context)
         self.chats = Chats(context)
         self.contexts = Contexts(context)
         self.mcp_servers = McpServers(context)
@@ -66,7 +66,7 @@ class ActorStore:
         self.accesses = Accesses(context)
         self.tokens = Tokens(context)
         self.providers = Providers(context, ring)
-        self.models = Models(context)
+        self.models = Models(context, ring)
         self.settings = Settings(context)
         self.preferences = Preferences(context)
         self.provider_keys = ProviderKeys(context, ring)
@@ -76,7 +76,7 @@ class ActorStore:
 
 
 class Store:
-    """The entry point to the store; one per process."""
+    """Creates actor stores. There is one for each process."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class Store:
         break_glass: str | None = None,
         credential_id: UUID | None = None,
     ) -> ActorStore:
-        """Return the store as this actor may use it. `break_glass` is the reason an administrator gave for this
-        request.
+        """Return the store on behalf of this actor.
 
-        `credential_id` is the session or API token of the request. Methods that grant lasting access check it again.
+        `break_glass` is the reason that an administrator gave with the request. `credential_id` is the session or API
+        token of the request; methods that grant lasting access check it again.
         """
         context = Context(
             self._pool,
@@ -119,7 +119,7 @@ class Store:
         return ActorStore(context, ring=self._ring)
 
     async def require_credential(self, actor: UserActor, credential_id: UUID) -> None:
-        """Raise `Unauthenticated` unless the session or API token is still valid, with the role that the actor has."""
+        """Raise `Unauthenticated` unless the session or API token is valid and the user still has the actor's role."""
         async with self._pool.acquire() as conn:
             is_admin = actor.role is Role.ADMIN
             await rights.require_credential(conn, credential_id, user_id=actor.id, is_admin=is_admin)

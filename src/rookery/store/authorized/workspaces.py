@@ -1,7 +1,7 @@
-"""Templates, workspaces and their operations on behalf of an actor.
+"""Workspaces on behalf of an actor: templates, operations, captured context, and consent to MCP servers.
 
-`rookery.workspaces` knows the meaning of parameters: a start takes a planning function, called under the lock of the
-row.
+The package `rookery.workspaces` interprets the parameters of templates. A start therefore takes a planning function,
+which is called under the lock of the workspace's row.
 """
 
 from __future__ import annotations
@@ -15,30 +15,35 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource, SystemActor, role_of
 from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.chat_changes import Replayed
-from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
+from rookery.store.chats import diffs
+from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db import idempotency
-from rookery.store.db.hints import ConfigHint, WatchKind
+from rookery.store.db.hints import ConfigHint, WatchHint, WatchKind
 from rookery.store.people import audit, users
 from rookery.store.people.audit import Event
-from rookery.store.people.errors import Forbidden
+from rookery.store.people.errors import Forbidden, Missing
 from rookery.store.people.users import PublicUser
-from rookery.store.settings.workspaces import read_workspace_settings
-from rookery.store.workspaces import context, operations, requests, templates, workspaces
+from rookery.store.settings.limits import read_workspace_settings
+from rookery.store.workspaces import context, mcp_consents, operations, requests, templates, workspaces
+from rookery.store.workspaces.context import CaptureState, ContextResource
+from rookery.store.workspaces.mcp_consents import NamedServer
 from rookery.store.workspaces.operations import Operation, OperationLog, Reason
 from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
 from rookery.store.workspaces.workspaces import Workspace
 
-# Arguments: the workspace, its current template (None if deleted), and the revision of its last start.
+# The arguments are the workspace, its template (None if deleted), and the revision of its last start.
 Planner: TypeAlias = Callable[[Workspace, Template | None, Revision | None], StartPlan]
 
 CHAT_OF_OWNER = "SELECT snapshot_version FROM chats WHERE id = $1 AND owner_id = $2"
 
 
 class WorkspaceView(msgspec.Struct, frozen=True):
-    """A workspace with related facts for display. `operation` is the open one."""
+    """A workspace with its owner, its chats and its open operation."""
 
     workspace: Workspace
     owner: PublicUser | None
@@ -46,17 +51,17 @@ class WorkspaceView(msgspec.Struct, frozen=True):
     operation: Operation | None
 
 
-class Templates(Part):
+class Templates(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def list(self, at: Grant) -> Sequence[Template]:
-        """List the templates that the actor may create workspaces from, by name."""
+        """List the templates from which the actor may create workspaces, by name."""
         return [each for each in await templates.list_templates(at.conn) if _is_usable(at, each)]
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def get(self, at: Grant, name: str) -> Template:
-        """Return a template that the actor may use; administrators see the others, too."""
+        """Return a template that the actor may use. Administrators get other templates as well."""
         found = await templates.get_template(at.conn, name)
         if not _is_usable(at, found) and not at.is_admin:
             raise TemplateNotFound(name)
@@ -64,7 +69,7 @@ class Templates(Part):
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def signals(self, at: Grant) -> Mapping[str, Signals]:
-        """Return how much each template is used, by the actor and by all users."""
+        """Return for each template how often it is used, by the actor and by all users."""
         return await templates.list_signals(at.conn, at.user_id, now=at.now)
 
     @authz(Resource.TEMPLATE, Action.READ)
@@ -79,7 +84,7 @@ class Templates(Part):
 
     @authz(Resource.TEMPLATE, Action.ADMINISTER, how=How.WRITE)
     async def push(self, at: Grant, push: Push) -> Template:
-        """Make it the current revision for new workspaces. If it already is, nothing is published or logged."""
+        """Store a revision and make it the current one. If it is current already, nothing is published or logged."""
         if await templates.push_template(at.conn, push, by=at.by):
             await _log_template(at, "template.push", push.name, extra={"revision": push.revision})
         return await templates.get_template(at.conn, push.name)
@@ -98,7 +103,7 @@ class Templates(Part):
         await _log_template(at, "template.delete", name)
 
 
-class Workspaces(Part):
+class Workspaces(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.WORKSPACE, Action.LIST, via=Via.USER)
@@ -112,7 +117,7 @@ class Workspaces(Part):
         after: tuple[datetime, UUID] | None = None,
         limit: int = 50,
     ) -> Sequence[WorkspaceView]:
-        """List a user's workspaces that are not deleted, newest first."""
+        """List the workspaces of a user that are not deleted, newest first."""
         found = await workspaces.list_workspaces(
             at.conn, owner_id=user_id, statuses=statuses, template=template, after=after, limit=limit
         )
@@ -149,13 +154,12 @@ class Workspaces(Part):
         request: idempotency.Request | None = None,
         encode: Callable[[Requested], bytes] | None = None,
     ) -> Requested | Replayed:
-        """Create a workspace of the caller's own, with its first operation; `chat_id` is bound to it in the same
-        transaction.
+        """Create a workspace that belongs to the caller, with its first operation. Bind the chat `chat_id` to it.
 
-        With a `request`, the encoded answer is stored and returned again to a repeat.
+        With a `request`, the encoded answer is stored, and a repeat gets it again.
         """
         if draft.owner_id != at.user_id:
-            raise Forbidden("A workspace is made by its owner.")
+            raise Forbidden("A workspace can be created only by its owner.")
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
         made = await requests.create(at.conn, draft, reason=reason, now=at.now)
@@ -182,7 +186,7 @@ class Workspaces(Part):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def start(self, at: Grant, workspace_id: UUID, plan: Planner, *, reason: Reason = Reason.USER) -> Requested:
-        """Start it, join a start in progress, or find it running."""
+        """Start a workspace. If it is starting or running, return the open operation or the workspace."""
         assert at.owner_id is not None
         found = await requests.find_startable(at.conn, workspace_id, at.owner_id)
         if found is not None:
@@ -237,11 +241,11 @@ async def _view(at: Grant, workspace: Workspace) -> WorkspaceView:
 
 
 async def _bind(at: Grant, chat_id: ChatId, workspace_id: UUID) -> None:
-    """Bind a chat of the actor's. Repeating the request changes nothing."""
+    """Bind a chat of the actor to the workspace. Idempotent."""
     version = await at.conn.fetchval(CHAT_OF_OWNER, chat_id, at.user_id)
     if version is None:
         raise ChatNotFound(chat_id)
-    if (await context.read_pin(at.conn, chat_id)).workspace_id == workspace_id:
+    if (await context.read_capture_state(at.conn, chat_id)).workspace_id == workspace_id:
         return
     await context.bind(at.conn, chat_id, workspace_id)
     at.owner_id, at.snapshot_version = at.user_id, version
@@ -258,10 +262,115 @@ async def _log_template(at: Grant, action: str, name: str, **said: Mapping[str, 
 
 
 async def _log_foreign(at: Grant, made: Requested, action: str) -> None:
-    """Log an administrator's change of another user's workspace; owners' changes of their own are not logged."""
+    """Log a change of another user's workspace. Changes by the owner are not logged."""
     if made.is_new and made.workspace.owner_id != at.by:
         await at.log(_event(action, made.workspace.id, name=made.workspace.name))
 
 
 def _event(action: str, workspace_id: UUID, **extra: object) -> Event:
     return Event(action=action, resource_type=Resource.WORKSPACE, resource_id=str(workspace_id), extra=extra)
+
+
+class ChatContext(msgspec.Struct, frozen=True):
+    """The captured context of a chat. `resources` are in the order of the prompt and have their bodies."""
+
+    state: CaptureState
+    resources: tuple[ContextResource, ...]
+
+
+class Contexts(AuthorizedMethods):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def get(self, at: Grant, chat_id: ChatId) -> ChatContext:
+        return await _read_context(at, chat_id)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def refresh(self, at: Grant, chat_id: ChatId) -> ChatContext:
+        """Capture the newest context that the workspace has reported. If there is none, nothing changes."""
+        before = await context.read_capture_state(at.conn, chat_id)
+        await context.capture(at.conn, chat_id)
+        if await context.read_capture_state(at.conn, chat_id) != before:
+            at.tell_watchers(chat_id, WatchKind.CONTEXT)
+        return await _read_context(at, chat_id)
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def list_diffs(self, at: Grant, chat_id: ChatId) -> Sequence[DiffStatus]:
+        """Return the last known state of the repositories."""
+        return await diffs.list_diffs(at.conn, chat_id)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def write_diffs(
+        self, at: Grant, chat_id: ChatId, found: Sequence[DiffStatus], removed: Sequence[str] = ()
+    ) -> None:
+        """Store the current state of repositories."""
+        if await diffs.write_diffs(at.conn, chat_id, found=found, removed=removed):
+            at.tell_watchers(chat_id, WatchKind.GIT)
+
+
+async def _read_context(at: Grant, chat_id: ChatId) -> ChatContext:
+    state = await context.read_capture_state(at.conn, chat_id)
+    return ChatContext(state, tuple(await context.list_resources(at.conn, chat_id)))
+
+
+class McpServerNotFound(Missing):
+    """Raised if no file of the workspace has this entry."""
+
+    def __init__(self, workspace_id: UUID, entry_hash: str) -> None:
+        self.workspace_id = workspace_id
+        self.entry_hash = entry_hash
+        super().__init__("No file of this workspace names this server, or its entry has changed. Reload the list.")
+
+
+class McpServers(AuthorizedMethods):
+    __slots__ = ()
+
+    @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE)
+    async def list(self, at: Grant, workspace_id: UUID) -> Sequence[NamedServer]:
+        """List the servers in the last reported context of the workspace, with the owner's answers."""
+        return await _named_servers(at, workspace_id)
+
+    @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
+    async def answer(
+        self, at: Grant, workspace_id: UUID, entry_hash: str, decision: McpDecision
+    ) -> Sequence[NamedServer]:
+        """Allow or deny this entry until it changes or the answer is withdrawn."""
+        server = await _find_server(at, workspace_id, entry_hash)
+        await mcp_consents.write(at.conn, workspace_id, server.entry, decision, by=at.by)
+        await _record_decision(at, workspace_id, f"workspace.mcp_{decision.value}", server)
+        return await _named_servers(at, workspace_id)
+
+    @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
+    async def withdraw(self, at: Grant, workspace_id: UUID, entry_hash: str) -> Sequence[NamedServer]:
+        """Withdraw an answer. The server does not run until the owner answers again."""
+        server = await _find_server(at, workspace_id, entry_hash)
+        if await mcp_consents.withdraw(at.conn, workspace_id, server.entry):
+            await _record_decision(at, workspace_id, "workspace.mcp_withdraw", server)
+        return await _named_servers(at, workspace_id)
+
+
+async def _named_servers(at: Grant, workspace_id: UUID) -> tuple[NamedServer, ...]:
+    snapshot = await context.find_snapshot(at.conn, workspace_id)
+    return mcp_consents.named_servers(snapshot, await mcp_consents.list_consents(at.conn, workspace_id))
+
+
+async def _find_server(at: Grant, workspace_id: UUID, entry_hash: str) -> NamedServer:
+    for each in await _named_servers(at, workspace_id):
+        if each.entry.hash == entry_hash:
+            return each
+    raise McpServerNotFound(workspace_id, entry_hash)
+
+
+async def _record_decision(at: Grant, workspace_id: UUID, action: str, server: NamedServer) -> None:
+    """Log the decision, without the command, which may be confidential, and notify the chats of the workspace."""
+    extra = {"server": server.entry.name, "entry_hash": server.entry.hash}
+    await at.log(Event(action=action, resource_type=Resource.WORKSPACE, resource_id=str(workspace_id), extra=extra))
+    for marked in await context.bump_servers(at.conn, workspace_id):
+        at.tell(
+            WatchHint(
+                user_id=marked.owner_id,
+                kind=WatchKind.CONTEXT,
+                chat_id=marked.chat_id,
+                snapshot_version=marked.snapshot_version,
+            )
+        )

@@ -1,1 +1,1 @@
-"""Chats, their messages and files: reads and metadata. Transitions are in `machine`."""
+"""Reads and metadata of chats, messages and files. Transitions are in `machine`."""

@@ -1,6 +1,6 @@
-"""Approvals outside of transitions: the rules of a chat, its approved calls, and its open questions.
+"""Approval rules, approved calls and open questions of chats. `machine.approvals` has the transitions.
 
-Rules are read strictly: an unreadable rule might have forbidden something, so every call is asked about then.
+If a stored rule cannot be read, every call needs an approval, because the rule might deny calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = get_logger("store.chats.approval_rules")
 SETTING = "approvals"
 OF_USER = "approval_rules"
 
-# One round trip. Rules are those of the root: they apply to its whole family.
+# One round trip. The rules of a root apply to its whole family.
 READ = f"""
     SELECT (SELECT value FROM settings WHERE key = '{SETTING}'),
            (SELECT value FROM user_settings WHERE user_id = $2 AND key = '{OF_USER}'),
@@ -42,7 +42,7 @@ WRITE_RULES = """
     RETURNING chat_id
 """
 BEGIN_RULES = "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, '[]') ON CONFLICT DO NOTHING"
-# Starts from the waiting chats, which have an index: approved rows stay, and there may be many.
+# Starts from the chats that wait, which have an index. Approved rows are kept, so there may be many of them.
 OPEN = """
     SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(a.asked_at)), 0)::float8
       FROM chats c
@@ -54,9 +54,9 @@ QUESTIONS = "SELECT token, offers FROM chat_approvals WHERE chat_id = $1 AND app
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered.
+    """The group `approvals`: rules for tool calls. With a timeout of 0 seconds, questions have no deadline.
 
-    Without `allow_always` users are asked each time, whatever they answered before.
+    Without `allow_always`, earlier answers do not count, and users are asked each time.
     """
 
     default: Default = Default.ALLOW
@@ -66,7 +66,7 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approvals(msgspec.Struct, frozen=True):
-    """The approvals in effect for a chat. `approved` are replay tokens of approved calls."""
+    """The policy of a chat, and the replay tokens of its approved calls."""
 
     policy: Policy
     approved: frozenset[UUID]
@@ -74,7 +74,7 @@ class Approvals(msgspec.Struct, frozen=True):
 
 
 class OpenQuestions(msgspec.Struct, frozen=True):
-    """Open questions of the whole deployment. No age without a question."""
+    """The number of open questions in the deployment, and the age of the oldest; 0 if there is none."""
 
     count: int
     oldest_seconds: float
@@ -122,9 +122,7 @@ async def _write(conn: Connection, root_id: UUID, kept: Sequence[Rule]) -> bool:
 
 
 async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
-    """Add a rule. Subagents of one chat may be answered at the same time, so concurrent additions wait for each
-    other.
-    """
+    """Add a rule to a root chat. Concurrent additions are serialized: several subagents may be answered at once."""
     await conn.execute(BEGIN_RULES, root_id)
     known = _rules.decode(await conn.fetchval(f"{READ_RULES} FOR UPDATE", root_id))
     if rule not in known:
@@ -140,13 +138,13 @@ async def add_user_rule(conn: Connection, user_id: UUID, rule: Rule) -> None:
 
 
 def checked(rules: Iterable[Rule], *, field: str = "rules", known: Collection[Rule] = ()) -> tuple[Rule, ...]:
-    """Return rules as stored: within the limits of number and patterns, without characters that jsonb refuses.
+    """Return the rules in stored form, without characters that jsonb refuses. Raises `InvalidInput`.
 
-    Rules in `known` are stored already and stay as they are.
+    Rules in `known` are stored already and are not checked again.
     """
     kept = tuple(_storable(rule) for rule in rules)
     if len(kept) > MAX_RULES:
-        raise InvalidInput(field, f"At most {MAX_RULES} rules can be kept. Remove some first.")
+        raise InvalidInput(field, f"There can be at most {MAX_RULES} rules. Remove some first.")
     for place, rule in enumerate(kept):
         if rule not in known and (problem := find_problem(rule)) is not None:
             raise InvalidInput(f"{field}[{place}].{problem[0]}", problem[1])
@@ -161,7 +159,7 @@ def _storable(rule: Rule) -> Rule:
 
 
 async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Offers]:
-    """Return the open questions of a chat, by the token of their call, with the offers for "always"."""
+    """Return the open questions of a chat: the replay token of each call, and the rules that "always" would create."""
     return {record[0]: _offers(record[1]) for record in await conn.fetch(QUESTIONS, chat_id)}
 
 

@@ -1,6 +1,6 @@
-"""Families that are due for automatic archiving. The machine archives them, family by family.
+"""Queries for families that are due for automatic archiving. The machine archives them one by one.
 
-The cutoff is a midnight (UTC), so the due families change only once a day.
+The cutoff is a midnight in UTC, so families become due once a day.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rookery.store.db.pool import Connection
 LOCK_KEY = 0x726F6F6B_61726368  # "rookarch"; the one-key space of advisory locks
 MAX_FAMILIES = 1000
 
-# Read once an hour at most, and off by default: no index is kept for it, which every transition would pay for. The
-# newest message of each member is one descent of messages_live; ids ascend with time inside of a chat.
+# There is no index for this query, because every transition would have to update it, and the query runs once an hour at
+# most. The newest message of each member is one descent of messages_live: in a chat, ids ascend with time.
 LIST_DUE = """
     SELECT c.id, c.owner_id, c.title
       FROM chats c
@@ -49,7 +49,7 @@ UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 class DueFamily(msgspec.Struct, frozen=True):
-    """A root to archive with its subagents' chats. The title is for the owner's digest."""
+    """A root to archive with its subagents' chats. The title is shown in the notice to the owner."""
 
     root_id: ChatId
     owner_id: UUID
@@ -57,26 +57,24 @@ class DueFamily(msgspec.Struct, frozen=True):
 
 
 def cutoff(now: datetime, days: int) -> datetime:
-    """Return the midnight before which a family must have been last used."""
+    """Return the midnight (UTC) `days` days ago. A family that was last used before it is due."""
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return today - timedelta(days=days)
 
 
 async def list_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> list[DueFamily]:
-    """List families that are at rest, not pinned, and were created and last written to before `before`; oldest
-    first.
-    """
+    """List families at rest without a pin whose newest message is older than `before`, oldest families first."""
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, limit)]
 
 
 async def count_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> int:
-    """Count the families that `list_due` finds, up to `limit`: counting all could take long."""
+    """Count the families that `list_due` finds, up to `limit`. To count all of them could take long."""
     found: int = await conn.fetchval(COUNT_DUE, before, limit)
     return found
 
 
 async def try_lock(conn: Connection) -> bool:
-    """Try to become the one replica that archives. Needs its own connection, which holds the lock until `unlock`."""
+    """Take the lock of the replica that archives; `conn` holds it until `unlock`. Returns False if it is taken."""
     taken: bool = await conn.fetchval(TRY_LOCK, LOCK_KEY)
     return taken
 

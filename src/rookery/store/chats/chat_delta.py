@@ -1,7 +1,8 @@
-"""A chat and its new rows, by one statement: one round trip instead of the four of a transaction.
+"""Chat deltas: a chat and its rows since a history version, read by one statement.
 
-One statement is its own snapshot, so the chat and the rows match. It is for readers that follow a chat and lack a few
-rows at most, as steps and viewers usually do; readers that lack more use a snapshot.
+One statement is its own snapshot, so the chat and its rows are consistent. It needs one round trip instead of the four
+of a transaction. Steps and viewers, which follow a chat, usually lack a few rows only. If more rows are new, they read
+a snapshot instead.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ MAX_ROWS = 20
 _ROW_WIDTH = len(Message.__struct_fields__) + len(StepFigures.__struct_fields__)
 
 
-class Glance(msgspec.Struct, frozen=True):
-    """The chat's columns, and rows for `messages.prompt_row` in the order of their ids; deleted rows are markers.
+class ChatDelta(msgspec.Struct, frozen=True):
+    """The chat's columns, and its new rows in the order of their ids, for `messages.prompt_row`.
 
-    `is_all`: these are all new rows.
+    Deleted rows have no content. `is_complete` is False if there are more new rows than `MAX_ROWS`.
     """
 
     chat: tuple[Any, ...]
     rows: Sequence[tuple[Any, ...]]
-    is_all: bool
+    is_complete: bool
 
 
 def statement(chat_columns: str, *, only: str = "true") -> str:
     """Return the statement that reads these columns of a chat, and its new rows that match `only`.
 
-    Ordered by the index messages_revision and limited, so that the planner uses that index.
+    ORDER BY and LIMIT make the planner use the index messages_revision.
     """
     return f"""
     SELECT news.*, chat.*
@@ -52,10 +53,10 @@ def statement(chat_columns: str, *, only: str = "true") -> str:
     """
 
 
-async def look(machine: Machine, statement: str, chat_id: UUID, *, seen: int) -> Glance | None:
-    """Return what is new since history version `seen`; None if there is no such chat."""
+async def read_delta(machine: Machine, statement: str, chat_id: UUID, *, seen: int) -> ChatDelta | None:
+    """Return the changes since history version `seen`; None if there is no such chat."""
     records = await machine.fetch(statement, chat_id, seen)
     if not records:
         return None
     chat, rows = records[0][_ROW_WIDTH:], [record[:_ROW_WIDTH] for record in records if record[0] is not None]
-    return Glance(chat, rows, len(rows) <= MAX_ROWS)
+    return ChatDelta(chat, rows, len(rows) <= MAX_ROWS)

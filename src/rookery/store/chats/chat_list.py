@@ -1,12 +1,12 @@
-"""Lists of chats: filters, order and pages; each page with everything its rows show, in one statement.
+"""Pages of the chat list: filters, order, cursors. One statement reads all fields of a page.
 
-The viewer's pins come first in their order, all of them on the first page and on no other, because their numbers move
-whenever one of them does; that page is longer than `limit` only if the pins alone are. The rest follows by last
-activity, and a cursor is a position in that order: an unchanged chat is neither repeated nor skipped, whatever other
-chats do between two pages.
+The viewer's pinned chats are all on the first page, in their order. They are on no later page, because moving one pin
+renumbers the others. The first page is longer than `limit` only if the pins alone are. The other chats follow by last
+activity, and a cursor is a position in that order. A chat that does not change is neither repeated nor skipped, even if
+others change between two pages.
 
-A statement contains only the requested filters: a filter that is always present, and true if not wanted, would keep the
-planner from the right index. The viewer's rights are part of every branch.
+A statement contains only the requested filters. A filter that is always present would keep the planner from the right
+index. Every branch of the statement checks the viewer's rights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rookery.domain.access import rights
 from rookery.domain.access.account_names import normal_name
 from rookery.domain.access.rights import Action, OwnerActor, Resource, UserActor, Verdict
 from rookery.domain.chat.errors import InvalidInput
-from rookery.domain.content import snippets
+from rookery.domain.content import search_query
 from rookery.domain.content.search_query import ME, Archived, ChatQuery, Source
 from rookery.store.chats import chat_reads, chat_views, read_cursors, search, shares
 from rookery.store.chats import labels as stored_labels
-from rookery.store.chats.chat_reads import Seen
+from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView, SearchMatch
 from rookery.store.db import page_cursors
 from rookery.store.db.pool import Connection
@@ -37,11 +37,11 @@ MAX_LIMIT = 200
 FIND_USER = "SELECT id FROM users WHERE lower(username) = $1"
 HAS_USER = "SELECT EXISTS (SELECT FROM users WHERE id = $1)"
 
-# A range of index chats_list, in its order: a page costs the same at any depth.
+# A range of the index chats_list, in its order. All pages cost the same.
 _OWNED = "chats c WHERE c.parent_chat_id IS NULL AND c.owner_id = {owner}"
 _ORIGINS = {
     Source.CREATED_BY_ME: _OWNED.format(owner="$1"),
-    # These are few, and of any owner. Shares are stored on roots only.
+    # Shared chats are few. Shares are stored for roots only.
     Source.SHARED_WITH_ME: f"""chat_shares mine
               JOIN chats c ON c.id = mine.chat_id
              WHERE mine.user_id = $1 AND c.owner_id <> $1 AND {shares.ENABLED.strip()}""",
@@ -72,8 +72,8 @@ _HAS_UNREAD = f"""coalesce(
                      FROM chat_read_cursors r
                     WHERE r.chat_id = c.id AND r.user_id = $1), 0), false)"""
 
-# A hit in a subagent's chat finds its root. Rare words are looked up in the word indexes (chats_title, search_tsv) and
-# common ones among the viewer's own chats (chats_owner, chats_root, search_chat), as the planner sees fit.
+# A hit in a subagent's chat finds its root. The planner looks up rare words in the full-text indexes (chats_title,
+# search_tsv), and common words among the viewer's chats (chats_owner, chats_root, search_chat).
 _FOUND = """found AS MATERIALIZED (
          SELECT hit.root_id, max(hit.message_id) AS message_id
            FROM ({hits}) hit
@@ -101,7 +101,7 @@ _SCOPES = {
                          WHERE mine.user_id = $1)""",
 }
 MATCHES = f"""
-    SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
+    SELECT m.id, m.chat_id, left(t.text, {search_query.SOURCE_CHARS} + 1)
       FROM chat_messages m
      CROSS JOIN LATERAL {search.TEXT_OF_MESSAGE} t
      WHERE m.id = ANY ($1::bigint[])
@@ -129,10 +129,10 @@ _PAGE = """
 _NONE_PINNED = "SELECT NULL::uuid AS id, NULL::timestamptz AS updated_at, NULL::integer AS pin_order WHERE false"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A query with names resolved. `owner_id`: only chats of this other user.
+class ResolvedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query with names resolved. `owner_id` is set for the chats of another user.
 
-    `hides_contents`: the viewer may know that these chats exist, and not what is in them.
+    `hides_contents`: the viewer may list these chats but not read them.
     """
 
     query: ChatQuery
@@ -144,14 +144,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A position between two rows of the unpinned list, by their sort key. The version changes with the sort key."""
+    """A position in the list of unpinned chats: the sort key of a row. The version changes with the sort key."""
 
     version: Literal[2]
     updated_at: Annotated[datetime, msgspec.Meta(tz=True)]
     chat_id: UUID
 
 
-# Before every row: where the second page starts if pins filled the first.
+# The position before all rows. The second page starts there if pins fill the first.
 _NEWEST = Position(2, datetime(9999, 1, 1, tzinfo=UTC), UUID(int=2**128 - 1))
 
 
@@ -161,7 +161,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class _Arguments:
-    """The arguments of a statement, numbered as they are named. $1 is always the viewer and $2 the limit."""
+    """The arguments of a statement, numbered in the order of `add`. $1 is the viewer and $2 the limit."""
 
     def __init__(self, viewer_id: UUID, limit: int) -> None:
         self.values: list[object] = [viewer_id, limit]
@@ -171,16 +171,16 @@ class _Arguments:
         return f"${len(self.values)}"
 
 
-async def look_up(
+async def resolve_query(
     conn: Connection,
     query: ChatQuery,
     *,
     actor: UserActor | OwnerActor,
     workspace_id: UUID | None = None,
     labels: Sequence[tuple[str, str]] = (),
-) -> Wanted:
-    """Resolve whose chats the query is about. Raises `Forbidden` if the actor may not list them."""
-    wanted = Wanted(
+) -> ResolvedQuery:
+    """Resolve the owner that the query names. Raises `Forbidden` if the actor may not list that user's chats."""
+    wanted = ResolvedQuery(
         query=query,
         sources=query.source or frozenset({Source.CREATED_BY_ME}),
         workspace_id=workspace_id,
@@ -195,22 +195,27 @@ async def look_up(
     if query.source is not None:
         return wanted
     if query.search or query.title or query.repo or query.branch or wanted.labels:
-        # A filter reveals what it matches: viewers who may not see titles may not filter by them.
-        raise Forbidden("The titles, labels and contents of other people's chats cannot be searched.")
+        # A filter reveals what it matches. A viewer who may not see titles may not filter by them.
+        raise Forbidden("You cannot search the titles, labels and contents of other users' chats.")
     return msgspec.structs.replace(wanted, hides_contents=True)
 
 
 async def list_chats(
-    conn: Connection, wanted: Wanted, *, actor: UserActor | OwnerActor, limit: int = 50, cursor: str | None = None
+    conn: Connection,
+    wanted: ResolvedQuery,
+    *,
+    actor: UserActor | OwnerActor,
+    limit: int = 50,
+    cursor: str | None = None,
 ) -> ChatListPage:
-    """Return a page of root chats, each with its children that match the archive filter, too."""
+    """Return a page of root chats. Each has those of its subagents' chats that match the archive filter."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     position = None if cursor is None else page_cursors.decode(cursor, Position)
     statement = build(wanted, viewer_id=actor.id, position=position, limit=limit)
     if statement is None:
         return ChatListPage((), None)
     if wanted.query.search:
-        records = await search.fetch_planned(conn, statement.sql, *statement.arguments)
+        records = await search.fetch_with_custom_plan(conn, statement.sql, *statement.arguments)
     else:
         records = await conn.fetch(statement.sql, *statement.arguments)
     found = chat_reads.families(records, actor=actor)
@@ -222,11 +227,11 @@ async def list_chats(
     return ChatListPage(tuple(chats), None if end is None else page_cursors.encode(end))
 
 
-def build(wanted: Wanted, *, viewer_id: UUID, position: Position | None, limit: int) -> Statement | None:
+def build(wanted: ResolvedQuery, *, viewer_id: UUID, position: Position | None, limit: int) -> Statement | None:
     """Return the statement for a page; None if no chat can be on it."""
     query = wanted.query
     labels = dict(wanted.labels)
-    # No chat has a repository yet, or one label with two values.
+    # Chats have no repository yet, and a label has one value.
     if query.repo or query.branch or len(labels) < len(set(wanted.labels)):
         return None
     arguments = _Arguments(viewer_id, limit)
@@ -253,16 +258,16 @@ async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | Owne
     by_name: UUID | None = await conn.fetchval(FIND_USER, normal_name(owner)) if isinstance(owner, str) else owner
     if by_name == actor.id:
         return actor.id
-    # Before anything reveals whether there is such a user.
+    # Check the right first: the later error reveals that there is no such user.
     if rights.judge(actor, Resource.CHAT, Action.LIST_ALL, owner_id=None) is not Verdict.ALLOWED:
-        raise Forbidden("Only administrators and auditors can list the chats of others.")
+        raise Forbidden("Only administrators and auditors can list the chats of other users.")
     if by_name is None or not await conn.fetchval(HAS_USER, by_name):
-        raise InvalidInput("q", f"There is no user '{owner}', whom the search term 'owner:{owner}' asks for.")
+        raise InvalidInput("q", f"The search term 'owner:{owner}' names a user that does not exist.")
     return by_name
 
 
-def _found(wanted: Wanted, arguments: _Arguments) -> str:
-    """Return the condition of the full-text search among the chats that the viewer may see; each search must match."""
+def _found(wanted: ResolvedQuery, arguments: _Arguments) -> str:
+    """Return the expression `found`: the viewer's chats that match every full-text search of the query."""
     if not wanted.query.search or not wanted.sources:
         return ""
     texts = [(search.for_titles(text), search.for_messages(text)) for text in wanted.query.search]
@@ -274,13 +279,13 @@ def _found(wanted: Wanted, arguments: _Arguments) -> str:
     return _FOUND.format(hits=" UNION ALL ".join(hits))
 
 
-def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> Iterator[str]:
-    """Return the conditions on a chat `c` besides its owner, its archive state and its pin."""
+def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Arguments) -> Iterator[str]:
+    """Yield the conditions on a chat `c`, except those on its owner, archive state and pin."""
     query = wanted.query
     if query.search:
         yield "c.id IN (SELECT found.root_id FROM found)"
     for text in query.title:
-        # Not LIKE: no character in the text has a special meaning.
+        # Not LIKE, whose patterns have special characters.
         yield f"strpos(lower(c.title), lower({arguments.add(text)})) > 0"
     if labels:
         yield f"c.labels @> {arguments.add(stored_labels.encode(labels))}::jsonb"
@@ -298,7 +303,7 @@ def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> I
         yield f"c.workspace_id {_named(_WORKSPACES_NAMED, query.workspace, arguments)}"
     if query.model is not None:
         yield f"c.last_model_config_id {_named(_MODELS_NAMED, query.model, arguments)}"
-    # A user has no unread answers in chats that they cannot read.
+    # A viewer has no unread answers in chats that the viewer cannot read.
     if query.has_unread is not None and not wanted.hides_contents:
         yield f"{_HAS_UNREAD} = {arguments.add(query.has_unread)}"
     if wanted.owner_id is not None and not wanted.hides_contents:
@@ -310,16 +315,16 @@ def _named(names: str, wanted: UUID | str, arguments: _Arguments) -> str:
     return f"= {place}" if isinstance(wanted, UUID) else f"IN ({names.format(name=place)})"
 
 
-def _pinned(wanted: Wanted) -> str | None:
-    """Return the viewer's pins. They do not apply to chats of another user that the viewer cannot read."""
+def _pinned(wanted: ResolvedQuery) -> str | None:
+    """Return the query for the viewer's pinned chats; None if there are none on the page."""
     if wanted.query.pinned is False or not wanted.sources:
         return None
     mine = " OR ".join(_IS_MINE[source] for source in sorted(wanted.sources))
     return f"SELECT c.id, c.updated_at, p.pin_order FROM {_PINNED} AND {_ARCHIVED[wanted.query.archived]} AND ({mine})"
 
 
-def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: Position | None) -> list[str]:
-    """Return one ordered range for each source of chats: with OR instead, no index could provide the order."""
+def _unpinned(wanted: ResolvedQuery, filters: str, arguments: _Arguments, *, position: Position | None) -> list[str]:
+    """Return one ordered range for each source of chats. With OR, no index could provide the order."""
     query = wanted.query
     if query.pinned or (wanted.hides_contents and query.has_unread):
         return []
@@ -337,10 +342,8 @@ def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: 
     ]
 
 
-def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Seen], Position | None]:
-    """Return the rows of the page, and the start of the next one: every pin, and as many others as there is
-    room for.
-    """
+def _cut(found: Sequence[ViewerChat], *, limit: int, pinned: int) -> tuple[Sequence[ViewerChat], Position | None]:
+    """Return the rows of the page, and the position of the next page. A page has all pins, even more than `limit`."""
     size = max(limit, pinned)
     if len(found) <= size:
         return found, None
@@ -348,12 +351,12 @@ def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Se
     return found[:size], Position(2, last.updated_at, last.id) if size > pinned else _NEWEST
 
 
-async def _with_matches(conn: Connection, rows: Sequence[Seen], queries: Sequence[str]) -> list[ChatView]:
-    """Return the chats, each with the position where the search found it."""
+async def _with_matches(conn: Connection, rows: Sequence[ViewerChat], queries: Sequence[str]) -> list[ChatView]:
+    """Return the chats, each with the message that the search found."""
     ids = [row.message_id for row in rows if row.message_id is not None]
     records = await conn.fetch(MATCHES, ids) if ids else []
     matches = {
-        message_id: SearchMatch(chat_id, message_id, snippets.snippet(search.plain(text), queries))
+        message_id: SearchMatch(chat_id, message_id, search_query.snippet(search.without_escapes(text), queries))
         for message_id, chat_id, text in records
     }
     return [msgspec.structs.replace(row.chat, match=matches.get(row.message_id, SearchMatch())) for row in rows]

@@ -1,8 +1,8 @@
-"""Reads of chats as one user sees them (`chat_views`): any number of them in one statement.
+"""Reads of `ChatView`: chats as one user sees them, any number in one statement.
 
-A statement for views names the chats in a common table expression `members (id, root_id, place, message_id)`, has the
-viewer as `$1`, and ends with `VIEWS`. Fields of a single read come with further statements. For the lists of several
-viewers together, `members` names the viewer of each row.
+A statement names the chats in a common table expression `members (id, root_id, place, message_id)`, has the viewer as
+`$1`, and ends with `VIEWS`. The fields that only single reads have are read by further statements. `FOR_VIEWERS` reads
+chats for several viewers; there, `members` names the viewer of each row.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rookery.store.chats.chat_views import Action, ChatFile, ChatView, ContextSt
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.pool import Connection
 from rookery.store.people.users import PublicUser
-from rookery.store.settings import chats as chat_settings
+from rookery.store.settings import limits as limit_settings
 from rookery.telemetry import log
 
 _log = log.get_logger("store.chats.chat_reads")
 
-# Errors of reading a stored row.
+# The errors of decoding a stored row.
 UNREADABLE = (ValueError, TypeError, msgspec.MsgspecError)
 
-# A planning turn ends with the result of one of these tools, and then waits for the user.
+# A turn in plan mode ends with the result of one of these tools, and the chat waits for the user.
 _HAS_RESULT = (
     "jsonb_path_exists(last.content, "
     '\'$[*] ? (@.type == "tool-result" && @.tool_name == "{tool}" && !(@.is_error == true))\')'
@@ -54,13 +54,13 @@ _ASKED = f"""
        AND last.role = 'tool'
 """
 
-# A subagent's question is shown at its root, where users look.
+# A subagent's question is shown at its root.
 _CHILD_ASKS = """
     c.parent_chat_id IS NULL AND EXISTS (SELECT FROM chats k WHERE k.root_chat_id = c.id AND k.awaits_approval)
 """
 
-# The newest answer decides what is unread, and how full the context is; the newest row decides what is asked. One
-# descent of an index for each (messages_role, messages_live), however long the chat is.
+# Unread marks and the context usage depend on the newest answer; `needs_user` depends on the newest row. Each is found
+# by one descent of an index (messages_role, messages_live), however long the chat is.
 _VIEWS = f"""
     SELECT members.id, members.root_id, members.message_id, {chat_rows.COLUMNS}, p.pin_order, u.username, u.name,
            (c.owner_id = {{viewer}} OR {shares.SHARED_WITH.format(user="{viewer}")}),
@@ -83,7 +83,7 @@ _VIEWS = f"""
                 SELECT m.id, m.context_tokens, m.context_limit {read_cursors.NEWEST_ANSWER.format(chat="c.id")}
            ) newest ON true
       LEFT JOIN LATERAL ({_ASKED}) asked ON true
-      LEFT JOIN LATERAL ({diffs.FOREMOST}) git ON true
+      LEFT JOIN LATERAL ({diffs.MOST_CHANGED}) git ON true
      ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
 """
 VIEWS = _VIEWS.format(viewer="$1", more="")
@@ -123,10 +123,10 @@ FILES = """
 """
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """A chat, and whether the viewer may read it as its owner or by a share.
+class ViewerChat(msgspec.Struct, frozen=True):
+    """A chat as its viewer sees it. `is_reader`: the viewer may read it as its owner or by a share.
 
-    `message_id` comes from `members`: the message for which the chat is listed.
+    `message_id` is the message that a search found.
     """
 
     chat: ChatView
@@ -134,19 +134,17 @@ class Seen(msgspec.Struct, frozen=True):
     message_id: MessageId | None
 
 
-async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen | None:
-    """Return the chat, with its children in the same archive state. The caller has checked that the actor may
-    see it.
-    """
+async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> ViewerChat | None:
+    """Return the chat, with its subagents' chats in the same archive state. The caller has checked the rights."""
     found = families(await conn.fetch(FAMILY, _viewer_of(actor), chat_id), actor=actor)
     return found[0] if found else None
 
 
 async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[tuple[UUID, ChatView]]:
-    """Return chats as lists show them, without their children, for pairs of chat and viewer: each with its viewer.
+    """Return pairs of viewer and chat for these pairs of chat and viewer ids. The chats have no children.
 
-    Viewers who may not read a chat as its owner or by a share are left out. So are rows that cannot be decoded (of a
-    restore, or of a newer version): they must not hide the other rows.
+    Pairs are left out if the viewer may not read the chat as its owner or by a share. Rows that cannot be decoded, for
+    example of a newer version, are left out too.
     """
     found = []
     for record in await conn.fetch(FOR_VIEWERS, [chat for chat, _ in pairs], [user for _, user in pairs]):
@@ -174,11 +172,9 @@ async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
     )
 
 
-def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[Seen]:
-    """Return the chats of a statement that ends in `VIEWS`: those that are their own root in `members`, with the
-    others.
-    """
-    roots: dict[UUID, Seen] = {}
+def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[ViewerChat]:
+    """Return the roots from the rows of a statement that ends in `VIEWS`, each with its children."""
+    roots: dict[UUID, ViewerChat] = {}
     children: dict[UUID, list[ChatView]] = {}
     for record in records:
         seen = _seen(tuple(record), actor=actor)
@@ -190,16 +186,16 @@ def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[Seen]:
 
 
 def _viewer_of(actor: Actor) -> UUID | None:
-    """Return the user whose pins and unread marks are shown: parts of Rookery have none."""
+    """Return the user whose pins and unread marks are shown. A system actor has none."""
     return None if isinstance(actor, SystemActor) else actor.id
 
 
-def _with_children(seen: Seen, children: Sequence[ChatView]) -> Seen:
+def _with_children(seen: ViewerChat, children: Sequence[ChatView]) -> ViewerChat:
     chat = msgspec.structs.replace(seen.chat, children=tuple(children))
     return msgspec.structs.replace(seen, chat=chat)
 
 
-def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
+def _seen(values: Sequence[Any], *, actor: Actor) -> ViewerChat:
     chat = chat_rows.from_values(values[_SUMMARY])
     username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_FACTS]
     view = ChatView(
@@ -224,7 +220,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
         client_type=chat.client_type,
         last_turn_summary=chat.last_turn_summary,
         summary=chat.summary,
-        # Viewers who may not mark a chat as read have nothing unread in it.
+        # A viewer who may not mark the chat as read has nothing unread in it.
         has_unread=bool(is_reader) and has_unread,
         shared=shared,
         queue_len=chat.queue_len,
@@ -240,7 +236,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
         history_version=chat.history_version,
         meta_version=chat.meta_version,
     )
-    return Seen(view, bool(is_reader), values[2])
+    return ViewerChat(view, bool(is_reader), values[2])
 
 
 def _context(has_pin: bool, dirty_since: datetime | None, error: str | None, servers: int) -> ContextState | None:
@@ -260,8 +256,8 @@ async def _action(conn: Connection, chat: ChatView) -> Action | None:
 
 async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:
     try:
-        limits = (await chat_settings.read_chat_settings(conn)).limits
+        limits = (await limit_settings.read_chat_settings(conn)).limits
     except msgspec.ValidationError:
-        # Settings of a newer version: workers use the last ones they could read, which are not known here.
+        # The settings are of a newer version. Workers use the last ones that they could read, which are unknown here.
         return False
     return await machine.is_queued_for_capacity(conn, chat_id, limits=limits)

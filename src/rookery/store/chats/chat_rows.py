@@ -1,7 +1,7 @@
-"""Chat rows that other reads build on, and generated texts about chats (titles, summaries).
+"""Rows of chats, and writes of their titles, turn labels and summaries.
 
-`chat_views` has what users see of chats. The texts are metadata: writing them moves `meta_version` (by trigger) and
-neither `snapshot_version` nor `updated_at`, so a new title never moves a chat in a list.
+These texts are metadata: a write changes `meta_version` (by a trigger), but not `snapshot_version` or `updated_at`. A
+new title does not move a chat in the list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.domain.chat.states import State, classify
 from rookery.store.chats import labels as stored_labels
 from rookery.store.db.pool import Connection
 
-# The fields of `ChatSummary`, in its order, but for `pin_order`.
+# The fields of `ChatSummary`, in their order, without `pin_order`.
 COLUMNS = (
     "c.id, c.owner_id, c.parent_chat_id, c.root_chat_id, c.status, c.archived, c.archived_at, c.title, c.labels, "
     "c.workspace_id, c.last_model_config_id, c.last_reasoning_effort, c.mode, c.plan_mode, c.mcp_server_ids, "
@@ -28,7 +28,7 @@ COLUMNS = (
     "c.requires_action_deadline_at, c.snapshot_version, c.history_version, c.meta_version, c.created_at, c.updated_at"
 )
 
-# How often a model is asked to name a chat: when it is created, and after its next turns.
+# The number of times that a model is asked for a title: when the chat is created, and after its next turns.
 MAX_TITLE_TRIES = 3
 
 FIND = f"""
@@ -38,7 +38,7 @@ FIND = f"""
      WHERE c.id = $1
 """
 
-# The chat has its title, from a user or a model: no model is asked any more.
+# A written title is final: title_tries is set so that no model is asked again.
 WRITE_TITLE = f"""
     UPDATE chats
        SET title = $2, title_tries = {MAX_TITLE_TRIES}
@@ -64,7 +64,7 @@ WRITE_TURN_SUMMARY = """
     RETURNING id
 """
 
-# One try at a time in the whole deployment; a try whose process died ends after a while.
+# One try at a time in the deployment. A try whose process has died ends after two minutes.
 BEGIN_TITLE_TRY = f"""
     UPDATE chats
        SET title_tries = title_tries + 1, title_asked_at = clock_timestamp()
@@ -82,7 +82,7 @@ END_TITLE_TRIES = f"""
      WHERE id = $1
        AND title_tries < {MAX_TITLE_TRIES}
 """
-IS_SEEN = """
+IS_VISIBLE = """
     SELECT EXISTS (SELECT
                      FROM chats c
                      JOIN users u ON u.id = c.owner_id
@@ -92,14 +92,14 @@ IS_SEEN = """
                       AND u.status = 'active')
 """
 
-# Characters that PostgreSQL cannot store: models write them occasionally, and a summary should not fail for it.
+# Characters that PostgreSQL cannot store. Models write them occasionally.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class ChatSummary(msgspec.Struct, frozen=True):
-    """The row of a chat. `pin_order` is the viewer's.
+    """The row of a chat, with the viewer's `pin_order`.
 
-    `status` is plain text and `last_error` the stored JSON: a row of a newer version can still be listed.
+    `status` is a plain string and `last_error` is the stored JSON, so that rows of a newer version can be listed.
     """
 
     id: ChatId
@@ -149,17 +149,16 @@ async def write_title(
     seen_title: str | None = None,
     seen_history_version: int | None = None,
 ) -> bool:
-    """Set the title. With `seen_…`, only while the chat still has that title or history; False means superseded.
+    """Set the title. Return False if the chat no longer has `seen_title` or `seen_history_version`.
 
-    A generated title passes what it was generated from, so that it never overwrites a title that a user wrote
-    meanwhile.
+    A generated title passes both, so that it does not overwrite a title that a user has written meanwhile.
     """
     written = await conn.fetchval(WRITE_TITLE, chat_id, storable(title), seen_title, seen_history_version)
     return written is not None
 
 
 async def begin_title_try(conn: Connection, chat_id: ChatId, *, seen_title: str) -> bool:
-    """Return whether a model may be asked now to name the chat; if so, this counts as a try."""
+    """Count a try to get a title from a model. Return False if no try is allowed now."""
     return bool(await conn.fetchval(BEGIN_TITLE_TRY, chat_id, storable(seen_title)))
 
 
@@ -168,32 +167,33 @@ async def end_title_try(conn: Connection, chat_id: ChatId) -> None:
 
 
 async def end_title_tries(conn: Connection, chat_id: ChatId) -> None:
-    """Record that no model has to be asked any more: the chat has a name, or nothing that could name it."""
+    """Record that no model is to be asked for a title any more."""
     await conn.execute(END_TITLE_TRIES, chat_id)
 
 
-async def is_seen(conn: Connection, chat_id: ChatId, *, seen_history_version: int) -> bool:
-    """Return whether texts about this history can be seen: it is the chat's latest, the chat is not archived, and its
-    owner is not disabled.
+async def is_visible(conn: Connection, chat_id: ChatId, *, seen_history_version: int) -> bool:
+    """Return whether a text about this history would be shown.
+
+    The history must be the current one, the chat not archived, and its owner not disabled.
     """
-    return bool(await conn.fetchval(IS_SEEN, chat_id, seen_history_version))
+    return bool(await conn.fetchval(IS_VISIBLE, chat_id, seen_history_version))
 
 
 async def write_summary(conn: Connection, chat_id: ChatId, *, summary: str, seen_history_version: int) -> bool:
-    """Set the chat's summary if its history is still the one summarized; False means superseded."""
+    """Set the summary. Return False if the history has changed since `seen_history_version`."""
     return await conn.fetchval(WRITE_SUMMARY, chat_id, seen_history_version, storable(summary)) is not None
 
 
 async def write_turn_summary(
     conn: Connection, chat_id: ChatId, *, summary: str | None, seen_history_version: int
 ) -> bool:
-    """Set or, with a blank text, clear the label of the last turn; False means superseded."""
+    """Set the label of the last turn; a blank text clears it. Return False if the history has changed meanwhile."""
     text = storable(summary or "").strip() or None
     return await conn.fetchval(WRITE_TURN_SUMMARY, chat_id, seen_history_version, text) is not None
 
 
 def from_record(record: asyncpg.Record) -> ChatSummary:
-    """Return the summary of a record of `COLUMNS`, then `pin_order`."""
+    """Return the summary of a record with `COLUMNS` and then `pin_order`."""
     return from_values(record)
 
 
@@ -208,5 +208,5 @@ _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name i
 
 
 def storable(text: str) -> str:
-    """Return the text in a form that a column can hold, with U+FFFD for other characters."""
+    """Return the text with U+FFFD for characters that PostgreSQL cannot store."""
     return _UNSTORABLE.sub("\ufffd", text)

@@ -1,7 +1,7 @@
-"""A chat as one user sees it: the one form in which the store returns chats, for lists, reads and changes.
+"""`ChatView`: a chat as one user sees it, for lists, reads and changes.
 
-The fields of `ChatView` are those of the API's Chat object, by the same names, so its JSON encoding is the answer.
-Fields that only a single read has are left out (UNSET) elsewhere.
+The fields of `ChatView` have the names of the API's Chat object, so its JSON encoding is the API's answer. Fields that
+only a single read has are UNSET elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ChatErrorView(msgspec.Struct, frozen=True):
 
 
 class ContextUsage(msgspec.Struct, frozen=True):
-    """The fill level of the model's context at the newest answer."""
+    """The tokens in the model's context at the newest answer, and their limit."""
 
     context_tokens: int | None = None
     context_limit: int | None = None
@@ -59,9 +59,9 @@ ActionKind = Literal["tools", "approval"]
 
 
 class ActionCall(msgspec.Struct, frozen=True):
-    """A call that a chat waits for, with its arguments exactly as the model wrote them.
+    """A tool call that a chat waits for. `args` are exactly as the model wrote them.
 
-    `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered.
+    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments.
     """
 
     tool_call_id: str
@@ -71,9 +71,9 @@ class ActionCall(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What a chat waits for: results of its client ("tools"), or a user's approval ("approval").
+    """The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval").
 
-    Without a deadline it waits without limit.
+    Without a deadline, it waits without limit.
     """
 
     kind: ActionKind
@@ -90,9 +90,9 @@ class ChatFile(msgspec.Struct, frozen=True):
 
 
 class SearchMatch(msgspec.Struct, frozen=True):
-    """The search hit of a chat: the newest message of its family that matches. All null if only a title matches.
+    """The newest message of a chat's family that matches a search. All fields are null if only a title matches.
 
-    `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
+    `chat_id` is the chat of the message, which may be a subagent's. `snippet` is plain text around the match.
     """
 
     chat_id: ChatId | None = None
@@ -166,9 +166,7 @@ _errors = msgspec.json.Decoder(ChatErrorView)
 
 
 def chat_error(stored: str) -> ChatErrorView:
-    """Return the stored error; an unreadable error becomes a general failure, and an empty message gets a
-    default text.
-    """
+    """Return the stored error. If it cannot be read, return a generic one. An empty message gets a default text."""
     try:
         error = _errors.decode(parts.unescape(stored))
     except (msgspec.DecodeError, RecursionError):
@@ -185,7 +183,7 @@ def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: date
 
 
 def without_contents(chat: ChatView) -> ChatView:
-    """Return the view for a user who may list the chat but not read it; the same for its children."""
+    """Return the view, and those of its children, for a user who may list the chat but not read it."""
     return msgspec.structs.replace(
         chat,
         title="",

@@ -1,4 +1,4 @@
-"""The last scan of each repository that a chat changed. Lists and badges read only this, never a workspace."""
+"""The last known state of each repository that a chat works in. Lists and badges read it without the workspace."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from datetime import datetime
 import msgspec
 
 from rookery.domain.chat.messages import ChatId
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 
 COLUMNS = "root, branch, remote_origin, additions, deletions, changed_files, refreshed_at"
 LIST = f"""
@@ -18,7 +17,7 @@ LIST = f"""
      WHERE chat_id = $1
      ORDER BY changed_files DESC, root
 """
-# A new time alone is not a change and is not published.
+# Writes nothing if only the time differs; then no hint is published.
 WRITE = """
     INSERT INTO chat_diff_status AS d
            (chat_id, root, branch, remote_origin, additions, deletions, changed_files, refreshed_at)
@@ -32,8 +31,8 @@ WRITE = """
     RETURNING root
 """
 REMOVE = "DELETE FROM chat_diff_status WHERE chat_id = $1 AND root = ANY ($2::text[]) RETURNING root"
-# For badges, of a chat `c`: one descent of the primary key, and at most about `MAX_ROOTS` rows.
-FOREMOST = f"""
+# The repository of a chat `c` with the most changes, for badges. Reads at most about `MAX_ROOTS` rows.
+MOST_CHANGED = f"""
     SELECT {COLUMNS}
       FROM chat_diff_status
      WHERE chat_id = c.id
@@ -44,7 +43,7 @@ MAX_ROOTS = 20
 
 
 class DiffStatus(msgspec.Struct, frozen=True):
-    """A repository as last seen."""
+    """The last known state of a repository."""
 
     root: str
     branch: str | None
@@ -56,14 +55,14 @@ class DiffStatus(msgspec.Struct, frozen=True):
 
 
 async def list_diffs(conn: Connection, chat_id: ChatId) -> list[DiffStatus]:
-    """List repositories, the one with most changes first."""
+    """List the repositories of a chat, the one with the most changes first."""
     return [DiffStatus(*record) for record in await conn.fetch(LIST, chat_id)]
 
 
 async def write_diffs(
     conn: Connection, chat_id: ChatId, *, found: Sequence[DiffStatus], removed: Sequence[str] = ()
 ) -> bool:
-    """Store the result of a scan. Returns True if something changed and the chat's watchers have to be notified."""
+    """Store the result of a scan. Returns whether something changed; then the watchers have to be notified."""
     has_changed = False
     async with atomic(conn):
         for each in found[:MAX_ROOTS]:

@@ -1,7 +1,4 @@
-"""Labels of a chat: metadata, so a write moves only `meta_version` (by trigger).
-
-Filtering by labels is containment and is done by the list (`chat_list`).
-"""
+"""Labels of chats. They are metadata: a write changes only `meta_version` (by a trigger)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ WRITE = """
     RETURNING id
 """
 
-# Held to the end of the transaction, so that concurrent patches of one chat build on each other.
+# Locks the row until the end of the transaction, so that concurrent patches of one chat are all applied.
 READ_LOCKED = """
     SELECT labels
       FROM chats
@@ -33,14 +30,14 @@ READ_LOCKED = """
 
 
 async def set_labels(conn: Connection, chat_id: ChatId, *, labels: Mapping[str, object]) -> dict[str, str]:
-    """Replace all labels. If one of them is invalid, all are refused."""
+    """Replace all labels. Raises `InvalidInput` if one of them is invalid."""
     checked = rules.validate(labels)
     await _write(conn, chat_id, labels=checked)
     return checked
 
 
 async def patch_labels(conn: Connection, chat_id: ChatId, *, changes: Mapping[str, object]) -> dict[str, str]:
-    """Set the labels that have a value, remove those that are None, keep the rest. Returns all labels."""
+    """Set the labels that have a value, and remove those that are None. Returns all labels of the chat."""
     async with conn.transaction():
         stored = await conn.fetchval(READ_LOCKED, chat_id)
         if stored is None:

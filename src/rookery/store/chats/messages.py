@@ -1,14 +1,16 @@
-"""Reads of messages, for people and for the model. Other reads build on the statements here.
+"""Statements that read messages, for clients and for the model.
 
-All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only literals match the
-partial indexes; a bind parameter would turn a page of a long chat into a scan of it.
+Messages are ordered by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only literals match
+the partial indexes. With a bind parameter, a page of a long chat would be a scan of the whole chat.
 
-For pages a chat is named as a range of one (`chat_id >= $1 AND chat_id <= $1`) and its rows are compared and ordered by
-(chat_id, id). With `chat_id = $1 ORDER BY id` the planner, for a chat that holds a large share of all rows, walks the
-primary key instead, expecting to meet rows of that chat soon; if the chat is an old one, it reads everything that was
-written since. The row comparison bounds the index scan, the plain one gives the planner its estimate. Visibilities are
-compared through `coalesce`, which has no statistics: from outdated ones the planner may conclude that almost no row is
-visible, and then it collects a whole chat and sorts it to return the last few rows.
+Two forms of conditions keep the planner on the right index:
+
+- A chat is given as a range (`chat_id >= $1 AND chat_id <= $1`), and rows are compared and ordered by (chat_id, id).
+  With `chat_id = $1 ORDER BY id`, for a chat that has a large share of all rows, the planner scans the primary key
+  backward and expects rows of the chat soon. For an old chat, it reads all rows that were written since. The row
+  comparison limits the index scan; the range gives the planner its estimate.
+- Visibilities are compared through `coalesce`, which has no statistics. From outdated statistics, the planner may
+  conclude that almost no row is visible; then it reads and sorts a whole chat to return its last rows.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from rookery.store.db.pool import Connection
 
 WINDOW_MAX_BYTES = 8 * 1024 * 1024
 
-# The fields of `Message`, in its order.
+# The fields of `Message`, in their order.
 COLUMNS = (
     "m.id, m.chat_id, m.revision, m.role, m.visibility, m.compressed, m.deleted, m.content, m.content_version, "
     "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
 )
-# The same for a row that may be deleted, which is only a marker then: an edit of a long chat must not load what it cut.
+# The same without the content of deleted rows: after an edit of a long chat, the deleted contents are not loaded.
 MARKED_COLUMNS = COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END AS content,")
-# The fields of `StepFigures`, in its order.
+# The fields of `StepFigures`, in their order.
 _FIGURE_NAMES = StepFigures.__struct_fields__
 FIGURES = ", ".join(f"m.{name}" for name in _FIGURE_NAMES)
 _NO_FIGURES = StepFigures()
@@ -51,7 +53,7 @@ _ROLE, _VISIBILITY, _EFFORT = (
     Message.__struct_fields__.index(name) for name in ("role", "visibility", "reasoning_effort")
 )
 
-# A dict of plain strings takes a tenth of the time of calling the enum, and every read pays per row.
+# A lookup in a dict takes a tenth of the time of a call of the enum, and is done for every row.
 _ROLES = {role.value: role for role in Role}
 _VISIBILITIES = {visibility.value: visibility for visibility in Visibility}
 _EFFORTS: dict[str | None, Effort | None] = {None: None} | {effort.value: effort for effort in Effort}
@@ -90,8 +92,7 @@ OLDEST = f"""
      LIMIT $3
 """
 
-# Sizes are summed from the newest row on, so that rows that do not fit never leave the server. The newest row is always
-# included.
+# Returns the newest rows that fit into a size. The newest row is returned in any case.
 WINDOW = f"""
     SELECT {COLUMNS}
       FROM (SELECT w.id,
@@ -132,8 +133,8 @@ DELTA = f"""
      LIMIT $3
 """
 
-# Three disjoint ranges, one index each (messages_role, messages_boundary, messages_live): with OR instead, a long
-# compacted chat would be read from its first row on.
+# Three disjoint ranges, one index each (messages_role, messages_boundary, messages_live). With OR, a long compacted
+# chat would be read from its first row.
 PROMPT = f"""
     WITH boundary AS (
          SELECT coalesce(max(id), 0) AS id
@@ -167,14 +168,14 @@ PROMPT = f"""
 
 
 class MessagePage(msgspec.Struct, frozen=True):
-    """Messages in ascending order. `has_more`: newer ones exist."""
+    """Messages in ascending order. `has_more`: there are newer ones."""
 
     messages: tuple[Message, ...]
     has_more: bool
 
 
 async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> Message | None:
-    """Return one message of the client view: in this chat, visible to people and not deleted."""
+    """Return a message of this chat that is visible to users and not deleted."""
     if not is_id(message_id):
         return None
     record = await conn.fetchrow(FIND_VISIBLE, chat_id, message_id)
@@ -182,32 +183,32 @@ async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: Message
 
 
 async def list_oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int = 0) -> MessagePage:
-    """Return the client view forward from after an id, so that a follower skips no row."""
+    """Return the visible messages after an id, oldest first."""
     records = await conn.fetch(OLDEST, chat_id, _in_range(after_id), limit + 1)
     return MessagePage(tuple(map(_message, records[:limit])), len(records) > limit)
 
 
 async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...]:
-    """Return the model's view: system rows, the newest summary, and everything after it.
+    """Return the rows of the prompt: system rows, the newest summary, and all rows after it.
 
-    The summary is the newest live compressed row for the model only. An edit before it deletes it, which restores the
-    older history.
+    The summary is the newest compressed row that is visible to the model only. An edit before it deletes it, and the
+    older rows are in the prompt again.
     """
     return tuple(map(prompt_row, await conn.fetch(PROMPT, chat_id)))
 
 
 def prompt_row(record: asyncpg.Record | tuple[Any, ...]) -> PromptRow:
-    """Return the message of a record of `COLUMNS`, then `FIGURES`."""
+    """Return the row of a record with `COLUMNS` and then `FIGURES`."""
     return PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:]))
 
 
 def _in_range(number: int) -> int:
-    """Clamp a message id from a client to the range of the column; clients may send any number."""
+    """Clamp a message id from a client to the range of the column."""
     return min(max(number, 0), MAX_ID)
 
 
 def _figures(values: Sequence[Any]) -> StepFigures:
-    # Most rows do not belong to a step, and long histories have many of them.
+    # Most rows have no figures.
     if values.count(None) == len(values):
         return _NO_FIGURES
     return StepFigures(**dict(zip(_FIGURE_NAMES, values, strict=True)))

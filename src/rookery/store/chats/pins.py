@@ -1,8 +1,8 @@
-"""Pins: the chats that a user keeps on top of the list, numbered 1..n per user.
+"""Pinned chats: those that a user keeps at the top of the list, numbered 1..n per user.
 
-An advisory transaction lock per user serializes changes, so the numbers stay 1..n under concurrency. Lock order: the
-chat's row first, then the user. A pin shares the row's lock, so it cannot appear between an archive's check of the pins
-and its commit. No version of the chat moves.
+An advisory transaction lock per user serializes changes, so the numbers are always 1..n. The lock order is the chat's
+row, then the user. To pin a chat takes a share lock on its row, so that no pin can be added while the chat is archived.
+A pin changes no version of the chat.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import msgspec
 
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store.db import nested_transaction
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 
-# Chosen: all pins of a user are on the first page of every list.
+# Chosen. All pins of a user are on the first page of the list.
 MAX_PINS = 100
 
-# The two-key form has a separate key space from other advisory locks. The first key is chosen: "pins".
+# The first key of the two-integer space of advisory locks: "pins".
 _LOCK_SPACE = 0x70696E73
 
 READ_CHAT_SHARED = """
@@ -29,10 +28,10 @@ READ_CHAT_SHARED = """
        FOR SHARE
 """
 
-# Two users may share a hash: then they only wait for each other.
+# Two users with the same hash wait for each other.
 LOCK_USER = f"SELECT pg_advisory_xact_lock({_LOCK_SPACE}, hashtext($1::uuid::text))"
 
-# In the order of the keys: two callers that lock several users cannot deadlock.
+# Locks in the order of the keys, so that two callers cannot deadlock.
 LOCK_USERS_OF_CHAT = f"""
     SELECT pg_advisory_xact_lock({_LOCK_SPACE}, u.key)
       FROM (SELECT DISTINCT hashtext(user_id::text) AS key
@@ -48,7 +47,7 @@ LIST = """
      ORDER BY pin_order
 """
 
-# The numbers are unique per user, checked at commit: rows may pass through each other's numbers in between.
+# The numbers are unique per user. The constraint is deferred to the commit, so numbers may repeat in between.
 WRITE_ORDER = """
     INSERT INTO chat_pins (chat_id, user_id, pin_order)
     SELECT o.chat_id, $1, o.pin_order
@@ -70,8 +69,8 @@ DELETE_ALL_OF_CHAT = """
     RETURNING user_id
 """
 
-# Also while sharing is disabled: a chat that is only hidden comes back with its pin.
-DELETE_OF_STRANGERS = """
+# Shares count even while sharing is disabled: when it is enabled again, a shared chat still has its pin.
+DELETE_OF_FORMER_READERS = """
     DELETE FROM chat_pins p
      USING chats c
      WHERE c.id = $1
@@ -108,10 +107,10 @@ async def list_pins(conn: Connection, user_id: UUID) -> list[Pin]:
 async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int | None = None) -> Pin:
     """Pin a chat, or move a pinned one.
 
-    A new pin goes last, whatever position was requested. A pinned chat moves to the position, clamped to 1..n, and its
-    neighbors make room; without a position it stays where it is.
+    A new pin is added at the end, whatever position is requested. A pinned chat moves to the position, clamped to 1..n.
+    Without a position, it stays where it is.
     """
-    async with nested_transaction.atomic(conn):
+    async with atomic(conn):
         await _require_pinnable(conn, chat_id)
         await conn.execute(LOCK_USER, user_id)
         order = [pinned.chat_id for pinned in await list_pins(conn, user_id)]
@@ -126,8 +125,8 @@ async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int
 
 
 async def unpin(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
-    """Remove a pin and close the gap. Returns False if there was none."""
-    async with nested_transaction.atomic(conn):
+    """Remove a pin and renumber the others. Returns False if there was none."""
+    async with atomic(conn):
         await conn.execute(LOCK_USER, user_id)
         removed = await conn.execute(DELETE, user_id, chat_id) == "DELETE 1"
         if removed:
@@ -136,16 +135,16 @@ async def unpin(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
 
 
 async def drop_pins(conn: Connection, chat_id: ChatId) -> None:
-    """Remove all users' pins of a chat and close the gaps. For archiving and deleting.
+    """Remove the pins of all users from a chat that is archived or deleted.
 
-    The caller is in a transaction and holds the chat's row lock, so the chat cannot be pinned meanwhile.
+    The caller's transaction holds the lock of the chat's row, so the chat cannot be pinned meanwhile.
     """
     await _drop(conn, chat_id, DELETE_ALL_OF_CHAT)
 
 
-async def drop_pins_of_strangers(conn: Connection, chat_id: ChatId) -> None:
-    """Remove the pins of users who may no longer read the chat, and so could not unpin it. In a transaction."""
-    await _drop(conn, chat_id, DELETE_OF_STRANGERS)
+async def drop_pins_of_former_readers(conn: Connection, chat_id: ChatId) -> None:
+    """Remove the pins of users who may no longer read the chat. The caller has begun a transaction."""
+    await _drop(conn, chat_id, DELETE_OF_FORMER_READERS)
 
 
 async def _drop(conn: Connection, chat_id: ChatId, delete: str) -> None:

@@ -1,7 +1,7 @@
-"""Read cursors: up to which message a user has read a chat. No version of the chat moves.
+"""Read cursors: the last message of a chat that a user has read.
 
-A cursor is written only on the user's request, never by viewing. It only grows, unless it is forced (marking a chat
-unread). A chat is named as a range of one, for the reason given in `messages`.
+A cursor is written only on the request of the client, and changes no version of the chat. It moves forward only, except
+with `force`, which marks a chat as unread. A chat is given as a range: `messages` explains why.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId
 from rookery.store.db.pool import Connection
 
-# Never beyond the newest row: a cursor ahead of the chat would hide future answers. `least` skips nulls: without a
-# message the cursor goes to the newest.
+# The cursor is never after the newest row, because later answers would then count as read. `least` ignores NULL, so
+# without a message the cursor moves to the newest row.
 MOVE = """
     INSERT INTO chat_read_cursors AS cursor (chat_id, user_id, last_read_message_id)
     SELECT c.id, $2, least($3::bigint, coalesce(newest.id, 0))
@@ -32,9 +32,8 @@ MOVE = """
     RETURNING last_read_message_id
 """
 
-# A chat has unread answers if its newest visible answer came after the cursor; without a cursor every answer is unread.
-# `{chat}` is the chat. The literals match the partial index messages_role: one descent, however long the chat is and
-# however far back the cursor.
+# The newest visible answer of `{chat}`. The chat has unread answers if it is after the cursor; without a cursor, all
+# answers are unread. The literals match the partial index messages_role, so this is one descent of the index.
 NEWEST_ANSWER = """
              FROM chat_messages m
             WHERE (m.chat_id, m.role) >= ({chat}, 'assistant')
@@ -49,8 +48,8 @@ NEWEST_ANSWER = """
 async def mark_read(
     conn: Connection, chat_id: ChatId, *, user_id: UUID, message_id: MessageId | None = None, force: bool = False
 ) -> MessageId:
-    """Move the cursor forward to a message, or to the newest; `force` also moves it back. Returns its position."""
-    # Clients may send any number: one that is not a bigint names no message, and is clamped like any other.
+    """Move the cursor forward to a message, or to the newest one. `force` also moves it back. Returns its position."""
+    # Clients may send any number, also one that is no bigint.
     target = None if message_id is None else min(max(message_id, 0), MAX_ID)
     moved: MessageId | None = await conn.fetchval(MOVE, chat_id, user_id, target, force)
     if moved is None:

@@ -1,6 +1,6 @@
-"""Retention: archived families past their retention period, and files that no chat links.
+"""Retention: queries for archived families whose period has ended, and deletion of files that no chat links.
 
-`authorized.chats` deletes families through the machine; files are deleted here.
+`authorized.chats` deletes the families.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
 
 LOCK_KEY = 0x726F6F6B_70757267  # "rookpurg"; the one-key space of advisory locks
-# How long a file may wait for the message that it was uploaded for.
+# An upload that no message has used for this long is deleted.
 UNLINKED_FOR = timedelta(hours=24)
 
-# In the order of the index chats_purge, continuing after the last one: families that cannot be deleted must not be met
-# repeatedly.
+# In the order of the index chats_purge. It continues after a given family, so that families that cannot be deleted are
+# not listed again.
 LIST_DUE = """
     SELECT id, archived_at
       FROM chats
@@ -36,8 +36,8 @@ COUNT_DUE = """
        AND archived_at < $1
 """
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
-# A link in progress holds its file, which is then skipped. Once the row is locked no link can appear: a transaction
-# that wants to link it waits for this one, and finds the file gone.
+# A file is skipped while another transaction links it, which holds a lock on its row. A transaction that links it later
+# waits for this one, and then finds the file deleted.
 LOCK_UNLINKED = """
     SELECT f.id
       FROM chat_files f
@@ -47,7 +47,7 @@ LOCK_UNLINKED = """
      LIMIT $2
        FOR UPDATE OF f SKIP LOCKED
 """
-# A separate statement, so that it sees links that were committed between the check and the lock.
+# A separate statement, which sees links that were committed between the check and the lock.
 DELETE_UNLINKED = """
     DELETE FROM chat_files f
      WHERE f.id = ANY ($1::uuid[])
@@ -64,7 +64,7 @@ class DueFamily(msgspec.Struct, frozen=True):
 async def list_due(
     conn: Connection, before: datetime, *, limit: int, after: DueFamily | None = None
 ) -> list[DueFamily]:
-    """List families that were archived before this time, oldest first; only those behind `after` if it is given."""
+    """List families that were archived before this time, oldest first. With `after`, list only those after it."""
     at, root_id = (None, None) if after is None else (after.archived_at, after.root_id)
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, at, root_id, limit)]
 
@@ -76,17 +76,15 @@ async def count_due(conn: Connection, before: datetime) -> int:
 
 
 async def try_lock(conn: Connection) -> bool:
-    """Try to become the one replica that deletes families. Needs its own connection, which holds the lock to
-    its end.
-    """
+    """Take the lock of the replica that deletes families; `conn` holds it until it is closed. False if it is taken."""
     taken: bool = await conn.fetchval(TRY_LOCK, LOCK_KEY)
     return taken
 
 
 async def purge_files(conn: Connection, *, before: datetime, batch: int) -> tuple[int, int]:
-    """Delete unlinked files older than this time, at most a batch. Returns how many were examined and deleted.
+    """Delete at most `batch` unlinked files from before this time. Returns the numbers of examined and deleted files.
 
-    Fewer examined than `batch` means that none is left. Concurrent replicas take different files.
+    If fewer than `batch` were examined, no more are left. Concurrent replicas lock different files.
     """
     async with conn.transaction():
         found = [record["id"] for record in await conn.fetch(LOCK_UNLINKED, before, batch)]

@@ -1,8 +1,7 @@
-"""Sent messages: the texts of user messages, newest first, of one chat or of all chats of an owner.
+"""Sent messages: the texts of user messages of one chat or of all chats of an owner, newest first.
 
-For recalling and finding earlier messages. Messages without text (a lone file), messages removed by an edit, and
-messages for the model only are not included. User messages in subagents' chats come from their parent and are not
-included either.
+Clients use them to recall and to search earlier messages. Messages without text, messages that an edit removed and
+messages that only the model sees are not included. Nor are those in subagents' chats, which their parents wrote.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from rookery.store.db.pool import Connection
 
 MAX_LIMIT = 2_000
 DEFAULT_LIMIT = 500
-# Chosen: the limit of all texts together, newest first. Messages may be long, and no user pages through more than this.
+# Chosen: the limit of all texts together. Older messages that exceed it are left out.
 MAX_BYTES = 8 * 1024 * 1024
 
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
-# The text parts as a JSON array, because stored text is escaped as JSON (`domain.chat.parts`). Lax jsonpath skips
-# everything that is not an object with a text.
+# The text parts as a JSON array, because stored JSON is escaped (`domain.chat.parts`). Lax jsonpath skips all elements
+# that are not objects with a text.
 _TEXTS = """(
            SELECT jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
                AS texts) t"""
 _IS_VISIBLE = "NOT m.deleted AND coalesce(m.visibility, 'model') <> 'model'"
 _HAS_WORDS = r"""jsonb_path_exists(t.texts, '$[*] ? (@ like_regex "\\S")')"""
 
-# Index messages_role, from its newest row on: no more rows are read than are blank or requested. The role is a range of
-# one: an equality would leave the order open, and the planner could walk the primary key instead (see `messages`).
+# Index messages_role, backward from the newest row: only requested and blank rows are read. The role is given as a
+# range, because with an equality the planner may scan the primary key instead (see `messages`).
 OF_CHAT = f"""
     SELECT m.id, m.chat_id, t.texts
       FROM chat_messages m
@@ -48,7 +47,7 @@ OF_CHAT = f"""
      LIMIT $2
 """
 
-# The newest of each chat, by index messages_role and without their contents; then the newest of all.
+# Finds the newest ids of each chat by the index messages_role, and then reads the contents of the newest of all.
 OF_OWNER = f"""
     SELECT newest.id, newest.chat_id, t.texts
       FROM (SELECT own.id, own.chat_id
@@ -71,7 +70,7 @@ OF_OWNER = f"""
      LIMIT $2
 """
 
-# Index search_tsv, or the owner's chats one by one (search_chat), whichever is less.
+# Index search_tsv, or search_chat for each of the owner's chats; the planner chooses.
 FOUND = f"""
     SELECT m.id, m.chat_id, t.texts
       FROM chat_message_search s
@@ -89,7 +88,7 @@ FOUND = f"""
      LIMIT $2
 """
 
-# As `messages.WINDOW`: sizes are summed from the newest row on, and rows that do not fit never leave the server.
+# Returns the newest rows that fit into a size, as `messages.WINDOW` does.
 _FITTING = """
     SELECT fits.id, fits.chat_id, fits.texts::text
       FROM (SELECT p.id, p.chat_id, p.texts,
@@ -110,7 +109,7 @@ LIST_OF_CHAT, LIST_OF_OWNER, LIST_FOUND = map(_fitting, (OF_CHAT, OF_OWNER, FOUN
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A user message: its text parts, joined by line breaks."""
+    """A user message with its text parts, joined by line breaks."""
 
     id: MessageId
     chat_id: ChatId
@@ -126,11 +125,11 @@ async def list_of_chat(conn: Connection, chat_id: ChatId, *, limit: int = DEFAUL
 async def list_of_owner(
     conn: Connection, owner_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> tuple[Prompt, ...]:
-    """Return the user messages of all chats of an owner, newest first; with a query, those that match it (`search`)."""
+    """Return the user messages of all chats of an owner, newest first. With a query, return those that match it."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     if query is None:
         return _prompts(await conn.fetch(LIST_OF_OWNER, owner_id, limit))
-    return _prompts(await search.fetch_planned(conn, LIST_FOUND, owner_id, limit, search.for_messages(query)))
+    return _prompts(await search.fetch_with_custom_plan(conn, LIST_FOUND, owner_id, limit, search.for_messages(query)))
 
 
 def _prompts(records: Iterable[asyncpg.Record]) -> tuple[Prompt, ...]:

@@ -1,7 +1,7 @@
-"""Shares: the readers of a chat besides its owner, single users or everyone. Entries are on roots; children follow.
+"""Shares: the readers of a chat besides its owner, single users or everyone. A share of a root applies to its family.
 
-With sharing disabled (group `sharing` of the runtime settings) entries stay and have no effect anywhere: every
-predicate about readers comes from this module.
+If sharing is disabled (group `sharing` of the runtime settings), entries stay and have no effect. All SQL predicates
+about readers are in this module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BAD_ROLE = 'The role is "read", or null to remove the entry.'
 ENABLED = f"""
     coalesce((SELECT g.value ->> 'enabled' FROM settings g WHERE g.key = '{SETTING}'), 'true') = 'true'
 """
-# Whether the chat `c` is shared with a user, directly or with everyone. `{user}` is the parameter.
+# True if the chat `c` is shared with `{user}`, directly or with everyone.
 SHARED_WITH = f"""
     ({ENABLED} AND EXISTS (
        SELECT FROM chat_shares share
         WHERE share.chat_id = coalesce(c.root_chat_id, c.id)
           AND (share.user_id = {{user}} OR share.user_id IS NULL)))
 """
-# Only directly: a chat shared with everyone is in no other user's list.
+# True if it is shared with `{user}` directly. Chats that are shared with everyone are not in other users' lists.
 SHARED_DIRECTLY = f"""
     ({ENABLED} AND EXISTS (
        SELECT FROM chat_shares share WHERE share.chat_id = coalesce(c.root_chat_id, c.id) AND share.user_id = {{user}}))
@@ -79,7 +79,7 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """An entry. A `user` of None means everyone."""
+    """A share. A `user` of None means everyone."""
 
     user: PublicUser | None
     role: str
@@ -88,14 +88,14 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class SharePatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Users who get (`read`) or lose (None) the right to read; others are unchanged."""
+    """The users who get (`read`) or lose (None) the right to read. Other users are not changed."""
 
     users: Mapping[UUID, str | None] = {}
     everyone: str | UnsetType | None = UNSET
 
 
 class BadEntries(InvalidInput):
-    """Raised for invalid entries. `faults` has all of them, by field; the message describes the first."""
+    """Raised for invalid entries. `faults` maps fields to messages; the error's message is the first of them."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         self.faults = dict(faults)
@@ -104,7 +104,7 @@ class BadEntries(InvalidInput):
 
 
 class ShareChange(msgspec.Struct, frozen=True):
-    """The users added and removed, without those already in that state. `everyone` is None if it did not change."""
+    """The users that were really added and removed. `everyone` is None if it did not change."""
 
     added: frozenset[UUID] = frozenset()
     removed: frozenset[UUID] = frozenset()
@@ -138,12 +138,12 @@ async def list_shares(conn: Connection, chat_id: ChatId) -> list[Share]:
 
 
 async def list_readers(conn: Connection, chat_id: ChatId) -> list[UUID]:
-    """List the users a root is shared with directly: they are notified of it, unlike everyone."""
+    """List the users with whom a root is shared directly. Only they are notified of changes."""
     return [record["user_id"] for record in await conn.fetch(READERS, chat_id)]
 
 
 async def list_readers_of(conn: Connection, root_ids: Sequence[UUID]) -> dict[UUID, set[UUID]]:
-    """List the direct readers of many roots; none while sharing is disabled."""
+    """Return the direct readers of these roots. There are none while sharing is disabled."""
     found: dict[UUID, set[UUID]] = {}
     for chat_id, user_id in await conn.fetch(READERS_OF, list(root_ids)):
         found.setdefault(chat_id, set()).add(user_id)
@@ -151,13 +151,13 @@ async def list_readers_of(conn: Connection, root_ids: Sequence[UUID]) -> dict[UU
 
 
 async def is_shared(conn: Connection, chat_id: ChatId) -> bool:
-    """Return whether the root has readers besides its owner now."""
+    """Return whether the root has readers besides its owner. False while sharing is disabled."""
     shared: bool = await conn.fetchval(IS_SHARED, chat_id)
     return shared
 
 
 async def patch_shares(conn: Connection, chat_id: ChatId, *, patch: SharePatch, by: UUID, now: datetime) -> ShareChange:
-    """Add and remove readers, all or nothing. The chat's row is locked, so concurrent patches build on each other."""
+    """Add and remove readers in one transaction. The lock of the chat's row serializes concurrent patches."""
     async with conn.transaction():
         chat = await conn.fetchrow(LOCK_CHAT, chat_id)
         if chat is None:
@@ -176,7 +176,7 @@ async def patch_shares(conn: Connection, chat_id: ChatId, *, patch: SharePatch, 
 
 
 async def leave(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
-    """Remove the caller's own entry. Returns False if there was none; a chat shared with everyone stays readable."""
+    """Remove the user's own entry. Returns False if there was none. A chat shared with everyone stays readable."""
     return bool(await conn.fetch(REVOKE, chat_id, [user_id], False))
 
 

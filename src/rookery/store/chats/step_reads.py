@@ -1,11 +1,11 @@
-"""Fenced reads of a worker's step: the chat, and as much of its history as decision and prompt need.
+"""Reads for a step of a worker: the chat, checked against the fence, and the part of its history that the step needs.
 
-Everything comes from one snapshot (`Machine.read`), so chat and rows match; nothing is locked. Parsed rows are cached
-between steps: a step fetches only rows with a newer revision, whatever the length of the history. That is complete,
-because a message never changes, it is only deleted, and both give it the revision of their bundle.
+All rows are read from one snapshot, so chat and rows are consistent; nothing is locked. Parsed rows are cached between
+steps. A step reads only rows with a newer revision, however long the history is. That is complete: messages are only
+inserted and deleted, and both set the revision.
 
-A step needs the rows since the newest boundary and since the turn began, of any visibility, and before those only the
-prompt's permanent rows (system rows). `floor` is where that begins; a history that was never compacted has all rows.
+A step needs the rows, of any visibility, since the newest boundary and since the start of the turn, and all system rows
+of the prompt. `floor` is the first id of these rows. In a history without a boundary, it is 0.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
-# Chosen: the memory of a history besides its rows.
+# Chosen: an estimate of the memory of a history without its rows.
 _BASE_BYTES = 2048
 PAGE_ROWS = 1000
-ROWS_PER_TURN = 200  # parsed in one go, before other tasks of the event loop run
+ROWS_PER_SLICE = 200  # rows that are parsed before other tasks of the event loop may run
 
-# The fields of `Chat`, then those of `ChatMeta`, each in its order: one row, one round trip.
+# The fields of `Chat`, then those of `ChatMeta`, in their order.
 _ROW_COLUMNS = f"""
     {CHAT_COLUMNS},
     title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
@@ -48,13 +48,20 @@ _ROW_COLUMNS = f"""
     context_workspace_id, context_generation, context_dirty_since,
     coalesce((SELECT u.status = 'active' FROM users u WHERE u.id = chats.owner_id), true), context_servers,
     generate_summaries, title_tries,
-    CASE WHEN refused_history_version = history_version THEN refused_tokens END, clock_timestamp()
+    CASE WHEN refused_history_version = history_version THEN refused_tokens END,
+    parent_chat_id IS NULL AND EXISTS (SELECT FROM chats k WHERE k.parent_chat_id = chats.id),
+    parent_chat_id IS NULL AND EXISTS (
+      SELECT FROM subagent_ends e WHERE e.parent_chat_id = chats.id AND e.told_at IS NULL),
+    CASE WHEN parent_chat_id IS NOT NULL THEN (
+      SELECT jsonb_build_object('kind', s.kind, 'tools', s.tools, 'budget_micros', s.budget_micros)::text
+        FROM subagents s WHERE s.chat_id = chats.id) END,
+    clock_timestamp()
 """
 READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
-GLANCE = chat_delta.statement(_ROW_COLUMNS)
+CHAT_DELTA = chat_delta.statement(_ROW_COLUMNS)
 
-# Where the needed rows begin. The range of one chat, ordered by it, keeps the planner on the chat's own indexes here
-# and below: store/chats/messages.py explains why.
+# The first id of the rows that a step needs. Here and below, the chat is given as a range: store/chats/messages.py
+# explains why.
 FLOOR = """
     SELECT CASE WHEN boundary_id IS NULL THEN 0 ELSE least(boundary_id, coalesce(turn_id, 0)) END
       FROM (SELECT (SELECT b.id
@@ -87,7 +94,7 @@ SYSTEM_BELOW = f"""
        AND coalesce(m.visibility, 'user') <> 'user'
      ORDER BY m.chat_id, m.role, m.id
 """
-# Index messages_live. In pages: only a limit makes the planner follow the index instead of collecting the whole chat.
+# Index messages_live. Read in pages, because only with a LIMIT the planner uses the index and does not sort the chat.
 PAGE = f"""
     SELECT {messages.COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
@@ -108,11 +115,22 @@ DELTA = f"""
 """
 
 
-class ChatMeta(msgspec.Struct, frozen=True):
-    """The fields of the chat that a step needs beside its execution state. `dynamic_tools` is the stored JSON.
+class AgentTerms(msgspec.Struct, frozen=True):
+    """The terms under which a subagent works. `tools` is an allow list; None allows every tool of a child."""
 
-    `refused_tokens` is the approximate size of the smallest request that a provider refused as too long for this
-    history.
+    kind: str
+    tools: frozenset[str] | None = None
+    budget_micros: int | None = None
+
+
+_terms = msgspec.json.Decoder(AgentTerms)
+
+
+class ChatMeta(msgspec.Struct, frozen=True):
+    """The fields of the chat that a step needs besides its execution state. `dynamic_tools` is the stored JSON.
+
+    `refused_tokens` is the approximate size of the smallest request with this history that a provider refused as too
+    long. `has_untold_ends`: subagents have ended, and the history does not say so yet. `agent` is set for a subagent.
     """
 
     title: str
@@ -137,15 +155,18 @@ class ChatMeta(msgspec.Struct, frozen=True):
     generate_summaries: bool | None = None
     title_tries: int = 0
     refused_tokens: int | None = None
+    has_children: bool = False
+    has_untold_ends: bool = False
+    agent: AgentTerms | None = None
 
     @property
-    def has_pin(self) -> bool:
-        """Whether context of the chat's own workspace is captured; context of another one never counts."""
+    def has_captured_context(self) -> bool:
+        """Return whether the context of the chat's current workspace is captured."""
         return self.context_hash is not None and self.context_workspace_id == self.workspace_id
 
 
 class FencedRow(msgspec.Struct, frozen=True):
-    """The chat as its task may see it. `now` is the database's clock, which leases and deadlines use."""
+    """The chat, after its fence was checked. `now` is the time of the database, which leases and deadlines use."""
 
     chat: Chat
     meta: ChatMeta
@@ -153,22 +174,22 @@ class FencedRow(msgspec.Struct, frozen=True):
 
 
 class ParsedMessage(Message, frozen=True, gc=False):
-    """A message that keeps its parts, so that no step parses it again. Parts are immutable values."""
+    """A message with its parsed parts, so that later steps do not parse it again. Parts are immutable."""
 
     parsed: tuple[Part, ...] | None = None
 
     def parts(self) -> tuple[Part, ...]:
-        # A row that cannot be read fails each time it is requested, as it would without the cache.
+        # A message that cannot be parsed raises `ContentError` here, as it does without the cache.
         return Message.parts(self) if self.parsed is None else self.parsed
 
 
 class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one history version, ascending.
+    """The rows of one history version, in ascending order.
 
-    `rows` are for the decision (`domain.chat.history.read`), of any visibility and none of them deleted; `prompt` is
-    what the model is sent, the same rows as `messages.list_prompt`. `model_config_ids` wrote the answers in the prompt,
-    `file_ids` are those whose bytes it needs. `traced` is the newest row's record of the workspace context in effect.
-    `size_bytes` is an estimate of the rows' memory.
+    `rows` are for the decision (`domain.chat.history.read`): of any visibility, without deleted rows. `prompt` are the
+    rows for the model, as in `messages.list_prompt`. `model_config_ids` are the models that wrote the answers in the
+    prompt, and `file_ids` the files whose bytes it needs. `traced` is the newest recorded workspace context.
+    `size_bytes` is an estimate of the memory of the rows.
     """
 
     chat_id: ChatId
@@ -183,14 +204,12 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visible(self) -> tuple[PromptRow, ...]:
-        """The rows that are visible to people."""
+        """Return the rows that are visible to users."""
         return tuple(row for row in self.rows if row.message.visibility is not Visibility.MODEL)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Everything a step starts from, of one snapshot. `fetched` rows came from the database, the others from
-    the cache.
-    """
+    """The input of a step, from one snapshot. `fetched` is the number of rows that were not in the cache."""
 
     chat: Chat
     meta: ChatMeta
@@ -200,7 +219,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 _Record: TypeAlias = asyncpg.Record | tuple[Any, ...]
-# The chat, the cached history that the records continue if there is one, and the records.
+# The chat, the cached history that the records extend (None if they are the whole history), and the records.
 _Found: TypeAlias = tuple[FencedRow, LoadedHistory | None, Sequence[_Record]]
 
 
@@ -213,10 +232,10 @@ class HistoryStats(msgspec.Struct, frozen=True):
 
 
 class HistoryCache:
-    """A cache of the histories of chats this process works on.
+    """A cache of the histories of chats that this process runs.
 
-    A history that is missing, or cannot be continued, is loaded whole. Entries are values, so steps of two runners of
-    one chat may use it at the same time.
+    A history that is missing or cannot be extended is loaded as a whole. Entries are immutable, so two runners of one
+    chat may use them at the same time.
     """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
@@ -229,7 +248,7 @@ class HistoryCache:
         return self.entries.find(chat_id)
 
     def keep(self, history: LoadedHistory) -> None:
-        """Cache it in place of an older one."""
+        """Cache a history, unless a newer one is cached."""
         known = self.entries.peek(history.chat_id)
         if known is None or known.history_version <= history.history_version:
             self.entries.keep(history.chat_id, history, size_bytes=history.size_bytes + _BASE_BYTES)
@@ -240,14 +259,12 @@ class HistoryCache:
         self._misses += not is_hit
 
     def stats(self) -> HistoryStats:
-        """The counters of the cache. `hits` could be continued; an entry that was found and could not counts as
-        a miss.
-        """
+        """Return the counters of the cache. An entry that was found but could not be extended counts as a miss."""
         return HistoryStats(len(self.entries), self.entries.size_bytes, self._hits, self._misses, self._rows_fetched)
 
 
 async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> FencedRow:
-    """Return the chat alone, if it still is what the task saw. Raises `StaleFence` otherwise."""
+    """Return the chat without its history. Raises `StaleFence` if the fence does not match."""
 
     async def run(conn: Connection) -> FencedRow:
         return await _fenced(conn, chat_id, fence)
@@ -256,9 +273,7 @@ async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> Fen
 
 
 async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: HistoryCache) -> Step:
-    """Return the chat with its history, of one snapshot, if it still is what the task saw. Raises `StaleFence`
-    otherwise.
-    """
+    """Return the chat with its history, from one snapshot. Raises `StaleFence` if the fence does not match."""
     known = cache.find(chat_id)
 
     async def run(conn: Connection) -> _Found:
@@ -272,28 +287,28 @@ async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: H
                 return row, base, records
         return row, None, await _fetch_all(conn, chat_id)
 
-    found = None if known is None else await _glance(machine, chat_id, fence, known)
+    found = None if known is None else await _read_delta(machine, chat_id, fence, known)
     row, base, records = await machine.snapshot(run) if found is None else found
     cache.count(fetched=len(records), is_hit=base is not None)
-    history = await _continued(base, records, row.chat)
+    history = await _extend(base, records, row.chat)
     if history is not known:
         cache.keep(history)
     return Step(row.chat, row.meta, row.now, history, len(records))
 
 
-async def _glance(machine: Machine, chat_id: ChatId, fence: Fence, known: LoadedHistory) -> _Found | None:
-    """Return the new rows if they are few and complete; else None."""
-    seen = await chat_delta.look(machine, GLANCE, chat_id, seen=known.history_version)
-    if seen is None:
+async def _read_delta(machine: Machine, chat_id: ChatId, fence: Fence, known: LoadedHistory) -> _Found | None:
+    """Return the new rows if they are few and extend `known`; otherwise None."""
+    delta = await chat_delta.read_delta(machine, CHAT_DELTA, chat_id, seen=known.history_version)
+    if delta is None:
         raise StaleFence(chat_id, "chat")
-    row = _fenced_row(chat_id, fence, seen.chat)
-    if known.history_version > row.chat.history_version or not seen.is_all or _cuts_boundary(known, seen.rows):
+    row = _fenced_row(chat_id, fence, delta.chat)
+    if known.history_version > row.chat.history_version or not delta.is_complete or _cuts_boundary(known, delta.rows):
         return None
-    return row, known, seen.rows
+    return row, known, delta.rows
 
 
 async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:
-    """Return every needed row, in order."""
+    """Return all rows that a step needs, in order."""
     floor: int = await conn.fetchval(FLOOR, chat_id)
     records = await conn.fetch(SYSTEM_BELOW, chat_id, floor) if floor else []
     start = floor
@@ -321,32 +336,30 @@ def _fenced_row(chat_id: ChatId, fence: Fence, record: _Record) -> FencedRow:
 
 
 def _cuts_boundary(base: LoadedHistory, records: Sequence[_Record]) -> bool:
-    """Return whether rows from before `base` are in the prompt again: an edit deleted the summary that replaced
-    them.
-    """
+    """Return whether an edit deleted the boundary of `base`, so that older rows are in the prompt again."""
     if base.boundary_id is None:
         return False
     return any(record[_DELETED] and record[_ID] <= base.boundary_id for record in records)
 
 
-async def _continued(base: LoadedHistory | None, records: Sequence[_Record], chat: Chat) -> LoadedHistory:
-    """Return `base` with the changes since; without one, just the records."""
+async def _extend(base: LoadedHistory | None, records: Sequence[_Record], chat: Chat) -> LoadedHistory:
+    """Return `base` with the changes in the records. Without a base, the records are the whole history."""
     if base is not None and base.history_version == chat.history_version:
         return base
     added = await _parse([record for record in records if not record[_DELETED]])
     if base is None:
-        return _arranged(added, chat)
+        return _build_history(added, chat)
     deleted = {record[_ID] for record in records if record[_DELETED]}
     if deleted or any(_is_boundary(row.message) for row in added):
-        return _arranged([*(row for row in base.rows if row.message.id not in deleted), *added], chat)
-    told = [row for row in added if _is_told(row.message, base.boundary_id or 0)]
+        return _build_history([*(row for row in base.rows if row.message.id not in deleted), *added], chat)
+    sent = [row for row in added if _is_in_prompt(row.message, base.boundary_id or 0)]
     return msgspec.structs.replace(
         base,
         history_version=chat.history_version,
         rows=(*base.rows, *added),
-        prompt=(*base.prompt, *told),
-        model_config_ids=base.model_config_ids | prompt.model_config_ids(told),
-        file_ids=base.file_ids | prompt.list_files(told),
+        prompt=(*base.prompt, *sent),
+        model_config_ids=base.model_config_ids | prompt.model_config_ids(sent),
+        file_ids=base.file_ids | prompt.list_files(sent),
         traced=_newest_trace(added) or base.traced,
         size_bytes=base.size_bytes + sum(map(_size, added)),
     )
@@ -356,7 +369,7 @@ async def _parse(records: Sequence[_Record]) -> list[PromptRow]:
     rows: list[PromptRow] = []
     for place, record in enumerate(records, start=1):
         rows.append(_parsed(messages.prompt_row(record)))
-        if place % ROWS_PER_TURN == 0:
+        if place % ROWS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return rows
 
@@ -370,27 +383,27 @@ def _parsed(row: PromptRow) -> PromptRow:
     return PromptRow(ParsedMessage(*fields), row.figures)
 
 
-def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
-    """Return the needed part of these rows. A new boundary drops the rows that it replaces."""
+def _build_history(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
+    """Return the history with those of the rows that a step needs. A new boundary drops the rows that it replaces."""
     boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
     floor = 0 if boundary is None else min(boundary, _turn_id(rows))
-    wanted = [row for row in rows if row.message.id >= floor or _is_told(row.message, floor)]
-    told = tuple(row for row in wanted if _is_told(row.message, boundary or 0))
+    wanted = [row for row in rows if row.message.id >= floor or _is_in_prompt(row.message, floor)]
+    sent = tuple(row for row in wanted if _is_in_prompt(row.message, boundary or 0))
     return LoadedHistory(
         chat_id=chat.id,
         history_version=chat.history_version,
         rows=tuple(wanted),
-        prompt=told,
+        prompt=sent,
         boundary_id=boundary,
-        model_config_ids=prompt.model_config_ids(told),
-        file_ids=prompt.list_files(told),
+        model_config_ids=prompt.model_config_ids(sent),
+        file_ids=prompt.list_files(sent),
         traced=_newest_trace(wanted),
         size_bytes=sum(map(_size, wanted)),
     )
 
 
 def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
-    """Return the newest trace; unreadable rows are skipped."""
+    """Return the newest recorded workspace context. Unreadable rows are skipped."""
     for row in reversed(rows):
         message = row.message
         if message.role is Role.SYSTEM and isinstance(message, ParsedMessage):
@@ -401,7 +414,7 @@ def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
 
 
 def _turn_id(rows: Sequence[PromptRow]) -> int:
-    """Return the live visible user row that began the turn; 0 if there is none, and all rows are its turn."""
+    """Return the id of the visible user message that began the turn; 0 if there is none."""
     for row in reversed(rows):
         message = row.message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
@@ -413,8 +426,8 @@ def _is_boundary(message: Message) -> bool:
     return message.compressed and message.visibility is Visibility.MODEL
 
 
-def _is_told(message: Message, boundary_id: int) -> bool:
-    """Return whether the row is in a prompt whose newest summary is `boundary_id`; 0 if there is none."""
+def _is_in_prompt(message: Message, boundary_id: int) -> bool:
+    """Return whether the row is in the prompt of a history with this boundary; 0 means no boundary."""
     if message.compressed:
         return message.id == boundary_id
     if message.visibility is Visibility.USER:
@@ -423,16 +436,17 @@ def _is_told(message: Message, boundary_id: int) -> bool:
 
 
 def _size(row: PromptRow) -> int:
-    """Estimate the memory: the stored text, the same again as parts, and the objects around it."""
+    """Estimate the memory of a row: its stored text, about the same for its parts, and the objects."""
     return 2 * getsizeof(row.message.content) + 1024
 
 
 def _meta(values: list[Any]) -> ChatMeta:
     values[_LABELS] = stored_labels.decode(values[_LABELS])
     values[_SERVERS] = tuple(values[_SERVERS])
+    values[_AGENT] = None if values[_AGENT] is None else _terms.decode(values[_AGENT])
     return ChatMeta(*values)
 
 
-_LABELS, _SERVERS = (ChatMeta.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
+_LABELS, _SERVERS, _AGENT = (ChatMeta.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids", "agent"))
 _ID, _DELETED = (Message.__struct_fields__.index(name) for name in ("id", "deleted"))
 _CHAT_WIDTH = len(Chat.__struct_fields__)

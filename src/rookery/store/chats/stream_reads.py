@@ -1,6 +1,6 @@
-"""Reads for live followers of chats: messages with their figures, the queue, pending calls, the newest hints.
+"""Reads for streams: messages with their figures, the queue, pending calls, and the current hints of chats.
 
-Statements over messages are those of `messages` with the figures added, so that the same plans serve both.
+The statements for messages are those of `messages` with the figures added, so their plans are the same.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rookery.store.people import sessions
 
 def _with_figures(statement: str) -> str:
     last = "m.created_at"
-    assert statement.count(f"{last}\n") == 1, "the columns of messages end elsewhere now"
+    assert statement.count(f"{last}\n") == 1, "m.created_at is the last column of `messages.COLUMNS`"
     return statement.replace(f"{last}\n", f"{last}, {messages.FIGURES}\n")
 
 
 WINDOW = _with_figures(messages.WINDOW)
 DELTA = _with_figures(messages.DELTA)
-GLANCE = chat_delta.statement(CHAT_COLUMNS, only="coalesce(m.visibility, 'model') <> 'model'")
+CHAT_DELTA = chat_delta.statement(CHAT_COLUMNS, only="coalesce(m.visibility, 'model') <> 'model'")
 AFTER = _with_figures(messages.OLDEST)
 
-# How much a client lacks: measured before it is read, because a client that was away for long gets a window instead.
+# Counts the messages that a client lacks before they are read. If there are too many, it gets a window instead.
 MEASURE = """
     SELECT count(*), coalesce(sum(octet_length(missing.content::text)), 0)::bigint
       FROM (SELECT m.content
@@ -72,7 +72,7 @@ DECLARED_TOOLS = """
      WHERE c.id = $1 AND jsonb_typeof(c.dynamic_tools) = 'array'
 """
 
-# The fields of `ChatHint`, between `v` and `gone`.
+# The fields of `ChatHint` between `v` and `gone`.
 _HINT_FIELDS = ChatHint.__struct_fields__[1:-1]
 POLL = f"""
     SELECT id AS chat_id, {", ".join(_HINT_FIELDS[1:])}
@@ -86,8 +86,8 @@ FAMILY = """
      WHERE id = ANY ($1)
 """
 
-# As `sessions.authenticate` does for requests, and as rarely. An ended session stays ended.
-SEEN = """
+# Does for streams what `sessions.authenticate` does for requests. A session that has expired is not extended.
+RECORD_SEEN = """
     WITH seen AS (
          UPDATE sessions s
             SET last_seen_at = $2,
@@ -101,23 +101,23 @@ SEEN = """
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages in ascending order; `has_more`: older ones exist."""
+    """Messages in ascending order. `has_more`: there are older ones."""
 
     rows: tuple[PromptRow, ...]
     has_more: bool
 
 
-class Missing(msgspec.Struct, frozen=True):
-    """How much a client lacks, counted up to the limit."""
+class MissingMessages(msgspec.Struct, frozen=True):
+    """The number and size of the messages that a client lacks, counted up to a limit."""
 
     count: int
     size_bytes: int
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call that waits for a client or a user; `args` is JSON as the model wrote it.
+    """A call that waits for the client or a user. `args` is the JSON that the model wrote.
 
-    `offers`: what "always" would permit, for calls that a user is asked about.
+    `offers` is set for a call that needs an approval: the rules that the answer "always" would create.
     """
 
     tool_call_id: str
@@ -127,7 +127,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """The family of a chat. `root_id` is its own id for a root."""
+    """A chat as a member of its family. `root_id` of a root is its own id."""
 
     chat_id: ChatId
     owner_id: UUID
@@ -135,72 +135,68 @@ class Member(msgspec.Struct, frozen=True):
 
 
 async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES) -> Page:
-    """Return the newest of the client view: at most `tail` messages, and `max_bytes` of content unless the first is
-    larger.
-    """
+    """Return the newest visible messages: at most `tail`, and at most `max_bytes` of content or one message."""
     rows = _rows(reversed(await conn.fetch(WINDOW, chat_id, tail, max_bytes)))
     before = rows[0].message.id if rows else MAX_ID
     return Page(rows, await conn.fetchval(messages.OLDER, chat_id, before) is not None)
 
 
-class News(msgspec.Struct, frozen=True):
-    """A chat, and its visible rows that changed since a history version: all of them, or too many for a delta."""
+class VisibleDelta(msgspec.Struct, frozen=True):
+    """A chat, and its visible rows that changed since a history version. `is_complete` is False if there are more."""
 
     chat: Chat
     rows: tuple[PromptRow, ...]
-    is_all: bool
+    is_complete: bool
 
 
-async def glance_at(machine: Machine, chat_id: ChatId, *, seen: int) -> News:
-    """Return the chat and the rows of `list_delta` in one round trip, if they are few."""
-    found = await chat_delta.look(machine, GLANCE, chat_id, seen=seen)
+async def read_delta(machine: Machine, chat_id: ChatId, *, seen: int) -> VisibleDelta:
+    """Return the chat and its visible changes since history version `seen`, in one round trip."""
+    found = await chat_delta.read_delta(machine, CHAT_DELTA, chat_id, seen=seen)
     if found is None:
         raise ChatNotFound(chat_id)
-    return News(Chat(*found.chat), _rows(found.rows), found.is_all)
+    return VisibleDelta(Chat(*found.chat), _rows(found.rows), found.is_complete)
 
 
 async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int) -> tuple[PromptRow, ...]:
-    """Return the visible changes since history version `seen`: rows written, and rows deleted, without their content.
+    """Return the visible changes since history version `seen`: inserted rows, and deleted rows without their content.
 
-    A deleted row that the client holds means that its history was cut.
+    If the client has one of the deleted rows, its history was cut by an edit.
     """
     return _rows(await conn.fetch(DELTA, chat_id, seen, limit))
 
 
 async def list_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> tuple[PromptRow, ...]:
-    """Return the client view from after a message on, oldest first."""
+    """Return the visible messages after this one, oldest first."""
     return _rows(await conn.fetch(AFTER, chat_id, after_id, limit))
 
 
 async def is_live(conn: Connection, chat_id: ChatId, *, message_id: int) -> bool:
-    """Return whether the message is in this chat, visible to people and not deleted."""
+    """Return whether the message is in this chat, visible to users and not deleted."""
     return (
         is_id(message_id) and await messages.find_visible(conn, chat_id, message_id=MessageId(message_id)) is not None
     )
 
 
-async def measure_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> Missing:
-    """Return how many messages come after one, and their size."""
+async def measure_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> MissingMessages:
+    """Return the number and size of the visible messages after this one."""
     record = await conn.fetchrow(MEASURE, chat_id, after_id, limit)
     assert record is not None
-    return Missing(*record)
+    return MissingMessages(*record)
 
 
 async def find_newest_id(conn: Connection, chat_id: ChatId) -> MessageId | None:
-    """Return the newest visible message."""
+    """Return the id of the newest visible message."""
     newest: MessageId | None = await conn.fetchval(NEWEST_ID, chat_id)
     return newest
 
 
 async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, ...]:
-    """Return the whole queue, in its order."""
+    """Return the queued messages, in their order."""
     return tuple(queue_rows.queued_of(record) for record in await conn.fetch(QUEUE, chat_id))
 
 
 async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
-    """Return the open calls that the chat waits for, with their arguments: for a user's answer, or the client's
-    results.
-    """
+    """Return the calls that wait for a user's approval. If there are none, return those that wait for the client."""
     records = await conn.fetch(open_calls.TURN_CALLS, chat_id)
     opened = tool_calls.open_calls(CallRow(*record) for record in records)
     if offers := await approval_rules.list_offers(conn, chat_id):
@@ -215,24 +211,24 @@ async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[Pending
 
 
 async def list_questions(conn: Connection, chat_id: ChatId) -> dict[str, PendingCall]:
-    """Return the calls that a user is asked about, by their ids."""
+    """Return the calls that wait for a user's approval, by their ids."""
     pending = await list_pending_calls(conn, chat_id)
     return {call.tool_call_id: call for call in pending if call.offers is not None}
 
 
 async def poll(conn: Connection, chat_ids: Sequence[UUID]) -> list[ChatHint]:
-    """Return what the newest hint of each chat would contain; deleted chats are left out."""
+    """Return the current hint of each chat. Deleted chats are left out."""
     return [ChatHint(**dict(record)) for record in await conn.fetch(POLL, chat_ids)]
 
 
 async def list_members(conn: Connection, chat_ids: Sequence[UUID]) -> list[Member]:
-    """Return the families of those chats that exist."""
+    """Return owner and root of those of the chats that exist."""
     return [Member(*record) for record in await conn.fetch(FAMILY, chat_ids)]
 
 
-async def note_seen(conn: Connection, session_ids: Sequence[UUID], *, now: datetime) -> None:
-    """Record that these sessions are in use by a live viewer. Ids of tokens among them are ignored."""
-    await conn.execute(SEEN, session_ids, now, sessions.IDLE, sessions.LONGEST, sessions.SEEN_EVERY)
+async def record_seen(conn: Connection, session_ids: Sequence[UUID], *, now: datetime) -> None:
+    """Record that streams use these sessions, and extend them. Ids of tokens are ignored."""
+    await conn.execute(RECORD_SEEN, session_ids, now, sessions.IDLE, sessions.LONGEST, sessions.SEEN_EVERY)
 
 
 async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> dict[tuple[int, str], Raw]:

@@ -1,7 +1,7 @@
-"""The ledger of tool runs: a tool that must not run twice has a row before it runs, and its result after it.
+"""The tool ledger: the runs of tools that must not run twice. A row is inserted before a run, and gets its result.
 
-A replay of a call (after a crash, a takeover, a retry) finds the row by the call's token: a finished run returns its
-result again, an unfinished one means that the outcome is unknown. The first to insert the row runs the tool.
+If a call is repeated after a crash, a takeover or a retry, its row is found by the replay token. A finished run returns
+its result again. The outcome of an unfinished run is unknown. The runner that inserts the row runs the tool.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import READ_CHAT
 
-# Chosen: far longer than any call stays open while its outcome still matters.
+# Chosen: much longer than the outcome of an open call matters.
 RETENTION = timedelta(days=30)
 
-# The conditions of a fence, so that the common case is one round trip.
+# Checks the fence in the same statement, which saves a round trip.
 BEGIN = """
     INSERT INTO chat_tool_runs (token, chat_id, message_id, tool_call_id, tool_name)
     SELECT $1, c.id, $3, $4, $5
@@ -45,7 +45,7 @@ FINISH = """
        AND finished_at IS NULL
     RETURNING token
 """
-# SKIP LOCKED: replicas that purge at the same time, and chats that are being deleted, never wait for each other.
+# With SKIP LOCKED, a purge does not wait for other replicas or for chats that are being deleted.
 PURGE = """
     DELETE FROM chat_tool_runs
      WHERE token IN (SELECT token
@@ -65,9 +65,9 @@ class RunStatus(StrEnum):
 
 
 class ToolRun(msgspec.Struct, frozen=True):
-    """The result of `begin`. `started`: run the tool now. `finished`: here is its result, do not run it.
+    """The result of `begin`. `started`: run the tool. `finished`: use `result` and do not run the tool.
 
-    `unfinished`: an earlier run began and its outcome is unknown; do not run it again, tell the model to check.
+    `unfinished`: an earlier run has begun and its outcome is unknown. Do not run the tool; tell the model to check.
     """
 
     status: RunStatus
@@ -76,7 +76,7 @@ class ToolRun(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The identity of a tool call: call ids alone repeat on some servers."""
+    """The identity of a tool call. `tool_call_id` alone is not unique: some providers repeat ids."""
 
     chat_id: ChatId
     message_id: MessageId
@@ -89,9 +89,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
-    """Enter the run in the ledger, or return the state of an earlier run. Raises `StaleFence` if the chat moved on.
+    """Insert the run into the ledger, or return the state of an earlier run. Raises `StaleFence`.
 
-    Only a new run is fenced. The result of an old one is valid for every caller.
+    The fence is checked for a new run only. The result of an earlier run is valid for every caller.
     """
     token = call.token
     inserted = await conn.fetchval(
@@ -109,7 +109,7 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
     )
     if inserted is not None:
         return ToolRun(RunStatus.STARTED)
-    # A separate statement: the insert does not see a row that was committed while it waited.
+    # A separate statement, because the INSERT does not see a row that was committed while it waited.
     record = await conn.fetchrow(FIND, token)
     if record is None:
         raise await _stale(conn, call.chat_id, fence)
@@ -119,15 +119,15 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
 
 
 async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool = False) -> bool:
-    """Store the result of the run. Returns False if it is finished already, or its chat is gone.
+    """Store the result of the run. Returns False if the run has a result already, or the chat is deleted.
 
-    Not fenced, on purpose: the tool has run, and the current owner of the chat needs its result.
+    There is no fence: the tool has run, and the current owner of the chat needs its result.
     """
     return await conn.fetchval(FINISH, token, result, is_error) is not None
 
 
 async def purge(conn: Connection, *, older_than: timedelta = RETENTION, batch: int = 1000) -> int:
-    """Delete old runs, at most `batch` of them. Returns how many; fewer than `batch` means that none is left."""
+    """Delete at most `batch` old runs. Returns their number; if it is below `batch`, no more are left."""
     return len(await conn.fetch(PURGE, older_than, batch))
 
 
@@ -135,5 +135,5 @@ async def _stale(conn: Connection, chat_id: ChatId, fence: Fence) -> StaleFence:
     record = await conn.fetchrow(READ_CHAT, chat_id)
     if record is None:
         return StaleFence(chat_id, "chat")
-    # Nothing found means that the fence failed when the insert ran, and holds again since.
+    # Without a mismatch now, the fence failed when the INSERT ran, and matches again.
     return StaleFence(chat_id, fence.find_mismatch(Chat(*record)) or "snapshot_version")

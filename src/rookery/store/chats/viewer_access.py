@@ -1,4 +1,4 @@
-"""Access of live viewers: one query for many of them, by the rules of `domain.access.rights`."""
+"""Access checks for viewers of streams: one query for many viewers, by the rules of `domain.access.rights`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ CHECK = f"""
 """
 
 
-class Standing(StrEnum):
+class ViewerAccess(StrEnum):
     KEPT = "kept"
-    LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
-    WITHDRAWN = "withdrawn"  # may no longer read this chat
+    LOGGED_OUT = "logged_out"  # the session or token has ended, or the user is disabled
+    WITHDRAWN = "withdrawn"  # the user may no longer read the chat
     DELETED = "deleted"  # the chat no longer exists
 
 
-class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """A viewer. Without a chat it views a list. `has_reason`: opened by an administrator who gave one."""
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
+    """The viewer of a stream. Without a chat, it is the stream of the chat list.
+
+    `has_reason`: an administrator gave a reason to read the chat.
+    """
 
     user_id: UUID
     credential_id: UUID
@@ -47,34 +50,34 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     has_reason: bool = False
 
 
-async def find_standings(conn: Connection, watching: Sequence[Watching], *, now: datetime) -> list[Standing]:
-    """Return what is left of each viewer's access, in the given order."""
+async def check_viewers(conn: Connection, viewers: Sequence[Viewer], *, now: datetime) -> list[ViewerAccess]:
+    """Return the access that each viewer has now, in the given order."""
     records = await conn.fetch(
         CHECK,
-        [each.user_id for each in watching],
-        [each.credential_id for each in watching],
-        [each.chat_id for each in watching],
+        [each.user_id for each in viewers],
+        [each.credential_id for each in viewers],
+        [each.chat_id for each in viewers],
         now,
     )
-    return [_standing(each, *record) for each, record in zip(watching, records, strict=True)]
+    return [_access(each, *record) for each, record in zip(viewers, records, strict=True)]
 
 
-def _standing(
-    watching: Watching,
+def _access(
+    viewer: Viewer,
     role: str | None,
     is_logged_in: bool | None,
     owner_id: UUID | None,
     is_shared: bool,
     admin_access: str | None,
-) -> Standing:
+) -> ViewerAccess:
     if not is_logged_in:
-        return Standing.LOGGED_OUT
-    if watching.chat_id is None:
-        return Standing.KEPT
+        return ViewerAccess.LOGGED_OUT
+    if viewer.chat_id is None:
+        return ViewerAccess.KEPT
     if owner_id is None:
-        return Standing.DELETED
+        return ViewerAccess.DELETED
     access = AdminAccess(admin_access) if admin_access in set(AdminAccess) else AdminAccess.BREAK_GLASS
-    actor = UserActor(watching.user_id, Role(role) if role in set(Role) else Role.MEMBER)
+    actor = UserActor(viewer.user_id, Role(role) if role in set(Role) else Role.MEMBER)
     facts = ChatFacts(owner_id, is_shared, access)
-    verdict = rights.judge_chat(actor, Action.READ, facts=facts, has_reason=watching.has_reason)
-    return Standing.KEPT if verdict is Verdict.ALLOWED else Standing.WITHDRAWN
+    verdict = rights.judge_chat(actor, Action.READ, facts=facts, has_reason=viewer.has_reason)
+    return ViewerAccess.KEPT if verdict is Verdict.ALLOWED else ViewerAccess.WITHDRAWN

@@ -1,1 +1,1 @@
-"""The database itself: pools, migrations, hints over LISTEN and NOTIFY, the embedded server."""
+"""Access to the database: pools, migrations, hints over LISTEN and NOTIFY, the embedded server."""

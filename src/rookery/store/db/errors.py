@@ -1,14 +1,14 @@
-"""Errors between Rookery and its database, apart from a chat's own refusals.
+"""Errors of the database. Errors of a chat are in `domain.chat.errors`.
 
 StoreError
 ├── DatabaseUnreachable     exit 4: no server answers, or the login is refused
-├── DatabaseUnsuitable      exit 2: answers, but cannot be used (too old, a transaction pooler in front)
-├── SchemaUnusable          exit 3: newer than this version can use, or an applied migration was edited
+├── DatabaseUnsuitable      exit 2: the server cannot be used (it is too old, or a transaction pooler)
+├── SchemaUnusable          exit 3: the schema is newer than this version can use, or a migration was edited
 ├── EmbeddedServerError     exit 1: the embedded server cannot be set up or started
 │   └── DataDirInUse
-├── LockTimeout             a chat stayed locked through every retry; try again
-├── DatabaseUnavailable     no connection, no answer or no time; nothing was changed, try again
-└── CommitOutcomeUnknown    the connection died during COMMIT: the change may or may not have happened
+├── LockTimeout             a chat was locked at every retry; try again
+├── DatabaseUnavailable     no connection, no answer or a timeout; nothing was changed, try again
+└── CommitOutcomeUnknown    the connection was lost during COMMIT: the change may or may not have happened
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class StoreError(Exception):
-    """Base class. The message is one sentence for users and says what to do."""
+    """The base class. The message is for users and says what to do."""
 
 
 class DatabaseUnreachable(StoreError):
@@ -41,13 +41,11 @@ class DataDirInUse(EmbeddedServerError):
         self.data_dir = data_dir
         self.pid = pid
         who = f"process {pid}" if pid else "another process"
-        super().__init__(
-            f"{data_dir} is in use by {who}. Stop that one first, or choose another directory with --data-dir."
-        )
+        super().__init__(f"{data_dir} is in use by {who}. Stop it first, or choose another directory with --data-dir.")
 
 
 class LockTimeout(StoreError):
-    """Raised if the row stayed locked, or kept deadlocking, through every retry."""
+    """Raised if the row was locked, or a deadlock occurred, at every retry."""
 
 
 class DatabaseUnavailable(StoreError):
@@ -55,6 +53,4 @@ class DatabaseUnavailable(StoreError):
 
 
 class CommitOutcomeUnknown(StoreError):
-    """Raised if the connection was lost during COMMIT. Read the state again, or repeat with the same
-    idempotency key.
-    """
+    """Raised if the connection was lost during COMMIT. Read the state, or repeat with the same idempotency key."""

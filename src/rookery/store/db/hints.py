@@ -1,7 +1,7 @@
-"""Hints: notifications after a commit. A hint says "look again"; it is never the source of truth.
+"""Hints: notifications that a committed row has changed. Receivers read the row.
 
-The physical channels are fixed (no LISTEN per chat); the key is in the payload. A hint may be dropped, repeated or
-reordered: receivers keep the highest `snapshot_version` they have processed per chat.
+There is one NOTIFY channel per kind of hint, and the key is in the payload. A hint may be lost, repeated or reordered.
+Receivers remember the highest `snapshot_version` that they have processed for each chat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WIRE_VERSION = 1
 
 
 class ChatHint(msgspec.Struct, frozen=True, kw_only=True):
-    """The final values of one committed bundle. Nulls are explicit; `gone` means the chat was deleted."""
+    """The values of a chat after a committed bundle. `gone`: the chat was deleted."""
 
     v: int = WIRE_VERSION
     chat_id: UUID
@@ -32,7 +32,7 @@ class ChatHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnershipHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to acquire: the chat is runnable and has no lease."""
+    """The chat is runnable and has no lease. Workers try to acquire it."""
 
     v: int = WIRE_VERSION
     chat_id: UUID
@@ -46,22 +46,22 @@ class WatchKind(StrEnum):
     ARCHIVED = "archived"
     UNARCHIVED = "unarchived"
     DELETED = "deleted"
-    # From writers of metadata, after their own commit. A summary is the chat's or that of its last turn.
+    # Metadata has changed. A summary is that of the chat or of its last turn.
     TITLE_CHANGE = "title_change"
     SUMMARY_CHANGE = "summary_change"
     METADATA = "metadata"
-    # `users` gained or lost the right to read it; `read`: they moved their own cursor.
+    # `users` got or lost the right to read it. `read`: they moved their own read cursor.
     SHARED = "shared"
     UNSHARED = "unshared"
     READ = "read"
-    # Its workspace changed, the last scan of its repositories, or whether its captured context is still the newest.
+    # The workspace has changed, or the state of its repositories, or its context resources since the capture.
     WORKSPACE = "workspace"
     GIT = "git"
     CONTEXT = "context"
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):
-    """For viewers of a list of chats. `user_id` is the owner; `users`: other users to notify when the row is gone."""
+    """A change for viewers of the chat list. `user_id` is the owner; `users` are other users to notify."""
 
     v: int = WIRE_VERSION
     user_id: UUID
@@ -72,7 +72,7 @@ class WatchHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A cached row changed: kind is model, provider, mcp, settings, user_prompt or template."""
+    """A cached row has changed. `kind` is model, provider, mcp, settings, user_prompt, template or agent_kind."""
 
     v: int = WIRE_VERSION
     kind: str
@@ -80,7 +80,7 @@ class ConfigHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Access rights changed: kind is session, token, user, chat_acl or sharing."""
+    """Access rights have changed. `kind` is session, token, user, chat_acl or sharing."""
 
     v: int = WIRE_VERSION
     kind: str
@@ -88,7 +88,7 @@ class AccessHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MiscHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics whose payload their users define: `replica`, `workspace:{id}`, `debug:{chat}`."""
+    """Another topic with its own payload, such as `workspace:{id}`."""
 
     v: int = WIRE_VERSION
     topic: str

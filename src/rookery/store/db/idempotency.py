@@ -1,7 +1,7 @@
-"""Idempotency: the first answer to a request is kept for 24 hours and returned to repeats.
+"""Idempotency keys: the first answer to a request is stored for 24 hours and returned to repeats.
 
-The answer is stored in the transaction of the change, so both exist or neither. While that transaction is open it holds
-a lock: a repeat that arrives meanwhile is refused immediately instead of waiting, and a crash leaves nothing behind.
+The answer is stored in the transaction of the change. While that transaction is open, it holds an advisory lock, and a
+repeat is refused at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismat
 LIFETIME = timedelta(hours=24)
 MAX_KEY_CHARS = 255
 
-# 64 bits of hash: if two keys collide at the same moment, one of them has to be retried.
+# If two keys have the same hash at the same moment, one of the requests is refused and has to be retried.
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || '/' || $2::text, 20041))"
 FIND = "SELECT request_hash, answer FROM idempotency_keys WHERE user_id = $1 AND key = $2 AND created_at > $3"
 STORE = """
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.key) <= MAX_KEY_CHARS:
-            raise InvalidInput("Idempotency-Key", f"An idempotency key has 1 to {MAX_KEY_CHARS} characters.")
+            raise InvalidInput("Idempotency-Key", f"An idempotency key must have 1 to {MAX_KEY_CHARS} characters.")
         check_storable("Idempotency-Key", self.key)
 
     @property
@@ -51,10 +51,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 async def find_answer(conn: Connection, request: Request, *, now: datetime) -> bytes | None:
-    """Return the first answer to this request; if None, do it, and `store_answer` in the same transaction.
+    """Return the stored answer to this request. If it is None, call `store_answer` in the same transaction.
 
-    Holds the key until the transaction ends. Raises `IdempotencyInProgress` if another transaction holds it, and
-    `IdempotencyMismatch` if the key was used for something else.
+    Locks the key until the transaction ends. Raises `IdempotencyInProgress` if another transaction has locked it, and
+    `IdempotencyMismatch` if the key was used for another request.
     """
     if not await conn.fetchval(TRY_LOCK, request.user_id, request.key):
         raise IdempotencyInProgress

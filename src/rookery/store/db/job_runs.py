@@ -1,4 +1,4 @@
-"""The last runs of each housekeeping job, of all replicas together: replica, time and outcome."""
+"""The last runs of each housekeeping job, on all replicas: replica, time and outcome."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rookery.store.db.pool import Connection
 
 KEPT_RUNS = 20  # per job
 
-# The fields of `JobRun`, in its order.
+# The fields of `JobRun`, in their order.
 COLUMNS = "job, replica_id, started_at, finished_at, outcome, removed, skipped, error"
-# The deletion does not see the row that is inserted with it, hence one less. Two concurrent replicas may leave one run
-# more, which the next run of the job deletes.
+# The DELETE does not see the inserted row, so it keeps one row less. If two replicas run this at the same time, one row
+# too many may stay until the next run.
 RECORD = f"""
     WITH too_old AS (
       DELETE FROM job_runs
@@ -35,7 +35,7 @@ class JobOutcome(StrEnum):
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """A completed run. `skipped` is what should have been deleted and could not; `error` says why it failed."""
+    """A finished run. `skipped` is the number of objects that could not be deleted. `error` is set if it failed."""
 
     job: str
     replica_id: UUID
@@ -48,7 +48,7 @@ class JobRun(msgspec.Struct, frozen=True):
 
 
 async def record_run(conn: Connection, run: JobRun) -> None:
-    """Store the run, and keep only the newest of its job. The error must be fit to be shown."""
+    """Store the run, and delete old runs of its job. `error` is shown to administrators, so it must have no secrets."""
     await conn.execute(RECORD, *msgspec.structs.astuple(run))
 
 
@@ -58,7 +58,7 @@ async def list_runs(conn: Connection) -> list[JobRun]:
 
 
 async def list_last_runs(conn: Connection) -> list[JobRun]:
-    """List the newest run of each job, by name."""
+    """List the newest run of each job, ordered by job."""
     return [_run(record) for record in await conn.fetch(LIST_LAST)]
 
 

@@ -1,9 +1,9 @@
-"""Schema migrations: numbered SQL files, applied in order, once, by one process at a time.
+"""Schema migrations: numbered SQL files, each applied once, in order, by one process at a time.
 
-A file is `NNNN_subject.sql` and states in its leading comments `-- min_schema: N`, the oldest code that still works
-with it. Applied files are never edited. A file runs in one transaction, unless its first line is `-- no transaction`:
-then each statement runs alone, must end with a semicolon at the end of a line, and must be safe to repeat, because
-after a failure the file starts again from its top.
+A file is named `NNNN_subject.sql`. Its leading comments have `-- min_schema: N`, the oldest schema whose code works
+with it. Applied files must not be edited. A file runs in one transaction, unless its first line is `-- no transaction`.
+Then each statement runs alone and must end with a semicolon at the end of a line. It must be safe to repeat, because
+after a failure the file is run from its start.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NO_TRANSACTION = "-- no transaction"
 LOCK_KEY = 0x726F6F6B_6D696772  # "rookmigr"; the one-key space of advisory locks
 LOCK_WAIT_SECONDS = 300.0
 LOCK_POLL_SECONDS = 0.2
-TABLE_LOCK_TRIES = 11  # the first and ten more
-LONG_SECONDS = 7 * 24 * 3600.0  # longer than any statement here: asyncpg has no way to say "no limit" per call
+TABLE_LOCK_TRIES = 11
+LONG_SECONDS = 7 * 24 * 3600.0  # in place of no timeout, which asyncpg does not support for a single call
 
 TABLE = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -53,11 +53,12 @@ RECORD = """
     INSERT INTO schema_migrations (version, name, checksum, min_schema, applied_by)
     VALUES ($1, $2, $3, $4, $5)
 """
-# DDL that waits for a lock makes all later statements wait as well, so it gives up early and tries again.
+# While DDL waits for a lock, later statements on the table wait as well. So it has a short timeout and is retried.
 SESSION = "SET statement_timeout = 0; SET lock_timeout = '3s'; SET idle_in_transaction_session_timeout = 0"
 SESSION_AFTER = "RESET statement_timeout; RESET lock_timeout; RESET idle_in_transaction_session_timeout"
 
-EXPLAINED_ELSEWHERE = (
+# Errors that callers translate for users.
+TRANSLATED_BY_CALLERS = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.InsufficientPrivilegeError,
@@ -95,10 +96,10 @@ async def migrate(
     clock: Clock | None = None,
     rng: Random | None = None,
 ) -> list[Migration]:
-    """Apply what is missing and return it. Processes that start together wait for the one that migrates.
+    """Apply the pending migrations and return them. Other processes wait for the one that migrates.
 
-    Callers without a connection use `Database`: nothing is created on a server that it refuses. If cancelled or failed
-    in the middle, finished files stay and the unfinished one leaves nothing.
+    With a config, `Database` checks the server before anything is created. After a failure or a cancellation, finished
+    migrations stay, and an unfinished one that runs in a transaction leaves nothing.
     """
     if isinstance(target, DatabaseConfig):
         async with await Database.connect(target) as database:
@@ -114,21 +115,19 @@ async def migrate(
     runner = _Runner(target, clock or SystemClock(), rng or Random())  # noqa: S311 - jitter only
     try:
         with explained_refusals():
-            async with runner.alone():
+            async with runner.locked():
                 pending = await plan(target, files)
                 for migration in pending:
                     await runner.apply(migration)
                 return pending
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
         raise DatabaseUnreachable(
-            "The connection to the database was lost while its schema was being migrated. Start again."
+            "The connection to the database was lost during the migration of its schema. Start again."
         ) from error
 
 
 async def plan(connection: Connection, files: Traversable = FILES) -> list[Migration]:
-    """Return what `migrate` would apply, in order. Changes nothing; raises SchemaUnusable where `migrate` would
-    refuse.
-    """
+    """Return the pending migrations, in order. Raises `SchemaUnusable` as `migrate` does. Changes nothing."""
     known = load(files)
     return pending_after(known, await read_applied(connection))
 
@@ -136,47 +135,47 @@ async def plan(connection: Connection, files: Traversable = FILES) -> list[Migra
 async def check(
     connection: Connection, files: Traversable = FILES, *, advice: str = "Run `rookery admin migrate`."
 ) -> None:
-    """Refuse a schema this version cannot use, for processes that may not migrate. `advice` ends the refusal."""
+    """Raise `SchemaUnusable` if migrations are pending, for processes that may not migrate. `advice` ends its text."""
     if pending := await plan(connection, files):
-        raise SchemaUnusable(f"The database lacks {len(pending)} migration(s), the first is {pending[0]}. {advice}")
+        raise SchemaUnusable(f"The database lacks {len(pending)} migration(s); the first is {pending[0]}. {advice}")
 
 
 def load(files: Traversable = FILES) -> list[Migration]:
-    """Return the migrations of this version, in order: 1, 2, 3 and so on without a gap."""
+    """Return the migrations of this version, in order. Raises `SchemaUnusable` if a number is missing."""
     found = sorted(
         (_parse(entry) for entry in files.iterdir() if entry.name.endswith(".sql")), key=lambda each: each.version
     )
     for expected, migration in enumerate(found, start=1):
         if migration.version != expected:
             raise SchemaUnusable(
-                f"Migration {migration} should have number {expected:04}: numbers start at 0001, without gaps or "
-                "repeats. This installation is damaged; install it again."
+                f"Migration {migration} should have number {expected:04}: numbers start at 0001 and have no gaps and "
+                "no repeats. This installation is damaged; install it again."
             )
     return found
 
 
 def pending_after(known: Sequence[Migration], applied: Mapping[int, Applied]) -> list[Migration]:
-    """Return what is missing in a database where `applied` are done. Refuses a history that is not ours."""
+    """Return the migrations after the applied ones. Raises `SchemaUnusable` if these are not those of this version."""
     own_schema = len(known)
     for migration in known:
         done = applied.get(migration.version)
         if done is not None and done.checksum != migration.checksum:
             raise SchemaUnusable(
                 f"Migration {migration} was applied with other content: it was edited afterwards, or the database "
-                "belongs to another build. Install the version that made this schema."
+                "belongs to another build. Install the version that created this schema."
             )
     newest = max(applied, default=0)
     if gaps := [version for version in range(1, newest) if version not in applied]:
         raise SchemaUnusable(
-            f"The database is at schema {newest} but migration {gaps[0]:04} was never applied to it. "
+            f"The database has schema {newest}, but migration {gaps[0]:04} was not applied to it. "
             "Restore it from a backup."
         )
     if newest > own_schema:
         min_schema = max(done.min_schema for version, done in applied.items() if version > own_schema)
         if min_schema > own_schema:
             raise SchemaUnusable(
-                f"The database is at schema {newest}, which needs code of schema {min_schema} or newer, and this "
-                f"version is of schema {own_schema}. Install a newer version."
+                f"The database has schema {newest}, which needs a version with schema {min_schema} or newer; this "
+                f"version has schema {own_schema}. Install a newer version."
             )
     return [migration for migration in known if migration.version > newest]
 
@@ -192,7 +191,7 @@ async def read_applied(connection: Connection) -> dict[int, Applied]:
 
 
 class _Runner:
-    """One connection that migrates."""
+    """Applies migrations on one connection."""
 
     def __init__(self, connection: Connection, clock: Clock, rng: Random) -> None:
         self._connection = connection
@@ -200,8 +199,8 @@ class _Runner:
         self._rng = rng
 
     @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Hold the migration lock, with the session's limits set for migrating."""
+    async def locked(self) -> AsyncIterator[None]:
+        """Hold the migration lock, with timeouts of the session for migrations."""
         connection = self._connection
         await self._lock()
         try:
@@ -209,20 +208,20 @@ class _Runner:
             await connection.execute(TABLE)
             yield
         finally:
-            # A failure here means that the connection is gone, and the lock with it.
+            # If this fails, the connection is lost, and the lock is released.
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await connection.execute(SESSION_AFTER)
                 await connection.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})")
 
     async def _lock(self) -> None:
-        # Polled instead of waited for: a waiting statement holds a snapshot, and CREATE INDEX CONCURRENTLY in another
-        # process would wait for that one while this one waits for it.
+        # The lock is polled. A statement that waits for it has a snapshot, for which CREATE INDEX CONCURRENTLY in the
+        # process that migrates would wait.
         deadline = self._clock.monotonic() + LOCK_WAIT_SECONDS
         while not await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", LOCK_KEY):
             if self._clock.monotonic() >= deadline:
                 raise LockTimeout(
                     f"Another process has been migrating this database for more than {LOCK_WAIT_SECONDS / 60:.0f} "
-                    "minutes. Look at it, then start again."
+                    "minutes. Check that process, then start again."
                 )
             await self._clock.sleep(LOCK_POLL_SECONDS, "migrate-lock")
 
@@ -234,11 +233,11 @@ class _Runner:
                 if attempt == TABLE_LOCK_TRIES:
                     raise LockTimeout(
                         f"Migration {migration} found its tables locked {attempt} times. End the long transactions "
-                        "that hold them, then start again."
+                        "that lock them, then start again."
                     ) from error
                 log.warning("migration_waits_for_lock", migration=str(migration), attempt=attempt)
                 await self._clock.sleep(self._rng.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 5.0), "migrate-retry")
-            except EXPLAINED_ELSEWHERE:
+            except TRANSLATED_BY_CALLERS:
                 raise
             except asyncpg.PostgresError as error:
                 rest = "Nothing of it was applied" if migration.in_transaction else "Part of it may have been applied"
@@ -271,7 +270,7 @@ class _Runner:
 
 
 def split_statements(sql: str) -> list[str]:
-    """Return the statements of a `-- no transaction` file. Sent together they would share an implicit transaction."""
+    """Return the statements of a `-- no transaction` file. Sent together, they would be one implicit transaction."""
     lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
     statements = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
     return [statement for each in statements if (statement := each.strip())]
@@ -285,7 +284,7 @@ def _parse(entry: Traversable) -> Migration:
     lines = sql.splitlines()
     version, min_schema = int(name[1]), _min_schema(lines)
     if min_schema is None or not 0 <= min_schema <= version:
-        raise SchemaUnusable(f"Migration file {entry.name} must say `-- min_schema: N` at its top, N up to {version}.")
+        raise SchemaUnusable(f"Migration file {entry.name} must begin with `-- min_schema: N`, with N up to {version}.")
     return Migration(
         version=version,
         name=name[2],

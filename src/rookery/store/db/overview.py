@@ -1,4 +1,4 @@
-"""An overview of the whole installation, for `rookery admin status` and `doctor`."""
+"""Numbers about the whole installation, for `rookery admin status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OVERVIEW = """
            pg_database_size(current_database()) AS size_bytes
       FROM schema_migrations
 """
-# Runnable chats are counted exactly, by their small index. There may be millions of chats at rest; the planner's
-# statistics are good enough for an overview.
+# Runnable chats are counted exactly, by a small index. There may be millions of other chats, so their number is taken
+# from the statistics of the planner.
 _BUSY = """
     SELECT status, count(*) AS number, count(*) FILTER (WHERE worker_id IS NULL) AS unowned
       FROM chats
@@ -45,7 +45,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """`chats` counts working chats by status; `total_estimate` is the approximate number of all chats."""
+    """`chats` has the number of runnable chats by status. `total_estimate` is the approximate number of all chats."""
 
     schema_version: int
     server_version: str
@@ -67,13 +67,13 @@ async def read_clock(conn: Connection) -> datetime:
 
 
 async def count_users(conn: Connection) -> int:
-    """Count the users who may log in."""
+    """Count the active users."""
     number: int = await conn.fetchval(_USERS)
     return number
 
 
 async def count_owned(conn: Connection) -> dict[UUID, int]:
-    """Return the number of chats that each replica owns; replicas without chats are left out."""
+    """Return the number of runnable chats that each replica owns. Replicas without chats are left out."""
     return {worker_id: count for worker_id, count in await conn.fetch(_OWNED)}
 
 

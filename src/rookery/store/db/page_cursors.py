@@ -1,4 +1,4 @@
-"""Cursors of lists: the packed sort key of the last row. They stay valid if that row moves or is deleted."""
+"""Page cursors: the encoded sort key of the last row of a page. They stay valid if that row changes or is deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def decode(cursor: str, kind: type[T]) -> T:
         packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.msgpack.decode(packed, type=kind)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
-        raise InvalidInput("cursor", "This cursor is not one this list gave out. Start again without it.") from None
+        raise InvalidInput("cursor", "This cursor does not belong to this list. Start without a cursor.") from None
 
 
 def check_limit(limit: int, maximum: int) -> None:

@@ -1,8 +1,7 @@
-"""Hints between replicas over LISTEN and NOTIFY: `Bus` inside the process, `Notifier` out, `Listener` in.
+"""Hints over LISTEN and NOTIFY: `Bus` delivers them in the process, `Notifier` sends them, `Listener` receives them.
 
-Hints are published after commit, never inside the transaction: a pending NOTIFY serializes commits cluster-wide.
-Nothing here is reliable and nothing has to be: a receiver that misses a hint reads the truth at the next resync or
-poll.
+Hints are published after the commit, not in the transaction, because a NOTIFY in a transaction serializes the commits
+of the whole server. Delivery is not reliable: a receiver that misses a hint reads the row at the next resync or poll.
 """
 
 from __future__ import annotations
@@ -42,12 +41,11 @@ log = get_logger("store.db.pubsub")
 MAX_PAYLOAD_BYTES = 7900  # PostgreSQL refuses 8,000
 MAX_BATCH = 256
 SEND_TIMEOUT_SECONDS = 5.0
-GATHER_SECONDS = 0.02  # chosen: about as long as the commits until the first token of an answer take
+GATHER_SECONDS = 0.02  # chosen: about the time of the commits before the first token of an answer
 CHECK_INTERVAL_SECONDS, CHECK_TIMEOUT_SECONDS = 10.0, 5.0
 PROBE_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS = 60.0, 5.0
 
-# PostgreSQL commits a notification like a change, and would wait for the disk, although a hint need not survive a
-# crash.
+# A hint need not survive a crash, so the commit of the notification does not wait for the disk.
 NOTIFY = """
       WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
     SELECT pg_notify(c, p)
@@ -66,11 +64,11 @@ ENCODER = msgspec.json.Encoder()
 
 
 class OversizedHint(ValueError):
-    """Raised if one hint alone is longer than a notification may be: its definition is wrong."""
+    """Raised if a single hint is too long for a notification. Its definition is wrong."""
 
 
 class Subscription:
-    """A subscription. It ends with `close`, which may be called more than once and from within the callback."""
+    """A subscription. `close` ends it, and may be called more than once and in the callback."""
 
     __slots__ = ("_close",)
 
@@ -88,10 +86,10 @@ class Subscription:
 
 
 class Bus:
-    """Delivers hints to subscribers inside this process.
+    """Delivers hints to subscribers in this process.
 
-    Callbacks run immediately, in the publisher's or the listener's task: they take a note, set an event, and return. A
-    hint costs only as much as its own subscribers, however many others there are.
+    Callbacks run in the task of the publisher or listener, so they must return at once: they store the hint or set an
+    event. The cost of a hint depends on its own subscribers only.
     """
 
     def __init__(self) -> None:
@@ -100,21 +98,21 @@ class Bus:
         self._numbers = count()
 
     def subscribe(self, kind: type[H], callback: Callable[[H], None], *, key: Key | None = None) -> Subscription:
-        """Subscribe to hints of one kind, or only those with a key: see `keys_of`."""
+        """Subscribe to hints of one kind, or only to those with this key (see `keys_of`)."""
         number = next(self._numbers)
         group: Group = (kind, key)
         self._subscribers.setdefault(group, {})[number] = callback
 
         def close() -> None:
             callbacks = self._subscribers.get(group, {})
-            # Empty groups are removed: thousands of chats come and go while a process runs.
+            # Empty groups are removed, because there is one for each chat.
             if callbacks.pop(number, None) is not None and not callbacks:
                 del self._subscribers[group]
 
         return Subscription(close)
 
     def on_resync(self, callback: Callable[[], None]) -> Subscription:
-        """Subscribe to resyncs: hints may have been missed, so everything has to be read again."""
+        """Subscribe to resyncs. After a resync, all rows have to be read again, because hints may have been lost."""
         number = next(self._numbers)
         self._resync[number] = lambda _: callback()
 
@@ -133,14 +131,14 @@ class Bus:
         self._call(self._resync, None)
 
     def stats(self) -> dict[str, int]:
-        """The number of subscriptions of each kind."""
+        """Return the number of subscriptions of each kind."""
         totals: Counter[str] = Counter(resync=len(self._resync))
         for (kind, _), callbacks in self._subscribers.items():
             totals[kind.__name__] += len(callbacks)
         return dict(totals)
 
     def _call(self, callbacks: Callbacks, hint: Hint | None) -> None:
-        for callback in tuple(callbacks.values()):  # a copy: callbacks subscribe and unsubscribe
+        for callback in tuple(callbacks.values()):  # a copy, because callbacks subscribe and unsubscribe
             try:
                 callback(hint)
             except Exception as error:
@@ -148,7 +146,7 @@ class Bus:
 
 
 def keys_of(hint: Hint) -> Sequence[Key]:
-    """Return the keys of a hint: its chat; the users to notify; its topic; the kind of what changed."""
+    """Return the keys of a hint: its chat, the users to notify, its topic, or its kind."""
     match hint:
         case ChatHint(chat_id=chat_id) | OwnershipHint(chat_id=chat_id):
             return (chat_id,)
@@ -161,9 +159,9 @@ def keys_of(hint: Hint) -> Sequence[Key]:
 
 
 def decode(channel: str, payload: str) -> tuple[list[Hint], int]:
-    """Return the hints of one notification, and the number of entries that were skipped because they cannot be decoded.
+    """Return the hints of a notification, and the number of entries that cannot be decoded and are skipped.
 
-    Other versions of Rookery, and every client of the database, may write to these channels.
+    Other versions of Rookery and other clients of the database may write to these channels.
     """
     decoder = DECODERS.get(channel)
     if decoder is None:
@@ -182,9 +180,9 @@ def decode(channel: str, payload: str) -> tuple[list[Hint], int]:
 
 
 def split_payloads(hints: Iterable[bytes]) -> Iterator[str]:
-    """Return JSON lists of encoded hints, each short enough for one notification, in the given order."""
+    """Yield JSON lists of encoded hints, each short enough for one notification, in the given order."""
     batch: list[bytes] = []
-    size = 1  # the brackets, less the comma that the first hint does not need
+    size = 1  # two brackets, less one comma
     for hint in hints:
         if batch and size + len(hint) + 1 > MAX_PAYLOAD_BYTES:
             yield _as_list(batch)
@@ -202,7 +200,7 @@ def _as_list(hints: Sequence[bytes]) -> str:
 @dataclass(slots=True)
 class NotifierStats:
     published: int = 0
-    coalesced: int = 0  # replaced by a newer hint for the same chat before they were sent
+    coalesced: int = 0  # replaced by a newer hint of the same chat before they were sent
     sent: int = 0
     statements: int = 0
     failed: int = 0  # hints in statements that failed
@@ -213,13 +211,13 @@ class NotifierStats:
 
 
 class Notifier:
-    """The process's only publisher. `publish` returns immediately; hints that gather while a statement is in flight are
-    sent by the next one.
+    """Publishes the hints of this process. `publish` returns at once. Hints that are published while a statement runs
+    are sent by the next one.
 
-    While it `is_alone`, no other replica waits for its hints: they may gather for a moment, and a turn costs one or two
-    statements for them instead of one for each of its commits.
+    If `is_alone` returns True, no other replica waits for the hints. They are collected for a moment, so that a turn
+    needs one or two statements, not one for each commit.
 
-    `strict` is for tests: a hint that is too long raises instead of being logged and dropped.
+    With `strict`, for tests, a hint that is too long raises an error. Otherwise it is logged and dropped.
     """
 
     def __init__(
@@ -245,10 +243,10 @@ class Notifier:
         self._stats = NotifierStats()
 
     def publish(self, hints: Iterable[Hint], *, local: bool = True) -> None:
-        """Notify subscribers here immediately, and all replicas soon. For after the commit; never blocks, never fails.
+        """Deliver hints in this process at once, and send them to all replicas soon. Call it after the commit.
 
-        Hints return to this process from PostgreSQL as well; receivers compare versions. Hints that it gets only from
-        there do not gather.
+        It does not block, and does not raise. PostgreSQL also returns the hints to this process; receivers compare
+        versions. Without `local`, hints are delivered only by PostgreSQL, and are sent without delay.
         """
         hints = tuple(hints)
         for hint in hints:
@@ -262,7 +260,7 @@ class Notifier:
             self._wake.set()
 
     async def run(self) -> None:
-        """Send until `close`."""
+        """Send hints until `close` is called."""
         while not self._closed:
             await self._wake.wait()
             if self._is_alone() and not self._closed:
@@ -275,13 +273,13 @@ class Notifier:
                 await self._hurry.wait()
 
     async def flush(self) -> None:
-        """Return when everything published so far has been sent, or has failed."""
+        """Wait until all published hints have been sent or have failed."""
         async with self._sending:
             while batch := self._take():
                 await self._send(batch)
 
     async def close(self) -> None:
-        """Send what is left and end `run`. Later hints reach this process only."""
+        """Send the pending hints and end `run`. Later hints are delivered in this process only."""
         self._closed = True
         self._hurry.set()
         self._wake.set()
@@ -307,7 +305,7 @@ class Notifier:
             key, version = hint.chat_id, hint.snapshot_version
             if waiting := self._pending.get(key):
                 self._stats.coalesced += 1
-                # Two commits may be announced in the other order. The position in the queue stays that of the first.
+                # Hints of two commits may come in the wrong order. The newer one takes the place of the older.
                 if waiting[2] > version:
                     return
         self._pending[key] = (CHANNELS[type(hint)], encoded, version)
@@ -328,7 +326,7 @@ class Notifier:
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 await self._pool.execute(NOTIFY, channels, payloads)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            # Never raised: the announced changes are committed, and pollers find them.
+            # Not raised: the changes are committed, and pollers find them.
             self._stats.failed += len(batch)
             log.warning("hints_not_sent", hints=len(batch), error=str(error) or type(error).__name__)
             return
@@ -349,9 +347,9 @@ class ListenerStats:
 
 
 class Listener:
-    """Receives the hints of all replicas on its own connection, and reconnects if that is lost.
+    """Receives the hints of all replicas on its own connection, and reconnects after a failure.
 
-    After each connect all subscribers resync, since hints may have been missed before it.
+    After each connect, all subscribers resync, because hints may have been lost before.
     """
 
     def __init__(
@@ -377,7 +375,7 @@ class Listener:
         return self._up.is_set()
 
     def down_seconds(self) -> float:
-        """How long the connection has been lost; 0 while connected."""
+        """Return for how long the connection has been lost; 0 while connected."""
         return 0.0 if self.connected else self._clock.monotonic() - self._down_since
 
     async def wait_connected(self) -> None:
@@ -387,7 +385,7 @@ class Listener:
         return self._stats
 
     async def run(self) -> NoReturn:
-        """Listen until cancelled."""
+        """Receive hints until cancelled."""
         delays = reconnect_delays(self._rng)
         while True:
             started = self._clock.monotonic()
@@ -425,7 +423,7 @@ class Listener:
             connection.terminate()
 
     async def _check(self, connection: asyncpg.Connection) -> NoReturn:
-        """Check the connection: only a missing answer reveals a network that died silently."""
+        """Send a query from time to time. A lost network is noticed only because no answer arrives."""
         while True:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS, "listen-check")
             await connection.execute("SELECT 1", timeout=self._check_timeout_seconds)
@@ -442,10 +440,10 @@ class Listener:
 
 
 class NotifyProbe:
-    """Sends itself a hint through PostgreSQL every minute and measures it.
+    """Sends a hint to itself through PostgreSQL every minute and measures its latency.
 
-    `deaf` means that it did not return, although the connections look healthy: hints do not arrive, and pollers should
-    poll faster. While deaf it probes every five seconds. When hints arrive again, all subscribers resync.
+    `deaf`: the hint did not arrive, although the connections seem to work. Pollers then poll more often, and the probe
+    is sent every five seconds. When hints arrive again, all subscribers resync.
     """
 
     def __init__(self, notifier: Notifier, bus: Bus, *, replica_id: UUID, clock: Clock) -> None:
@@ -457,11 +455,11 @@ class NotifyProbe:
         self._clock = clock
         self._topic = f"probe:{replica_id}"
         self._number = 0
-        self._sent_at: float | None = None  # None once the latest probe was heard
+        self._sent_at: float | None = None  # None after the last probe was received
 
     async def run(self) -> NoReturn:
-        """Probe until cancelled."""
-        with self._bus.subscribe(MiscHint, self._hear, key=self._topic):
+        """Send probes until cancelled."""
+        with self._bus.subscribe(MiscHint, self._receive, key=self._topic):
             while True:
                 self._send()
                 await self._clock.sleep(PROBE_TIMEOUT_SECONDS, "notify-probe-answer")
@@ -475,10 +473,10 @@ class NotifyProbe:
     def _send(self) -> None:
         self._number += 1
         self._sent_at = self._clock.monotonic()
-        # Not locally: the path through PostgreSQL is measured.
+        # Not `local`, because the path through PostgreSQL is measured.
         self._notifier.publish([MiscHint(topic=self._topic, data={"number": self._number})], local=False)
 
-    def _hear(self, hint: MiscHint) -> None:
+    def _receive(self, hint: MiscHint) -> None:
         if hint.data.get("number") != self._number or self._sent_at is None:
             return
         self.latency_seconds = self._clock.monotonic() - self._sent_at

@@ -1,12 +1,12 @@
-"""Presence of replicas: each holds a lock for as long as its process lives, and its peers try to take it.
+"""Presence of replicas: each holds a session lock while its process runs, and the others try to take it.
 
-A lock that can be taken means that the session behind it is gone: a crash is noticed within two seconds. A replica that
-is cut off keeps its session for a while; it is given up when its beat is 15 seconds old, and it has stopped by then,
-because `held` turns false no later than its peers may act.
+If the lock can be taken, the session of the replica has ended; a crash is noticed within two seconds. The session of a
+replica that is cut off ends later. Such a replica is removed when its heartbeat is 15 seconds old. It has stopped its
+work by then, because `held` becomes False before the others may act.
 
-The lock is held *shared* and tried *exclusively*, under the two-integer key (LOCK_CLASS, 32 bits of the id). Two live
-replicas whose ids agree in those bits therefore hold it together and cannot shut each other out; if one of them dies,
-the other's share hides that until the beat is old.
+The lock is held in shared mode and tried in exclusive mode. Its key is (LOCK_CLASS, 32 bits of the id). Two replicas
+with the same bits therefore hold it together. If one of them dies, the other's lock hides that until the heartbeat is
+old.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("store.db.replicas")
 
-LOCK_CLASS = 0x524F4F4B  # "ROOK"; every other two-integer lock of Rookery has another class
+LOCK_CLASS = 0x524F4F4B  # "ROOK"; the two-integer space of advisory locks
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 STALE_SECONDS = 15.0
@@ -38,7 +38,7 @@ STATEMENT_TIMEOUT_SECONDS = 5.0
 
 TAKE = "SELECT pg_advisory_lock_shared($1, $2)"
 
-# Also the beat: a row that peers deleted in error is restored with its old `started_at`.
+# Inserts the row, or writes its heartbeat. A row that was deleted by mistake is inserted with its old `started_at`.
 BEAT = """
     INSERT INTO replicas (id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version,
                           lease_ttl, started_at, stopping_at)
@@ -63,15 +63,15 @@ TRY = """
 """
 UNLOCK = "SELECT pg_advisory_unlock($2, key) FROM unnest($1::integer[]) AS key"
 
-# Dead ones: their locks are held here meanwhile, so none of them can return between the check and the deletion. Stale
-# ones: checked again, in case the beat has just arrived.
+# `$1`: dead replicas. Their locks are held meanwhile, so they cannot return between the check and the deletion. `$2`:
+# stale replicas. They are checked again, because a heartbeat may have arrived.
 REMOVE = f"""
     DELETE FROM replicas
      WHERE id = ANY ($1)
         OR (id = ANY ($2) AND heartbeat_at < clock_timestamp() - interval '{STALE_SECONDS} seconds')
     RETURNING id
 """
-# Fresh ones only: one whose beat is old may have lost everything, and should not be contacted.
+# Only replicas with a fresh heartbeat, because others may be cut off.
 FIND = f"""
     SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version, lease_ttl
       FROM replicas
@@ -95,7 +95,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A process's description of itself. `id` is new at every start. `lease_ttl` is how long its leases last."""
+    """A replica. `id` is new at every start of the process. `lease_ttl` is the duration of its leases."""
 
     id: UUID
     host_id: str
@@ -111,7 +111,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """A replica as the database knows it."""
+    """The row of a replica, with its state."""
 
     replica: Replica
     started_at: datetime
@@ -121,27 +121,27 @@ class ReplicaStatus:
 
 
 async def list_replicas(connection: Connection) -> list[ReplicaStatus]:
-    """All replicas with a row, oldest first."""
+    """List all replicas that have a row, oldest first."""
     with explained_refusals():
         return [_status(row) for row in await connection.fetch(LIST)]
 
 
 async def find_replica(connection: Connection, replica_id: UUID) -> Replica | None:
-    """Return a replica's description of itself; None if it is gone, or its beat is old."""
+    """Return a replica; None if it has no row, or its heartbeat is old."""
     row = await connection.fetchrow(FIND, replica_id)
     return None if row is None else Replica(**dict(row))
 
 
 def lock_key(replica_id: UUID) -> int:
-    """Return the lock's second integer: bits that are random in every kind of id in use."""
+    """Return the second integer of the lock: the last 32 bits of the id, which are random."""
     return int.from_bytes(replica_id.bytes[-4:], signed=True)
 
 
 class Presence:
-    """Shows that this replica lives, and detects which others do not.
+    """Holds the lock of this replica, writes its heartbeats, and removes dead peers.
 
-    `on_peer_dead` is called once for each peer that died or vanished without announcing that it stops, on every
-    replica, in the presence's own task: it must return immediately. The death is also logged.
+    `on_peer_dead` is called once for each peer that has ended without announcing it. It runs in the task of `run`, so
+    it must return at once.
     """
 
     def __init__(
@@ -160,26 +160,26 @@ class Presence:
         self._on_peer_dead = on_peer_dead
         self._connection: asyncpg.Connection | None = None
         self._lost = asyncio.Event()
-        self._turn = asyncio.Lock()  # a connection does one thing at a time
+        self._turn = asyncio.Lock()  # a connection runs one statement at a time
         self._beat_at = -STALE_SECONDS
         self._started_at: datetime | None = None
-        self._peers: dict[UUID, bool] = {}  # those seen last, and whether they were stopping
+        self._peers: dict[UUID, bool] = {}  # the peers at the last check, and whether they were stopping
         self._has_looked = False
         self._stopping = False
         self._closed = False
 
     @property
     def held(self) -> bool:
-        """Whether the lock is ours, as far as this process can know without asking.
+        """Return whether this process holds the lock, without a query.
 
-        While it is not, acquire nothing and commit nothing: peers may already have taken over. Old beats count as loss:
-        a process that was suspended must not trust what it knew before.
+        While it is False, do not acquire chats and do not commit: peers may have taken over. It is also False if the
+        last heartbeat is old, as in a process that was suspended.
         """
         connected = self._connection is not None and not self._lost.is_set() and not self._closed
         return connected and self._clock.monotonic() - self._beat_at < STALE_SECONDS
 
     def known(self) -> Counter[ReplicaState]:
-        """The number of replicas, including this one, as of the last check."""
+        """Return the number of replicas by state, including this one, at the last check."""
         own = ReplicaState.STOPPING if self._stopping else ReplicaState.ALIVE
         stopping = sum(self._peers.values())
         found = {ReplicaState.STOPPING: stopping, ReplicaState.ALIVE: len(self._peers) - stopping}
@@ -187,28 +187,26 @@ class Presence:
 
     @property
     def live_count(self) -> int:
-        """The number of replicas that take requests, including this one, as of the last check."""
+        """Return the number of replicas that are not stopping, including this one, at the last check."""
         return 1 + sum(not stopping for stopping in self._peers.values())
 
     @property
     def is_alone(self) -> bool:
-        """Whether there was no other replica at the last check. False before the first check and while none is
-        possible.
-        """
+        """Return whether there was no other replica at the last check. False before it, and while `held` is False."""
         return self._has_looked and not self._peers and self.held
 
     async def start(self) -> None:
         """Take the lock and insert the row. Raises if the database cannot be reached or written."""
         with explained_refusals():
-            await self._appear()
+            await self._register()
 
     async def run(self) -> None:
-        """Beat and watch until `close`; reconnect after a lost connection."""
+        """Write heartbeats and check peers until `close` is called. Reconnect after a lost connection."""
         delays = reconnect_delays(self._rng)
         while not self._closed:
             try:
                 if self._connection is None:
-                    await self._appear()
+                    await self._register()
                     delays = reconnect_delays(self._rng)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._beat_and_watch(), name="presence-beat")
@@ -222,14 +220,14 @@ class Presence:
                 await self._clock.sleep(next(delays), "presence-reconnect")
 
     async def stopping(self) -> None:
-        """Tell peers that this replica ends on purpose. Best effort: shutdown continues without it."""
+        """Announce to peers that this replica is about to end. A failure is only logged."""
         self._stopping = True
         if (connection := self._connection) is not None:
             with _tolerated("presence_stopping_not_told"):
                 await self._beat(connection)
 
     async def close(self) -> None:
-        """Delete the row and release the lock; `run` returns."""
+        """Delete the row, release the lock, and end `run`."""
         self._closed = True
         if (connection := self._connection) is None:
             return
@@ -239,8 +237,8 @@ class Presence:
                 await connection.close()
         self._disconnect()
 
-    async def _appear(self) -> None:
-        # The lock comes before the row: a row whose lock is free always means a dead replica.
+    async def _register(self) -> None:
+        # The lock is taken before the row is inserted: if the lock of a row is free, its replica is dead.
         connection = await self._connect()
         try:
             await connection.execute(TAKE, LOCK_CLASS, lock_key(self.replica.id), timeout=STATEMENT_TIMEOUT_SECONDS)
@@ -284,7 +282,7 @@ class Presence:
         if row["inserted"] and self._started_at is not None:
             log.warning("replica_had_been_removed", replica_id=me.id)
         self._started_at = row["started_at"]
-        self._beat_at = sent_at  # not when the answer came: peers count from before it
+        self._beat_at = sent_at  # not the time of the answer, which is later than heartbeat_at
 
     async def _watch(self, connection: asyncpg.Connection) -> None:
         async with self._turn, asyncio.timeout(STATEMENT_TIMEOUT_SECONDS):
@@ -298,12 +296,12 @@ class Presence:
         for peer in vanished:
             log.info("replica_vanished", replica_id=peer)
         for peer in removed | vanished:
-            self._tell(peer)
+            self._report_dead(peer)
 
     async def _remove_dead(self, connection: asyncpg.Connection, peers: Iterable[UUID], stale: list[UUID]) -> set[UUID]:
-        """Delete peers whose lock is free or whose beat is old; returns those this call deleted.
+        """Delete the rows of peers whose lock is free or whose heartbeat is old. Returns the deleted ones.
 
-        Any failure in here ends the session, and with it the locks that were taken.
+        A failure ends the session, which releases the locks that were taken here.
         """
         tried = list(peers)
         free = await connection.fetch(TRY, tried, [lock_key(peer) for peer in tried], LOCK_CLASS)
@@ -316,7 +314,7 @@ class Presence:
             log.warning("replica_died", replica_id=peer, reason="lock_gone" if peer in dead else "stale")
         return removed
 
-    def _tell(self, peer: UUID) -> None:
+    def _report_dead(self, peer: UUID) -> None:
         if self._on_peer_dead is None:
             return
         try:
@@ -327,7 +325,7 @@ class Presence:
 
 @contextlib.contextmanager
 def _tolerated(event: str) -> Iterator[None]:
-    """Log a failure at the end of a process instead of raising: peers clean up behind it."""
+    """Log a failure at the end of a process. Peers will delete its row."""
     try:
         yield
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

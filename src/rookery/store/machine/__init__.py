@@ -1,18 +1,30 @@
-"""The transitions, applied in SQL. Nothing else writes a chat's execution state.
+"""The transitions, applied in SQL. Only this package writes the execution state of a chat.
 
-`Machine` runs bundles (see `lock`); the functions below are the operations of a bundle. Start with `lock`, then `send`.
+`Machine` runs bundles. The functions listed here are the operations of a bundle. Read `lock` first, then `send`.
 """
 
 from rookery.store.machine.approvals import Question, answer_approvals, ask_approvals
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
 from rookery.store.machine.bundle import Bundle, Tx
-from rookery.store.machine.capacity import Limits, Pool, PoolCounts, Slot, admit, count_pools, is_queued_for_capacity
+from rookery.store.machine.capacity import (
+    Limits,
+    Pool,
+    PoolCounts,
+    Slot,
+    admit,
+    count_pools,
+    find_donors,
+    find_receiver,
+    give_way,
+    is_queued_for_capacity,
+)
 from rookery.store.machine.commit import (
     StepCommitted,
     TurnFinished,
     commit_step,
     finish_error,
     finish_turn,
+    reconcile_invalid_state,
     record_generation_attempt,
     record_retry_state,
     request_compaction,
@@ -21,8 +33,6 @@ from rookery.store.machine.commit import (
 )
 from rookery.store.machine.create import ChatSpec, Created, create_chat
 from rookery.store.machine.edit import Edited, edit_message
-from rookery.store.machine.files import MAX_FILES_PER_CHAT
-from rookery.store.machine.give_way import find_donors, find_receiver, give_way
 from rookery.store.machine.interrupt import (
     Interrupted,
     cancel_requires_action,
@@ -41,6 +51,7 @@ from rookery.store.machine.leases import (
     try_abandon,
 )
 from rookery.store.machine.lock import ChatMachine, Machine, Publisher, View
+from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
 from rookery.store.machine.ownership import (
     Candidate,
     LeaseKey,
@@ -59,12 +70,13 @@ from rookery.store.machine.queue import (
     reorder_queue,
 )
 from rookery.store.machine.queue_rows import MAX_QUEUE
-from rookery.store.machine.repair import reconcile_invalid_state
 from rookery.store.machine.send import Sent, find_sent, send_message
+from rookery.store.machine.wake import MAX_WAKES, Woken, tell_ends, try_wake, wake_parent
 
 __all__ = [
     "MAX_FILES_PER_CHAT",
     "MAX_QUEUE",
+    "MAX_WAKES",
     "Bundle",
     "Candidate",
     "ChatMachine",
@@ -87,6 +99,7 @@ __all__ = [
     "TurnFinished",
     "Tx",
     "View",
+    "Woken",
     "abandon",
     "acquire",
     "admit",
@@ -130,6 +143,9 @@ __all__ = [
     "set_family_archived",
     "states_of",
     "sweep_leases",
+    "tell_ends",
     "try_abandon",
     "try_acquire",
+    "try_wake",
+    "wake_parent",
 ]

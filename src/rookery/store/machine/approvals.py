@@ -1,7 +1,7 @@
-"""Approval questions about tool calls: the chat is parked until a user answers, and the answer counts once.
+"""Transitions for approvals: ask about tool calls, and apply the answers. The chat is parked in between.
 
-Questions and approvals are rows of `chat_approvals`, by the replay token of their call. If the chat leaves
-`requires_action` in another way, the database deletes unanswered questions.
+Questions and approvals are rows of `chat_approvals`; their key is the replay token of the call. If the chat leaves
+`requires_action` in another way, a trigger deletes the unanswered questions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _APPROVE = """
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A call that a user has to approve before it runs."""
+    """A tool call that a user has to approve before it runs. `offers` are the rules that the answer may create."""
 
     call: OpenCall
     offers: Offers = Offers()
@@ -45,12 +45,14 @@ class Question(msgspec.Struct, frozen=True):
 
 @transition
 async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_seconds: float | None = None) -> None:
-    """Park the chat until a user has answered about these open calls. Without a timeout it waits without limit."""
+    """Park the chat until a user has answered the questions about these open calls. Without a timeout, it has no
+    deadline.
+    """
     tx.require(Transition.ASK_APPROVALS)
     opened = set(await open_calls.turn_calls(tx))
     if not questions or any(question.call not in opened for question in questions):
         raise TransitionNotAllowed(
-            Transition.ASK_APPROVALS, tx.state, "No open tool call is to be asked about.", cause="no_open_calls"
+            Transition.ASK_APPROVALS, tx.state, "No open tool call needs an approval.", cause="no_open_calls"
         )
     await tx.conn.executemany(
         _ASK, [(tx.chat.id, question.token(tx.chat.id), parts.to_jsonb(question.offers)) for question in questions]
@@ -66,17 +68,17 @@ async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_second
 
 @transition
 async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UUID) -> list[Message]:
-    """Take the answers, which must match the open questions exactly, and run on. Returns the results of denied calls.
+    """Store the answers and set the chat to `running`. Returns the results that are written for denied calls.
 
-    Approved calls stay open: the worker finds their approval and runs them. The epoch is new even if no row is written:
-    attempts start again, and the chat cannot be mistaken for its state before the question.
+    There must be exactly one answer for each question. Approved calls stay open: the worker finds their approval and
+    runs them. The history version changes even if no row is written, so attempts are counted from zero.
     """
     tx.require(Transition.ANSWER_APPROVALS)
     if not tx.chat.awaits_approval:
         raise TransitionNotAllowed(
             Transition.ANSWER_APPROVALS,
             tx.state,
-            "This chat asks nothing: it waits for tool results of its client.",
+            "This chat has no open question. It waits for tool results of its client.",
             cause="no_questions",
         )
     asked = {call.tool_call_id: call for call in await open_calls.asked_calls(tx)}

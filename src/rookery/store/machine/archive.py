@@ -1,6 +1,6 @@
-"""Families: archiving and deleting a chat together with its subagents' chats.
+"""Transitions for families: archive, unarchive or delete a root chat together with its subagents' chats.
 
-Both apply to the root and are atomic. The root is locked first, then the members by (`created_at`, `id`).
+Each of them is atomic. The root is locked first, then the other members by (`created_at`, `id`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DELETE = "DELETE FROM chats WHERE id = $1"
 
 @transition
 async def set_archived(tx: Tx, archived: bool) -> Chat:
-    """Archive or unarchive one chat. It is refused if the chat already is: there is no silent no-op."""
+    """Archive or unarchive one chat. Raises `TransitionNotAllowed` if that changes nothing."""
     source = tx.require(Transition.SET_ARCHIVED)
     if tx.chat.archived == archived:
         cause = "already_archived" if archived else "not_archived"
@@ -36,9 +36,9 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
 
 
 async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) -> list[Chat]:
-    """Archive or unarchive a whole family, or nothing of it. Returns the members, the root first.
+    """Archive or unarchive a whole family. Returns the members, the root first.
 
-    A member that is already in that state passes, and is published, too; a busy or invalid member fails all of them.
+    A member that is already in that state is no error, and is announced too. A busy or invalid member fails the bundle.
     """
     members = []
     for tx in await _open_family(bundle, root_id):
@@ -52,9 +52,9 @@ async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) 
 
 
 async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
-    """Delete a family with everything that belongs to it. Refused while any member is working.
+    """Delete a family and all its data. Refused while a member is runnable or INVALID.
 
-    Also refused while one is INVALID: such a state may mean work.
+    An INVALID member may be running under a version that knows its state.
     """
     members = await _open_family(bundle, root_id)
     for tx in members:
@@ -75,6 +75,6 @@ async def _open_family(bundle: Bundle, root_id: UUID) -> list[Tx]:
     root = await bundle.open(root_id)
     if not root.chat.is_root:
         raise bundle.refuse(ChatNotRoot(root_id))
-    # Listed after the root is locked: creating a child shares that lock, so none can be added in between.
+    # The root is locked before the members are listed. The creation of a subagent's chat locks it too: none is missed.
     records = await bundle.conn.fetch(_LIST_MEMBERS, root_id)
     return [root, *[await bundle.open(record["id"]) for record in records]]

@@ -1,6 +1,7 @@
-"""A bundle: chats locked in one transaction, the state of each as it moves, and the hints to publish.
+"""Bundles: one database transaction with the chats that it has locked, and the hints to publish after its commit.
 
-Transitions work on a `Tx`. It checks the state before and after each transition against the table.
+A transition works on a `Tx`, which is one locked chat. `Tx` checks the state before and after each transition against
+the table of transitions.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ P = ParamSpec("P")
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
-# The columns of `Chat`, in its order. `leased` is evaluated here, inside the transaction and by the database clock: the
-# pair is set, its heartbeat is fresh, and the owner's process is still known to its peers.
+# The fields of `Chat`, in their order. `leased` is evaluated in the transaction, by the database clock: worker_id and
+# runner_id are set, the heartbeat is fresh, and the replica of the owner still has its row.
 _CHAT_COLUMNS = """
     id, owner_id, parent_chat_id, root_chat_id, status, archived, worker_id, runner_id, last_error, retry_state,
     requires_action_deadline_at, compaction_requested_at, compaction_resume, runnable_since,
@@ -51,18 +52,18 @@ CHAT_COLUMNS = _CHAT_COLUMNS.format(
          AND h.runner_id = chats.runner_id
          AND h.heartbeat_at > clock_timestamp() - r.lease_ttl)"""
 )
-# The same for a statement that writes the heartbeat itself and cannot see it yet.
+# The same columns for a statement that inserts the heartbeat itself, and so cannot see it yet.
 CHAT_COLUMNS_AT_BEAT = _CHAT_COLUMNS.format(leased="EXISTS (SELECT FROM replicas r WHERE r.id = chats.worker_id)")
 
-# Takes the row lock, allocates the version and returns the row in one round trip. The lock is the UPDATE's FOR NO
-# KEY UPDATE, never SELECT ... FOR UPDATE: foreign-key checks of heartbeats and file links must not queue behind it.
+# Locks the row, allocates the version and returns the row in one round trip. An UPDATE takes the lock FOR NO KEY
+# UPDATE. FOR UPDATE would block the foreign-key checks of heartbeats and file links.
 _LOCK_AND_BUMP = f"""
     UPDATE chats
        SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
      WHERE id = $1
     RETURNING {CHAT_COLUMNS}
 """
-# The same for the owner only; another user's chat is neither locked nor waited for.
+# The same for a chat of one owner. The chat of another user is not locked, and its lock is not waited for.
 _LOCK_OWN = f"""
     UPDATE chats
        SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
@@ -71,16 +72,16 @@ _LOCK_OWN = f"""
     RETURNING {CHAT_COLUMNS}
 """
 READ_CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
-# For readers that only show the chat and do not need to know its owner.
+# Without the query for `leased`, for readers that only show the chat.
 PEEK_CHAT = f"SELECT {_CHAT_COLUMNS.format(leased='false')} FROM chats WHERE id = $1"
 
 _CHAT_WIDTH = len(Chat.__struct_fields__)
 
 
 class Tx:
-    """One chat, locked for this bundle. `chat` and `state` always reflect the last statement.
+    """One chat, locked by this bundle. `chat` and `state` are those of the last statement.
 
-    `conn` is for validation reads and metadata writes that must be atomic with a transition.
+    Use `conn` for checks and metadata writes that must be atomic with a transition.
     """
 
     __slots__ = (
@@ -100,16 +101,15 @@ class Tx:
         self.bundle = bundle
         self.chat = chat
         self.gone = False
-        # Users to notify besides the owner when the chat is deleted: they cannot be looked up afterwards.
+        # Users to notify besides the owner when the chat is deleted. They cannot be looked up afterwards.
         self.readers: tuple[UUID, ...] = ()
-        # Acquired in this bundle, by a worker whose process its peers may not know (any more), so no hint asks for an
-        # owner.
+        # The chat was acquired in this bundle. No hint asks for an owner, even if the owner's replica has no row.
         self.acquired = False
-        # The chat that this one has given way to: it is announced instead of this one.
+        # The chat that this one has given way to. Its hint is published instead of this chat's.
         self.successor: OwnershipHint | None = None
-        # The locking statement may have waited, and it sees leases as they were before the wait.
+        # False after the locking statement: it may have waited, and it sees the leases from before the wait.
         self.lease_is_current = False
-        # Archived or unarchived as a member of a family, whether or not its own flag changed.
+        # The chat was archived or unarchived with its family, even if its own flag did not change.
         self.moved_with_family = False
         self._entered = entered
         self._source = State.N
@@ -127,7 +127,7 @@ class Tx:
         return self.chat.state
 
     def require(self, transition: Transition) -> State:
-        """Check that the table allows the transition from here, and return the starting state."""
+        """Check that the table allows the transition from the current state, and return that state."""
         source = self.chat.state
         if source is State.INVALID and transition not in ALLOWED_WHEN_INVALID:
             raise InvalidState(self.chat.id)
@@ -139,27 +139,25 @@ class Tx:
         return source
 
     async def settle(self, transition: Transition, assignments: str, *args: object) -> None:
-        """Run the closing UPDATE of a transition. Its row becomes `chat`, and must be in a state that the table
-        allows.
-        """
-        self._landed(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
+        """Run the UPDATE that ends a transition. Its row becomes `chat`, and its state must be allowed by the table."""
+        self._finish(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
 
     async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
-        """Settle by a statement that does more; its row begins with the chat's columns.
+        """End a transition by a statement that also does other work. Its row begins with the chat's columns.
 
-        Returns None if the statement's conditions did not hold; then nothing has changed.
+        Returns None if the statement returned no row; then nothing has changed.
         """
         record = await self.conn.fetchrow(statement, *args)
         if record is not None:
-            self._landed(transition, record)
+            self._finish(transition, record)
         return record
 
     async def reload(self, transition: Transition) -> None:
-        """Reload the row instead of `settle`, for transitions in which triggers made all assignments."""
-        self._landed(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
+        """End a transition by reading the row, if triggers have made all of its assignments."""
+        self._finish(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
 
-    async def judge_lease(self) -> None:
-        """Read the lease again if a hint depends on it and no statement has done so under the lock."""
+    async def refresh_lease(self) -> None:
+        """Read `leased` again if a hint depends on it and no statement has read it since the chat was locked."""
         if self.lease_is_current or self.gone or not self.chat.state.is_runnable:
             return
         record = await self.conn.fetchrow(READ_CHAT, self.chat.id)
@@ -167,7 +165,7 @@ class Tx:
             raise InvariantViolation(f"Chat {self.chat.id} vanished under its lock.")
         self.chat = Chat(*record)
 
-    def _landed(self, transition: Transition, record: asyncpg.Record | None) -> None:
+    def _finish(self, transition: Transition, record: asyncpg.Record | None) -> None:
         if record is None:
             raise InvariantViolation(f"{transition}: chat {self.chat.id} vanished under its lock")
         self.chat = Chat(*record[:_CHAT_WIDTH])
@@ -196,7 +194,7 @@ class Tx:
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
         if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
             itself = OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version)
-            # Only a running chat gives way. Work of another kind, such as an interrupt, is announced for this chat.
+            # Only a running chat gives way. Another kind of work, such as an interrupt, needs an owner for this chat.
             hints.append((self.successor if chat.status == Status.RUNNING else None) or itself)
         if kind := self._watch_kind():
             hints.append(
@@ -209,14 +207,13 @@ class Tx:
                 )
             )
         if (root := self._root_of_question()) is not None:
-            # A subagent's question is shown at its root. The root's version is unknown here, and receivers do not need
-            # it.
+            # A subagent's question is shown at its root. The root's version is unknown here; receivers do not use it.
             told = WatchKind.ACTION_REQUIRED if chat.awaits_approval else WatchKind.STATUS
             hints.append(WatchHint(user_id=chat.owner_id, kind=told, chat_id=root, snapshot_version=0))
         return hints
 
     def _root_of_question(self) -> UUID | None:
-        """Return the root of a subagent that has begun or stopped waiting for a user."""
+        """Return the root chat if a subagent's chat began or stopped waiting for an approval in this bundle."""
         before = self._entered is not None and self._entered.awaits_approval
         return self.chat.root_chat_id if before != self.chat.awaits_approval and not self.gone else None
 
@@ -234,7 +231,7 @@ class Tx:
 
 
 class Bundle:
-    """One transaction over one or more chats. Created by `Machine.bundle`; a callback never creates its own."""
+    """One transaction over one or more chats. Only `Machine.bundle` creates it."""
 
     __slots__ = ("_open", "_own", "clock", "conn", "refused")
 
@@ -243,12 +240,12 @@ class Bundle:
         self.clock = clock
         self.refused: BaseException | None = None
         self._open: dict[UUID, Tx] = {}
-        self._own: Tx | None = None  # locked by `lock_own`, and not opened yet
+        self._own: Tx | None = None  # locked by `lock_own` and not yet opened
 
     async def lock_own(self, chat_id: UUID, owner_id: UUID) -> Chat | None:
-        """Lock the chat if it belongs to this owner: check and lock in one round trip, to be followed by `open`.
+        """Lock the chat if it belongs to this owner, in one round trip. Call `open` next.
 
-        Returns None if it does not, or does not exist; then nothing is locked.
+        Returns None if the chat does not exist or belongs to another user; then nothing is locked.
         """
         record = await self.conn.fetchrow(_LOCK_OWN, chat_id, owner_id)
         if record is None:
@@ -258,9 +255,10 @@ class Bundle:
         return chat
 
     async def open(self, chat_id: UUID, *, fence: Fence | None = None) -> Tx:
-        """Lock the chat and allocate its version. Opening it again in the same bundle shares both.
+        """Lock the chat and allocate its version. A second call in the same bundle returns the same `Tx` and version.
 
-        Lock order of several chats: the root first, then members by (`created_at`, `id`); never a parent after a child.
+        Lock order of several chats: the root first, then members by (`created_at`, `id`). Never lock a parent after a
+        child.
         """
         own, self._own = self._own, None
         if own is not None and own.chat.id == chat_id and fence is None:
@@ -277,23 +275,23 @@ class Bundle:
         return self.enlist(chat, entered=chat)
 
     def refuse(self, error: E) -> E:
-        """Mark the bundle as failed: it can no longer commit, even if the callback swallows the error."""
+        """Mark the bundle as failed. It cannot commit any more, even if the callback catches the error."""
         self.refused = error
         return error
 
     def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
-        """Add a row that is already locked (just created, or locked by another statement) to the bundle."""
+        """Add a row to the bundle that is locked already: it was just created, or another statement locked it."""
         tx = self._open[chat.id] = Tx(self, chat, entered=entered)
         return tx
 
     async def hints(self) -> list[Hint]:
-        """Return the hints to publish, evaluated as the last act inside the transaction."""
+        """Return the hints to publish. Called at the end of the transaction, before the commit."""
         for tx in self._open.values():
-            await tx.judge_lease()
+            await tx.refresh_lease()
         return [hint for tx in self._open.values() for hint in tx.hints()]
 
     def close(self) -> None:
-        """Release the chats, which refer to their bundle, so that keeping one of them keeps no reference cycle."""
+        """Drop the references to the chats. They refer to the bundle, so there would be a reference cycle."""
         self._open.clear()
         self._own = self.refused = None
 
@@ -301,7 +299,7 @@ class Bundle:
 def transition(
     fn: Callable[Concatenate[Tx, P], Coroutine[None, None, T]],
 ) -> Callable[Concatenate[Tx, P], Coroutine[None, None, T]]:
-    """Mark a transition: if it raises, the whole bundle fails and can no longer commit."""
+    """Decorate a transition: if it raises, the bundle is marked as failed and cannot commit any more."""
 
     @functools.wraps(fn)
     async def run(tx: Tx, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -316,5 +314,5 @@ def transition(
 
 @functools.cache
 def _closing(assignments: str) -> str:
-    # Created once: the driver finds a prepared statement by its text, and finds the same object faster.
+    # Cached: the driver looks up prepared statements by their text, which is faster with an identical string object.
     return f"UPDATE chats SET {assignments} WHERE id = $1 RETURNING {CHAT_COLUMNS}"

@@ -1,8 +1,9 @@
-"""Capacity: how many chats may work at the same time, in two pools for the whole deployment (roots and subagents).
+"""Capacity: the limits on chats that run at the same time in the deployment, one pool for roots and one for subagents.
 
-There are two pools so that a root can wait for its subagents without a deadlock. A chat with a lease holds a slot,
-whatever its status; slots are derived from the heartbeats and never stored, so none can leak. Lowering a limit evicts
-no chat. `domain.chat.fair_share` has the rules of sharing a pool; `give_way` makes room.
+With two pools, a root can wait for its subagents without a deadlock. A chat with a lease holds a slot, whatever its
+status. Slots are not stored but derived from heartbeats, so they cannot leak. A lower limit evicts no chat.
+`domain.chat.fair_share` has the rules for sharing a pool. With `give_way`, a chat of an owner above the fair share
+makes room for a chat of an owner below it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import msgspec
 
 from rookery.domain.chat import fair_share
 from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.fair_share import Claim, Use, WaitingChat
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition
+from rookery.store.db.hints import OwnershipHint
 from rookery.store.db.pool import Connection
-from rookery.store.machine.bundle import Tx
+from rookery.store.machine.bundle import Tx, transition
+from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import OWNERS
 
 LOCK_CLASS = 0x524B4350  # "RKCP"; the two-integer space of advisory locks
 
 _LOCK = "SELECT pg_advisory_xact_lock($1, $2)"
 
-# From the side of the heartbeats, which are few. The same rule as `leased` in `bundle.CHAT_COLUMNS`.
+# The chats with a lease, found from the heartbeats, which are few. The same rule as `leased` in `bundle.CHAT_COLUMNS`.
 _LEASED = """
       FROM chat_heartbeats beat
       JOIN chats o ON o.id = beat.chat_id AND o.runner_id = beat.runner_id
@@ -43,7 +48,7 @@ _COUNT_OTHERS = f"""
        AND o.id <> {{chat}}
 """
 COUNT_OTHERS = _COUNT_OTHERS.format(is_root="$1", chat="$2", owner="$3")
-# Whether a chat may take a slot: the rule of `fair_share.may_start`.
+# True if a chat may take a slot. The rule of `fair_share.may_start` in SQL.
 HAS_ROOM = f"""
     SELECT t.active < {{limit}}
            AND (t.own = 0
@@ -51,7 +56,7 @@ HAS_ROOM = f"""
       FROM ({_COUNT_OTHERS}) t
 """
 
-# Index chats_acquire. Counts runnable chats that would have to wait: all but `running` ones are always admitted.
+# A runnable chat that needs a slot and has none. Chats of another status than `running` need none. Index chats_acquire.
 _WAITS = """
            c.status = 'running'
        AND NOT c.archived
@@ -104,8 +109,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.running_roots if pool is Pool.ROOT else self.running_subagents
 
 
-# The slots that each owner holds in a pool, and its first waiting chat. Waiting chats are found owner by owner, each by
-# one descent of the index chats_acquire, behind at most as many chats as hold a slot: a backlog is not walked.
+# For each owner: the number of slots that it holds in a pool, and its first waiting chat. That chat is found by one
+# descent of the index chats_acquire per owner, past the chats that hold a slot. The rest of a backlog is not read.
 _CLAIMS = (
     """
     WITH RECURSIVE owners AS ("""
@@ -139,7 +144,7 @@ LIST_CLAIMS: Mapping[Pool, str] = {
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The owner of a slot, and its pool."""
+    """An owner in a pool, as the holder of slots."""
 
     owner_id: UUID
     pool: Pool
@@ -150,24 +155,22 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class PoolCounts(msgspec.Struct, frozen=True):
-    """`active` chats hold a slot; `queued` chats wait for one, which is zero while the pool has room for every
-    owner.
-    """
+    """`active` chats hold a slot, and `queued` chats wait for one. `queued` is 0 while the pool has room."""
 
     active: int
     queued: int
 
 
 async def admit(tx: Tx, limits: Limits) -> bool:
-    """Return whether the chat may be acquired now: for `try_acquire`, inside its transaction.
+    """Return whether the chat may be acquired now. `try_acquire` calls this inside its transaction.
 
-    Interrupts and deadlines of client calls must always run. Other acquirers hold the pool's lock until their commit,
-    so two workers can never both take the last slot. The chat itself does not count: a takeover is neutral.
+    Interrupts and deadlines of client calls need no slot. The lock of the pool is held until the commit, so two workers
+    cannot take the same last slot. The chat itself is not counted, because a takeover keeps its slot.
     """
     if not needs_slot(tx.chat, limits):
         return True
     pool = Pool.of(is_root=tx.chat.is_root)
-    # Two statements: a single one that waits for the lock would count what was there before the wait.
+    # Two statements: one statement that waits for the lock would count the rows from before the wait.
     await lock_pool(tx.conn, pool)
     others = await tx.conn.fetchrow(COUNT_OTHERS, tx.chat.is_root, tx.chat.id, tx.chat.owner_id)
     assert others is not None
@@ -176,12 +179,12 @@ async def admit(tx: Tx, limits: Limits) -> bool:
         return False
     if use.own == 0 or fair_share.may_start(limit, use.with_one_more()):
         return True
-    # The last slot that is not reserved. An owner who has less may be about to take it.
-    return not fair_share.takes_from_poorer(limit, use, await list_claims(tx.conn, pool), chat_id=tx.chat.id)
+    # This is the last slot that is not reserved. An owner with fewer slots may be waiting for it.
+    return not fair_share.blocks_waiting_owner(limit, use, await list_claims(tx.conn, pool), chat_id=tx.chat.id)
 
 
 async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
-    """Return the slots of every owner who has a working or waiting chat in this pool."""
+    """Return a claim for each owner who has a running or waiting chat in this pool."""
     return [
         Claim(owner_id, held, None if chat_id is None else WaitingChat(chat_id, version, since))
         for owner_id, held, chat_id, version, since in await conn.fetch(LIST_CLAIMS[pool])
@@ -189,9 +192,7 @@ async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
 
 
 async def lock_pool(conn: Connection, pool: Pool) -> None:
-    """Take the pool's lock: until the end of the transaction no other transaction takes or gives a slot of this
-    pool.
-    """
+    """Lock the pool until the end of the transaction. No other transaction takes or releases one of its slots."""
     await conn.execute(_LOCK, LOCK_CLASS, list(Pool).index(pool))
 
 
@@ -200,7 +201,7 @@ def needs_slot(chat: Chat, limits: Limits) -> bool:
 
 
 async def is_queued_for_capacity(conn: Connection, chat_id: ChatId, *, limits: Limits) -> bool:
-    """Return whether the chat would run if its pool had room for its owner."""
+    """Return whether the chat waits only because its pool has no room for its owner."""
     record = await conn.fetchrow(IS_WAITING, chat_id)
     if record is None:
         return False
@@ -211,7 +212,7 @@ async def is_queued_for_capacity(conn: Connection, chat_id: ChatId, *, limits: L
 
 
 async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, PoolCounts]:
-    """Count working and waiting chats in the whole deployment."""
+    """Count the running and waiting chats of the whole deployment."""
     record = await conn.fetchrow(COUNT_POOLS)
     assert record is not None
     return {
@@ -221,6 +222,41 @@ async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, Pool
 
 
 def _counts(active: int, owners: int, waiting: int, *, limit: int) -> PoolCounts:
-    """Count by an owner who has a working chat: owners who have none find room at least as easily."""
+    """Return the counts. The pool has room if an owner with one running chat may start another."""
     has_room = limit == 0 or fair_share.may_start(limit, Use(active, owners, min(active, 1)))
     return PoolCounts(active, 0 if has_room else waiting)
+
+
+async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
+    """Return the slots to release: owners above their fair share while others wait, each with the pool."""
+    return {
+        Slot(owner_id, pool)
+        for pool in Pool
+        if (limit := limits.of(pool))
+        for owner_id in fair_share.find_donors(limit, await list_claims(conn, pool))
+    }
+
+
+@transition
+async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
+    """Release a running chat between two steps, so that another chat can run. It keeps its position in the order.
+
+    The hint names the other chat, not this one: workers acquire the chat that a hint names, and this one has to wait.
+    """
+    source, runner_id = tx.require(Transition.GIVE_WAY), tx.chat.runner_id
+    if runner_id is None:
+        raise TransitionNotAllowed(Transition.GIVE_WAY, source, "No worker owns this chat.", cause="not_owned")
+    await tx.settle(Transition.GIVE_WAY, "worker_id = NULL, runner_id = NULL")
+    await delete_leases(tx.conn, [(tx.chat.id, runner_id)])
+    tx.successor = OwnershipHint(chat_id=to.chat_id, snapshot_version=to.snapshot_version)
+    return tx.chat
+
+
+async def find_receiver(tx: Tx, limits: Limits) -> WaitingChat | None:
+    """Return the chat that this one has to give way to; None if it may continue. Locks the pool."""
+    slot = Slot.of(tx.chat)
+    if not (limit := limits.of(slot.pool)):
+        return None
+    await lock_pool(tx.conn, slot.pool)
+    claims = await list_claims(tx.conn, slot.pool)
+    return fair_share.find_receiver(limit, claims, donor=slot.owner_id)

@@ -1,6 +1,6 @@
-"""The worker's transitions: attempts, steps, and the end of a turn.
+"""Transitions of a turn: attempts, steps, its end, its repetition, and the repair of invalid states.
 
-All of them run behind a fence (`ChatMachine.update(..., fence=...)`), so stale work can never commit.
+A worker passes its fence (`ChatMachine.update(..., fence=...)`), so stale work is never committed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rookery.domain.chat.messages import Message, NewMessage, Role
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import message_rows, queue_rows, settlement
+from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
-# One chat as a range, ordered by it: see store/chats/messages.py. System notices neither ask nor answer.
+# The chat is given as a range: see store/chats/messages.py. System notices are neither a question nor an answer.
 _LAST_LIVE_ROLE = """
     SELECT role
       FROM chat_messages
@@ -29,7 +29,7 @@ _LAST_LIVE_ROLE = """
      LIMIT 1
 """
 
-# There is something to compact: a live assistant row after the newest boundary.
+# True if there is something to compact: a live assistant row after the newest boundary.
 _HAS_COMPACTABLE = """
     SELECT coalesce((
              SELECT m.id
@@ -48,23 +48,28 @@ _HAS_COMPACTABLE = """
               LIMIT 1), 0)
 """
 
-# A new epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.
-# Ownership is dropped so that a hint is published and any worker may take the chat.
-_FRESH_EPOCH = (
+# Starts a turn without a new message. The history version changes, so attempts are counted from zero and do not reuse
+# the key of an earlier episode. The owner is removed, so that a hint is published and any worker can take the chat.
+_RESTART_TURN = (
     "status = 'running', last_error = NULL, worker_id = NULL, runner_id = NULL,"
     f" history_version = snapshot_version, generation_attempt = 0, {settlement.TOUCH}"
+)
+REPAIRED = LastError(
+    message="This chat was in an invalid state and has been repaired. Send or edit a message to continue.",
+    kind="invalid_state",
+    retryable=False,
 )
 
 
 class StepCommitted(msgspec.Struct, frozen=True):
-    """A committed step. `promoted`: steering messages that take effect from the next step on."""
+    """A committed step. `promoted` are steering messages that the model gets with the next step."""
 
     inserted: Sequence[Message]
     promoted: Sequence[Message] = ()
 
 
 class TurnFinished(msgspec.Struct, frozen=True):
-    """A finished turn. `closures` answer calls the turn left open; `promoted` starts the next turn."""
+    """A finished turn. `closures` answer its open calls, and `promoted` starts the next turn."""
 
     closures: Sequence[Message] = ()
     promoted: Message | None = None
@@ -72,9 +77,7 @@ class TurnFinished(msgspec.Struct, frozen=True):
 
 @transition
 async def record_generation_attempt(tx: Tx) -> int:
-    """Count an attempt and return its number, from 1. Together with the history version it names the streaming
-    episode.
-    """
+    """Count an attempt and return its number, from 1. The number and the history version identify the episode."""
     tx.require(Transition.RECORD_GENERATION_ATTEMPT)
     await tx.settle(Transition.RECORD_GENERATION_ATTEMPT, "generation_attempt = generation_attempt + 1")
     return tx.chat.generation_attempt
@@ -82,9 +85,7 @@ async def record_generation_attempt(tx: Tx) -> int:
 
 @transition
 async def record_retry_state(tx: Tx, retry: RetryState) -> None:
-    """Record why the last attempt failed and when the next one starts. Recording the same value again changes
-    nothing.
-    """
+    """Record why the last attempt failed and when the next one starts. Idempotent."""
     tx.require(Transition.RECORD_RETRY_STATE)
     await tx.settle(Transition.RECORD_RETRY_STATE, "retry_state = $2", parts.to_jsonb(retry))
 
@@ -93,13 +94,14 @@ async def record_retry_state(tx: Tx, retry: RetryState) -> None:
 async def commit_step(
     tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False, keep_model: bool = False
 ) -> StepCommitted:
-    """Commit one step. If no call is open afterwards, steering messages enter the history after it.
+    """Commit one step. If no call is open afterwards, steering messages are added to the history after it.
 
-    `keep_model`: the step was answered by a substitute model, and the chat keeps its own model.
+    `consume_compaction`: the step is the summary that a compaction request asked for. `keep_model`: a fallback model
+    answered the step, and the chat keeps its own model.
     """
     tx.require(Transition.COMMIT_STEP)
     if not messages:
-        raise InvalidInput("messages", "A step without messages is not committed.")
+        raise InvalidInput("messages", "A step without messages cannot be committed.")
     consumed = f", {settlement.DROP_COMPACTION}" if consume_compaction else ""
     if len(messages) == 1 and not tx.chat.queue_len and not keep_model:
         row = message_rows.row_of(messages[0])
@@ -107,8 +109,8 @@ async def commit_step(
             [await settlement.insert_settling(tx, Transition.COMMIT_STEP, row, settlement.TOUCH + consumed)]
         )
     inserted = await message_rows.insert(tx, [message_rows.row_of(message) for message in messages])
-    # If a summary ends the turn, steering messages are left to `finish_turn`, which starts a turn for them: added here
-    # they would stay in the history unanswered.
+    # If a summary ends the turn, `finish_turn` starts a turn for the steering messages. Added here, they would stay
+    # without an answer.
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
     steering = await queue_rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = (
@@ -121,7 +123,7 @@ async def commit_step(
 
 @transition
 async def finish_turn(tx: Tx) -> TurnFinished:
-    """End the turn: rest, or continue with the head of the queue."""
+    """End the turn. The chat rests, or continues with the first queued message."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
         await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {settlement.REST}")
@@ -135,7 +137,7 @@ async def finish_turn(tx: Tx) -> TurnFinished:
 
 @transition
 async def finish_error(tx: Tx, error: LastError) -> None:
-    """Stop with an error. Queue and history stay; open calls are answered by the next user row."""
+    """End the turn with an error. Queue and history stay. The next user message closes the open calls."""
     tx.require(Transition.FINISH_ERROR)
     await tx.settle(
         Transition.FINISH_ERROR,
@@ -146,14 +148,14 @@ async def finish_error(tx: Tx, error: LastError) -> None:
 
 @transition
 async def request_compaction(tx: Tx) -> None:
-    """Request compaction at the worker's next decision. After an error the unfinished turn continues afterwards.
+    """Request a compaction, which the worker's next decision starts. After an error, the turn then continues.
 
     The caller checks `require_compactable` in the same bundle.
     """
     source = tx.require(Transition.REQUEST_COMPACTION)
     await tx.settle(
         Transition.REQUEST_COMPACTION,
-        f"{_FRESH_EPOCH}, compaction_requested_at = clock_timestamp(), compaction_resume = $2",
+        f"{_RESTART_TURN}, compaction_requested_at = clock_timestamp(), compaction_resume = $2",
         source is not State.W,
     )
 
@@ -174,4 +176,22 @@ async def retry_turn(tx: Tx) -> None:
         raise TransitionNotAllowed(
             Transition.RETRY_TURN, source, "The last turn is complete; there is nothing to retry.", cause="complete"
         )
-    await tx.settle(Transition.RETRY_TURN, _FRESH_EPOCH)
+    await tx.settle(Transition.RETRY_TURN, _RESTART_TURN)
+
+
+@transition
+async def reconcile_invalid_state(tx: Tx, error: LastError = REPAIRED) -> list[Message]:
+    """Set an INVALID chat to `error`, unarchive it and answer its open client calls. The queue stays.
+
+    A chat is INVALID after manual SQL or a restore, or if its status belongs to a newer version.
+    """
+    tx.require(Transition.RECONCILE_INVALID_STATE)
+    closed = message_rows.closures(tx, await open_calls.dynamic_calls(tx), CloseReason.INVALID_STATE)
+    inserted = await message_rows.insert(tx, closed) if closed else []
+    await tx.settle(
+        Transition.RECONCILE_INVALID_STATE,
+        "status = 'error', last_error = $2, archived = false, archived_at = NULL, requires_action_deadline_at = NULL,"
+        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
+        parts.to_jsonb(error),
+    )
+    return inserted

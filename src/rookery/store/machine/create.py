@@ -1,4 +1,4 @@
-"""Creating a chat: a root, or a subagent's chat inside a family."""
+"""The transition that creates a chat: a root chat, or a subagent's chat in a family."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rookery.store.chats import labels as stored_labels
 from rookery.store.machine import message_rows, settlement
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
-# FOR SHARE makes creation and archiving of a family take turns: a child either commits before the archive lists the
-# members, or finds the root archived.
+# FOR SHARE serializes the creation of a subagent's chat with the archiving of its family. The new chat is committed
+# before the members are listed, or the root is found to be archived.
 _ROOT = "SELECT archived, owner_id FROM chats WHERE id = $1 AND parent_chat_id IS NULL FOR SHARE"
 _PARENT_ROOT = "SELECT root_chat_id FROM chats WHERE id = $1"
 
@@ -39,12 +39,12 @@ _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
 
 
 class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes.
+    """A chat to create. `dynamic_tools` is the JSON text of a list of tools that the client executes.
 
-    `generate_summaries`: whether a model writes turn labels and summaries; None means yes for clients that are for
-    people. `is_named`: a user chose the title, and no model is asked for one.
+    `generate_summaries`: a model writes turn labels and summaries; None means yes for clients with a user interface.
+    `is_named`: a user chose the title, so no model is asked for one.
 
-    A spec that cannot be stored is refused at construction, before any statement is sent.
+    The constructor raises `InvalidInput` for a spec that cannot be stored.
     """
 
     owner_id: UUID
@@ -77,43 +77,41 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DynamicTool(msgspec.Struct):
-    """The fields of a client's tool that the server needs to recognize its calls."""
+    """The fields of a dynamic tool that the server reads."""
 
     name: str
 
 
 _tools = msgspec.json.Decoder(list[_DynamicTool])
 
-# Any escape is matched whole, so that the second half of an escaped backslash is never taken for the start of one.
+# Matches each escape as a whole, so that the second character of an escaped backslash does not begin another escape.
 _ESCAPES = re.compile(r"\\(?:(?P<nul>u0000)|.)")
 
 
 def _check_tools(text: str) -> None:
-    """Refuse a declaration that jsonb would refuse, or that does not name its tools."""
+    """Raise `InvalidInput` if jsonb cannot store the declaration, or if a tool has no name."""
     try:
-        parts.json_text(text)  # limits of nesting and numbers: the rules of all stored JSON
+        parts.json_text(text)  # the limits of nesting and numbers that apply to all stored JSON
         tools = _tools.decode(text)
     except (parts.ContentError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(
-            "dynamic_tools", "The tools must be a JSON list of objects that have a name each. Correct them."
+            "dynamic_tools", "The tools must be a JSON list of objects, each with a name. Correct them."
         ) from error
     if not all(tool.name for tool in tools):
-        raise InvalidInput("dynamic_tools", "A tool has an empty name. Give it one.")
+        raise InvalidInput("dynamic_tools", "A tool has an empty name. Give it a name.")
     if any(escape["nul"] for escape in _ESCAPES.finditer(text)):
-        raise InvalidInput("dynamic_tools", "A tool holds the character U+0000. Leave it out.")
+        raise InvalidInput("dynamic_tools", "A tool contains the character U+0000. Remove it.")
 
 
 class Created(msgspec.Struct, frozen=True):
-    """A created chat. `messages` includes closures, before a user row that follows a call without a result."""
+    """A created chat. `messages` includes a closure for each call without a result before a user message."""
 
     chat: Chat
     messages: list[Message]
 
 
 async def create_chat(bundle: Bundle, spec: ChatSpec) -> Created:
-    """Insert the chat with its first messages; it starts `running` and unowned, so a worker is requested
-    immediately.
-    """
+    """Insert the chat with its first messages. It is `running` and has no owner, so a hint asks for a worker."""
     try:
         return await _create(bundle, spec)
     except BaseException as error:
@@ -144,18 +142,18 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     )
     if chat_id is None:
         assert spec.id is not None
-        raise await _taken(bundle, spec.id)
+        raise await _id_taken(bundle, spec.id)
     record = await bundle.conn.fetchrow(_READ, chat_id)
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
     given = [message_rows.row_of(message) for message in spec.messages]
-    inserted = await message_rows.insert(tx, message_rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE))
+    inserted = await message_rows.insert(tx, message_rows.with_closures(tx, given, CloseReason.NEW_USER_MESSAGE))
     model, effort = settlement.model_choice(tx, inserted)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, inserted)
 
 
-async def _taken(bundle: Bundle, chat_id: UUID) -> TransitionNotAllowed:
+async def _id_taken(bundle: Bundle, chat_id: UUID) -> TransitionNotAllowed:
     record = await bundle.conn.fetchrow(_READ, chat_id)
     state = Chat(*record).state if record else State.N
     return TransitionNotAllowed(
@@ -174,7 +172,7 @@ async def _check_family(bundle: Bundle, spec: ChatSpec) -> None:
     if root["archived"]:
         raise ParentArchived(spec.root_chat_id)
     if root["owner_id"] != spec.owner_id:
-        raise InvalidInput("owner_id", "A subagent's chat belongs to the owner of its root.")
+        raise InvalidInput("owner_id", "A subagent's chat must belong to the owner of its root.")
     if spec.parent_chat_id == spec.root_chat_id:
         return
     parent = await bundle.conn.fetchrow(_PARENT_ROOT, spec.parent_chat_id)

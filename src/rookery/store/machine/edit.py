@@ -1,4 +1,4 @@
-"""Editing a user message: the history from there on is cut off and a new turn starts."""
+"""The transition that edits a user message: it deletes the message and all later ones, and starts a new turn."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _TARGET = """
      WHERE chat_id = $1 AND id = $2 AND NOT deleted AND NOT compressed AND visibility <> 'model'
 """
 
-# Always a suffix, and never undone: streams rely on both. Hidden and compressed rows are deleted with it; deleting a
-# compaction boundary brings the older rows back into the prompt.
+# Deletes a suffix of the history, for good; streams rely on both. Hidden and compressed rows are deleted too. If a
+# compaction boundary is deleted, the rows before it are in the prompt again.
 _CUT = """
     UPDATE chat_messages
        SET deleted = true
@@ -43,7 +43,7 @@ _CUT = """
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """The effect of an edit. `deleted_ids` has only ids that people could see."""
+    """The result of an edit. `deleted_ids` has only ids of visible messages."""
 
     replacement: Message
     closures: Sequence[Message]
@@ -65,10 +65,10 @@ async def edit_message(
 ) -> Edited:
     """Delete the message and all later ones, insert its replacement, clear the queue, and start a turn.
 
-    A step that is running is not stored: the edit increments the history version, so the fence of its commit fails.
+    A running step is not stored, because the edit changes the history version and the fence of its commit fails.
     """
     tx.require(Transition.EDIT_MESSAGE)
-    # An id that no row can have would be a driver error; to the caller it is a missing message.
+    # The driver raises an error for an id that is no bigint. For the caller, such a message is missing.
     target = await tx.conn.fetchrow(_TARGET, tx.chat.id, message_id) if is_id(message_id) else None
     if target is None:
         raise MessageNotFound(message_id)
@@ -87,7 +87,7 @@ async def edit_message(
     given = [replacement, *(message_rows.row_of(message) for message in suffix)]
     left_open = await open_calls.turn_calls(tx)
     inserted = await message_rows.insert(
-        tx, message_rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=left_open)
+        tx, message_rows.with_closures(tx, given, CloseReason.MESSAGE_EDITED, open_before=left_open)
     )
     deleted_queue = await queue_rows.delete_queue(tx) if tx.chat.queue_len else []
     await settlement.settle_running(tx, Transition.EDIT_MESSAGE, inserted)

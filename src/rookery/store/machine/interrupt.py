@@ -1,6 +1,6 @@
-"""Interrupts: the request to stop, saving partial output, and waiting for a client's tools.
+"""Transitions for interrupts and for client tools: stop a turn, save partial output, wait for results of the client.
 
-After an interrupt the model never continues, neither from `requires_action` nor from `running`.
+After an interrupt the model does not continue the turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rookery.domain.chat.messages import Message, NewMessage
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason, OpenCall, SubmittedResult
 from rookery.domain.chat.transitions import Transition
+from rookery.store.chats import subagents
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
@@ -34,7 +35,7 @@ _OWNER_IS_ACTIVE = """
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """`inserted`: partial output, then closures, then the promoted queue head, in the order of their ids."""
+    """`inserted` has the partial output, then closures, then the promoted message, in the order of their ids."""
 
     inserted: Sequence[Message] = ()
     promoted: Message | None = None
@@ -42,9 +43,7 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 @transition
 async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
-    """Ask the worker to stop. A chat that waits for a client's tools stops immediately; `note` gives the model the
-    reason.
-    """
+    """Ask the worker to stop the turn. A chat in `requires_action` stops at once, and `note` tells the model why."""
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
         await tx.settle(
@@ -57,7 +56,7 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
 
 @transition
 async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> Interrupted:
-    """Save the partial output, answer open calls, and continue with the queue or rest."""
+    """Save the partial output and close the open calls. The chat continues with the queue, or rests."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await message_rows.insert(tx, [message_rows.row_of(message) for message in partials]) if partials else []
     model, _ = settlement.model_choice(tx, saved)
@@ -68,9 +67,9 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
 async def _stop(
     tx: Tx, by: Transition, closed: list[message_rows.Row], *, saved: Sequence[Message] = ()
 ) -> Interrupted:
-    """End the turn after the saved rows and their closures: the queue head runs next, or the chat rests.
+    """End the turn and insert the closures. The chat continues with the first queued message, or rests.
 
-    If the owner's account is disabled, the queue stays as it is, and the chat rests on an error that says so.
+    If the owner's account is disabled, the queue stays, and the chat ends with the error `OWNER_DISABLED`.
     """
     if tx.chat.queue_len and not await tx.conn.fetchval(_OWNER_IS_ACTIVE, tx.chat.id):
         inserted = [*saved, *(await message_rows.insert(tx, closed) if closed else [])]
@@ -87,6 +86,9 @@ async def _stop(
     inserted = [*saved, *(await message_rows.insert(tx, pending) if pending else [])]
     if head is not None:
         await settlement.settle_running(tx, by, inserted)
+        if not tx.chat.is_root:
+            # After the status has changed: its trigger has judged why the turn before was stopped.
+            await subagents.renew_deadline(tx.conn, tx.chat.id)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
         by,
@@ -98,7 +100,7 @@ async def _stop(
 
 @transition
 async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL_TIMEOUT_SECONDS) -> datetime:
-    """Park the chat until its client answers. The committed assistant row is the durable set of calls."""
+    """Wait for results of the client until the deadline, which is returned. The last assistant row has the calls."""
     tx.require(Transition.ENTER_REQUIRES_ACTION)
     await _pending(tx, Transition.ENTER_REQUIRES_ACTION)
     await tx.settle(
@@ -121,16 +123,16 @@ async def complete_requires_action(
     model_config_id: UUID | None = None,
     suffix: Sequence[NewMessage] = (),
 ) -> list[Message]:
-    """Take the client's results, which must answer exactly the pending calls, and run on.
+    """Store the client's results and set the chat to `running`. There must be one result for each pending call.
 
-    A user row in the suffix also ends the server's own open calls: they are answered before that row.
+    If the suffix has a user message, the server's own open calls are closed before it.
     """
     source = tx.require(Transition.COMPLETE_REQUIRES_ACTION)
     if tx.chat.awaits_approval:
         raise TransitionNotAllowed(
             Transition.COMPLETE_REQUIRES_ACTION,
             source,
-            "This chat waits for a person to approve tool calls, not for results. Answer that first.",
+            "This chat waits for the approval of tool calls, not for results. Answer its questions first.",
             cause="awaits_approval",
         )
     pending = await open_calls.dynamic_calls(tx)
@@ -144,7 +146,7 @@ async def complete_requires_action(
     )
     given = [message_rows.row_of(message) for message in (*answers, *suffix)]
     if any(message_rows.starts_turn(row) for row in given):
-        given = message_rows.answering(
+        given = message_rows.with_closures(
             tx, given, CloseReason.NEW_USER_MESSAGE, open_before=await open_calls.turn_calls(tx)
         )
     inserted = await message_rows.insert(tx, given)
@@ -154,9 +156,9 @@ async def complete_requires_action(
 
 @transition
 async def cancel_requires_action(tx: Tx) -> list[Message]:
-    """Answer the pending calls after the deadline has passed by the database clock, and run on.
+    """Close the pending calls after their deadline, by the database clock, and set the chat to `running`.
 
-    Client calls without a deadline count as expired; a question without a deadline may be answered at any time.
+    Client calls without a deadline count as expired. Questions without a deadline do not expire.
     """
     tx.require(Transition.CANCEL_REQUIRES_ACTION)
     pending = await _pending(tx, Transition.CANCEL_REQUIRES_ACTION)
@@ -165,7 +167,7 @@ async def cancel_requires_action(tx: Tx) -> list[Message]:
         raise TransitionNotAllowed(
             Transition.CANCEL_REQUIRES_ACTION,
             tx.state,
-            "There is still time to answer what this chat waits for.",
+            "The deadline for the answer has not passed.",
             cause="deadline_not_reached",
         )
     reason = CloseReason.ACTION_TIMED_OUT if is_passed else CloseReason.ACTION_DEADLINE_MISSING
@@ -179,5 +181,5 @@ async def cancel_requires_action(tx: Tx) -> list[Message]:
 async def _pending(tx: Tx, by: Transition) -> tuple[OpenCall, ...]:
     pending = await (open_calls.asked_calls(tx) if tx.chat.awaits_approval else open_calls.dynamic_calls(tx))
     if not pending:
-        raise TransitionNotAllowed(by, tx.state, "No tool call is being waited for.", cause="no_open_calls")
+        raise TransitionNotAllowed(by, tx.state, "The chat waits for no tool call.", cause="no_open_calls")
     return pending

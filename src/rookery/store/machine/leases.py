@@ -1,6 +1,6 @@
-"""Leases from the owner's side: a worker's queries about its chats, and releasing them.
+"""Release of leases, and the states of chats that a worker owns.
 
-Only `try_abandon` moves a version. `renew_leases` is in `ownership`, next to the code it races with.
+Only `leave` and `try_abandon` change a version. `renew_leases` is in `ownership`, next to the code that it races with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.store.machine.bundle import Bundle, Tx
 from rookery.store.machine.lock import Machine
 from rookery.store.machine.ownership import LeaseKey, abandon
 
-# The fields of `ChatState`, in its order.
+# The fields of `ChatState`, in their order.
 STATES = """
     SELECT id, worker_id, runner_id, snapshot_version, history_version, generation_attempt, status, archived,
            requires_action_deadline_at
@@ -28,8 +28,8 @@ STATES = """
      WHERE id = ANY ($1::uuid[])
 """
 
-# Older than any lease may be, so its owner does not matter. SKIP LOCKED: a sweep waits neither for a beat nor for a
-# chat that is being deleted, so it cannot be part of a deadlock.
+# Deletes heartbeats that are older than any lease can be. With SKIP LOCKED, a sweep does not wait for a heartbeat or
+# for the deletion of a chat, so it cannot deadlock.
 SWEEP = """
     DELETE FROM chat_heartbeats
      WHERE (chat_id, runner_id) IN (
@@ -46,7 +46,7 @@ DELETE = """
      WHERE h.chat_id = k.chat_id AND h.runner_id = k.runner_id
 """
 
-# The pairs stay on the chats: fences are valid until the next acquisition.
+# worker_id and runner_id stay in the chat, so fences are valid until the next acquisition.
 RELEASE = f"""
     WITH released AS ({DELETE} RETURNING h.chat_id, h.runner_id)
     SELECT c.id, c.snapshot_version
@@ -59,7 +59,7 @@ RELEASE = f"""
 
 
 class ChatState(msgspec.Struct, frozen=True):
-    """The state of a chat that its runner follows. The status is plain text: a newer version may know more of them."""
+    """The columns of a chat that its runner follows. The status is a `str`, because a newer version may have others."""
 
     chat_id: ChatId
     worker_id: UUID | None
@@ -73,7 +73,7 @@ class ChatState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, chat: Chat) -> ChatState:
-        """Return the state of a row that was read, or that a transition returned."""
+        """Return the state of a chat's row."""
         return cls(
             chat.id,
             chat.worker_id,
@@ -87,8 +87,8 @@ class ChatState(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def told(cls, hint: ChatHint) -> ChatState:
-        """Return the state in a hint, which does not carry the deadline: callers that need it read the row."""
+    def from_hint(cls, hint: ChatHint) -> ChatState:
+        """Return the state in a hint. A hint has no deadline; callers that need it read the row."""
         return cls(
             ChatId(hint.chat_id),
             hint.worker_id,
@@ -102,62 +102,63 @@ class ChatState(msgspec.Struct, frozen=True):
 
 
 async def states_of(conn: Connection, chat_ids: Collection[UUID]) -> dict[ChatId, ChatState]:
-    """Return the states of many chats by one query. A chat that is not in the answer is deleted."""
+    """Return the states of these chats by one query. Deleted chats are missing in the result."""
     records = await conn.fetch(STATES, list(chat_ids))
     return {record["id"]: ChatState(*record) for record in records}
 
 
 async def sweep_leases(conn: Connection) -> int:
-    """Delete heartbeats that are older than the longest lease of any replica. Returns how many.
+    """Delete heartbeats that are older than the longest lease of any replica. Returns their number.
 
-    A runner whose row is deleted had lost its lease before; its next beat writes the row again if its chat is still
-    free.
+    The runners of these rows had lost their leases before. A later heartbeat inserts the row again if no other runner
+    has taken the chat.
     """
     return len(await conn.fetch(SWEEP))
 
 
 async def delete_leases(conn: Connection, keys: Collection[LeaseKey]) -> None:
-    """Delete the heartbeats of finished runners. Rows that are already gone are ignored."""
+    """Delete the heartbeats of finished runners. Missing rows are ignored."""
     await conn.execute(DELETE, *_columns(keys))
 
 
 async def release_leases(conn: Connection, keys: Collection[LeaseKey]) -> list[OwnershipHint]:
-    """Release all chats at the end of a process. Returns the hints to publish: the chats that need a new owner.
+    """Release chats at the end of a process. Returns the hints to publish, for chats that need a new owner.
 
-    This is no transition: owners stay recorded, so a commit in progress still counts unless the chat was taken over.
+    This is not a transition: the owner stays in the row, so a commit in progress succeeds unless another runner has
+    taken the chat.
     """
     records = await conn.fetch(RELEASE, *_columns(keys))
     return [OwnershipHint(chat_id=record["id"], snapshot_version=record["snapshot_version"]) for record in records]
 
 
-class _NotOurs(Exception):
-    """Raised to roll the bundle back: no version, no hint."""
+class _NotOwner(Exception):
+    """Raised to roll the bundle back, so that no version changes and no hint is published."""
 
 
 async def leave(tx: Tx) -> Chat:
-    """Abandon the chat together with its heartbeat row, so that no trace of the runner is left after the commit."""
+    """Abandon the chat and delete its heartbeat row."""
     runner_id = tx.chat.runner_id
     chat = await abandon(tx)
-    assert runner_id is not None, "`abandon` refuses a chat that nobody owns"
+    assert runner_id is not None, "`abandon` refuses a chat without an owner"
     await delete_leases(tx.conn, [(chat.id, runner_id)])
     return chat
 
 
 async def try_abandon(machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID) -> Chat | None:
-    """Abandon the chat if this runner still owns it, in any state; else change nothing and return None.
+    """Abandon a chat that was acquired but will not be run. Allowed in any state, also if archived.
 
-    For a chat that was acquired but will not be driven. An archived chat may be abandoned as well.
+    Returns None and changes nothing if this runner does not own it any more.
     """
 
     async def run(bundle: Bundle) -> Chat:
         tx = await bundle.open(chat_id)
         if (tx.chat.worker_id, tx.chat.runner_id) != (worker_id, runner_id):
-            raise _NotOurs
+            raise _NotOwner
         return await leave(tx)
 
     try:
         return await machine.bundle(run)
-    except (_NotOurs, ChatNotFound):
+    except (_NotOwner, ChatNotFound):
         return None
 
 

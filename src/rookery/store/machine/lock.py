@@ -1,8 +1,8 @@
-"""The locking protocol: a bundle of transitions locks chats, commits, and publishes hints.
+"""The machine that runs bundles: lock chats, run transitions, commit, publish hints.
 
-One bundle is one database transaction. It may open several chats (root first, then members), allocates one version per
-chat, and publishes one hint per chat after the commit. Callbacks may run more than once (deadlocks and lock timeouts
-are retried), so they must have no outside effects: no HTTP, model, tool or pubsub call inside.
+One bundle is one database transaction. It may open several chats (the root first, then members). It allocates one
+version per chat, and publishes one hint per chat after the commit. Deadlocks and lock timeouts are retried, so a
+callback may run more than once. It must not call HTTP, a model, a tool or pubsub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition, is_legal
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.runtime.waits import Unbroken, Within
+from rookery.runtime.waits import Uninterrupted, WithTimeout
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.db.hints import Hint
 from rookery.store.machine.bundle import PEEK_CHAT, READ_CHAT, Bundle, Connection, Tx
@@ -36,16 +36,17 @@ RETRY_DELAY_SECONDS = (0.02, 0.2)
 COMMIT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0
 
-# 40P01 deadlock, 40001 serialization failure, 55P03 lock timeout: the bundle did nothing and may run again.
+# 40P01 deadlock, 40001 serialization failure, 55P03 lock timeout: the bundle changed nothing and may run again.
 _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
-# Our own guards, CHECK violations, and statements after a swallowed error: a bug in the caller's code.
+# Bugs of the caller: RK001 and RK002 are raised by our triggers, 23514 is a CHECK violation, 25P02 a statement after an
+# error that was caught inside the transaction.
 _BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
-# The connection is lost, the server is shutting down, or it canceled a statement that took too long. asyncpg raises
-# InternalClientError for a statement sent between the server's shutdown notice and the end of the connection.
+# The connection is lost, the server shuts down, or it canceled a statement that took too long. asyncpg raises
+# InternalClientError if a statement is sent after the server's shutdown notice.
 _LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InternalClientError)
 
-# Errors of callers that name missing rows, by the foreign key that detects them.
+# The input errors for missing rows, by the foreign key that detects them.
 _MODEL = ("model_config_id", "There is no such model. Choose another one.")
 _UNKNOWN_ROWS = {
     "chats_last_model_config_id_fkey": _MODEL,
@@ -55,14 +56,13 @@ _UNKNOWN_ROWS = {
     "chats_owner_id_fkey": ("owner_id", "There is no such user. The account may have been deleted."),
 }
 
-# Keeps the planner on the indexes: it cannot estimate how short a turn is, nor, from old statistics, how many messages
-# are visible, and would otherwise read a chat's whole history, or all users', to find its end.
+# Makes the planner use indexes. It cannot estimate how short a turn is, and with old statistics not how many messages
+# are visible. It would read the whole history of a chat, or of all users, to find the end of one.
 BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
-# One round trip opens the transaction, bounds every wait in it, and sets the planner options.
+# One round trip begins the transaction, limits its waits, and sets the planner options.
 _BEGIN = f"BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'; {BY_INDEX}"
-# For changes that were not promised to a user and can be repeated: COMMIT does not wait for the disk. A crash of
-# PostgreSQL, not of this process, may undo them and everything after them; a later commit that does wait makes them
-# durable.
+# For changes that no user relies on and that can be repeated: COMMIT does not wait for the disk. A crash of PostgreSQL,
+# not of this process, may undo them and all later ones. The next commit that waits for the disk makes them durable.
 _BEGIN_LAZY = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {BY_INDEX}"
 
@@ -74,27 +74,27 @@ _log = log.get_logger("store.machine")
 
 
 class Publisher(Protocol):
-    """Sends hints about committed changes. `publish` must not block; errors that it raises are logged and dropped."""
+    """Publishes hints about committed changes. `publish` must not block. Its errors are logged and ignored."""
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
 
 class View(msgspec.Struct, frozen=True):
-    """A chat in a consistent snapshot, or under a plain lock."""
+    """A chat and a connection: in a consistent snapshot, or under the lock of the chat's row."""
 
     conn: Connection
     chat: Chat
 
 
-class Landed(msgspec.Struct, frozen=True):
-    """The chat after a single statement, and the other columns of its row."""
+class StatementResult(msgspec.Struct, frozen=True):
+    """The chat after a single-statement transition, and the other columns of the returned row."""
 
     chat: Chat
     rest: tuple[Any, ...]
 
 
 class Machine:
-    """Runs bundles on a pool. Cheap to create; keeps nothing between calls."""
+    """Runs bundles on a pool. It has no state between calls and is cheap to create."""
 
     __slots__ = ("_clock", "_pool", "_publisher", "_rng")
 
@@ -115,12 +115,12 @@ class Machine:
         return ChatMachine(self, chat_id)
 
     async def bundle(self, fn: Callable[[Bundle], Awaitable[T]], *, lazily: bool = False) -> T:
-        """Run `fn` in one transaction, commit, publish. On any error nothing is changed and nothing published.
+        """Run `fn` in one transaction, commit, and publish the hints. After an error nothing is changed or published.
 
-        With `lazily`, the commit does not wait for the disk: for a worker's own book-keeping, which can be repeated.
+        With `lazily`, the commit does not wait for the disk. Use it for a worker's own records, which can be repeated.
 
-        Cancelling before the COMMIT is sent rolls back. Once it is sent, the commit is awaited and published before the
-        cancellation is passed on, so every commit is published.
+        A cancellation before the COMMIT is sent rolls back. After that, the commit is awaited and its hints are
+        published before the cancellation is raised, so every commit is published.
         """
         attempt = 0
         while True:
@@ -141,22 +141,22 @@ class Machine:
             finally:
                 bundle.close()
             cancelled = await _commit(conn)
-            # Before any await, including the return of the connection: a cancellation there would leave the commit
-            # unpublished.
+            # Publish before the next await, also before the connection is released: a cancellation there would leave
+            # the commit unpublished.
             self._publish(hints)
         if cancelled is not None:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error refers to this frame: a cycle would outlive the task
+                cancelled = None  # the error refers to this frame, which would be a reference cycle
         return result
 
     async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
-        """Wait if a retry may succeed; otherwise raise the error that the caller should see."""
+        """Sleep if a retry may succeed. Otherwise raise the error for the caller."""
         if error.sqlstate not in _RETRYABLE:
             _drop_detail(error)
-            if (judged := _judged(error)) is not None:
-                raise judged from error
+            if (classified := _classify(error)) is not None:
+                raise classified from error
             raise error
         if attempt == MAX_TRIES:
             raise LockTimeout("The chat is busy. Try again in a moment.") from error
@@ -166,13 +166,13 @@ class Machine:
         try:
             self._publisher.publish(hints)
         except Exception as error:
-            # The change is committed; a lost hint costs latency, never correctness.
+            # The change is committed. A lost hint costs latency, not correctness.
             _log.warning("publish_failed", error=str(error), hints=len(hints))
 
     async def lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        """Hold the row lock, without a version and without a hint: for read-then-act on files or metadata.
+        """Run `fn` under the lock of the chat's row, without a new version and without a hint.
 
-        Like a bundle, it is retried if only the lock was in the way.
+        Use it to read and then change files or metadata. Like a bundle, it is retried after a lock timeout.
         """
         attempt = 0
         while True:
@@ -184,7 +184,7 @@ class Machine:
 
     async def _try_lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN) as conn:
-            # Two statements: a single one that waits for the lock would see the lease as it was before the wait.
+            # Two statements: one statement that waits for the lock would see the lease from before the wait.
             await conn.execute(_LOCK, chat_id)
             result = await fn(await _view(conn, chat_id))
             cancelled = await _commit(conn)
@@ -192,13 +192,13 @@ class Machine:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error refers to this frame: a cycle would outlive the task
+                cancelled = None  # the error refers to this frame, which would be a reference cycle
         return result
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         """Run `fn` on a consistent snapshot of the chat, without a lock.
 
-        The chat may change afterwards. The fence of a later commit detects this.
+        The chat may change afterwards; the fence of a later commit detects it.
         """
 
         async def run(conn: Connection) -> T:
@@ -208,16 +208,16 @@ class Machine:
 
     async def run_statement(
         self, transition: Transition, statement: str, *args: object, status_before: Status | None = None
-    ) -> Landed | None:
-        """Run a statement that is a whole bundle: it locks, allocates the version, changes the chat, and is its own
-        transaction.
+    ) -> StatementResult | None:
+        """Run a transition that is one statement and its own transaction.
 
-        Its row begins with the chat's columns. The chat's state is unchanged, except for a status that was
-        `status_before`. Returns None if the statement's conditions do not hold or the lock is taken; then nothing has
-        changed. As for a bundle, a commit is published before a cancellation is passed on.
+        The statement locks the chat, allocates the version, and returns a row that begins with the chat's columns. It
+        changes no column of the execution state, except the status from `status_before`. Returns None if its conditions
+        do not hold or the row is locked; then nothing has changed. As in `bundle`, a commit is published before a
+        cancellation is raised.
         """
-        async with _Borrowed(self._pool) as conn:
-            run = Unbroken(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
+        async with _PooledConnection(self._pool) as conn:
+            run = Uninterrupted(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
             try:
                 record = await _answer(run)
             except Exception as error:
@@ -228,10 +228,10 @@ class Machine:
                     raise
                 if error.sqlstate in _RETRYABLE:
                     return None
-                if (judged := _judged(error)) is not None:
-                    raise judged from error
+                if (classified := _classify(error)) is not None:
+                    raise classified from error
                 raise
-            landed = None
+            result = None
             if record is not None:
                 chat = Chat(*record[:_CHAT_WIDTH])
                 before = chat if status_before is None else msgspec.structs.replace(chat, status=status_before)
@@ -241,28 +241,28 @@ class Machine:
                 tx.acquired = transition is Transition.ACQUIRE
                 self._publish(tx.hints())
                 tx.bundle.close()
-                landed = Landed(chat, record[_CHAT_WIDTH:])
+                result = StatementResult(chat, record[_CHAT_WIDTH:])
         if run.cancelled is not None:
             try:
                 raise run.cancelled
             finally:
                 del run  # as in `_try_bundle`
-        return landed
+        return result
 
     async def peek(self, chat_id: UUID) -> Chat:
-        """Return the row alone, in one round trip: one statement is its own snapshot. Leases are not included."""
+        """Return the chat's row in one round trip. `leased` is always False."""
         records = await self.fetch(PEEK_CHAT, chat_id)
         if not records:
             raise ChatNotFound(ChatId(chat_id))
         return Chat(*records[0])
 
     async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
-        """Return the rows of one statement, which is its own snapshot and chooses its indexes itself."""
-        async with _Borrowed(self._pool) as conn:
+        """Return the rows of one statement. The planner options of `BY_INDEX` do not apply."""
+        async with _PooledConnection(self._pool) as conn:
             return await conn.fetch(statement, *args)
 
     async def snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run `fn` in a snapshot like `read`, for callers that read the chat together with other rows."""
+        """Run `fn` in a consistent snapshot, without a lock, to read a chat together with other rows."""
         attempt = 0
         while True:
             try:
@@ -279,7 +279,7 @@ class Machine:
 
 
 class ChatMachine:
-    """The machine for one chat: `update` runs transitions, `lock` and `read` give a view of the chat."""
+    """The machine for one chat: `update` runs transitions; `lock` and `read` pass a view of the chat."""
 
     __slots__ = ("_machine", "chat_id")
 
@@ -288,7 +288,7 @@ class ChatMachine:
         self.chat_id = chat_id
 
     async def update(self, fn: Callable[[Tx], Awaitable[T]], *, fence: Fence | None = None, lazily: bool = False) -> T:
-        """Lock, allocate the version, check the fence, run `fn`, commit, publish. An empty `fn` still does the rest."""
+        """Lock the chat, allocate its version, check the fence, run `fn`, commit, publish."""
 
         async def run(bundle: Bundle) -> T:
             return await fn(await bundle.open(self.chat_id, fence=fence))
@@ -302,10 +302,10 @@ class ChatMachine:
         return await self._machine.read(self.chat_id, fn)
 
 
-class _Borrowed:
+class _PooledConnection:
     """A connection of the pool, for `async with`.
 
-    Database failures become `DatabaseUnavailable`; errors of the body pass unchanged.
+    Database failures are raised as `DatabaseUnavailable`. Errors of the body are not changed.
     """
 
     __slots__ = ("_conn", "_pool")
@@ -315,9 +315,9 @@ class _Borrowed:
 
     async def __aenter__(self) -> Connection:
         try:
-            conn = self._conn = await Within(POOL_TIMEOUT_SECONDS, self._pool.acquire().__await__())
+            conn = self._conn = await WithTimeout(POOL_TIMEOUT_SECONDS, self._pool.acquire().__await__())
         except (OSError, asyncpg.TooManyConnectionsError, asyncpg.InterfaceError, *_LOST) as error:
-            # Subclasses of InterfaceError report our mistakes; the class itself means that the pool is closing.
+            # Subclasses of InterfaceError report wrong calls; the class itself means that the pool is closing.
             if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:
                 raise
             raise _unavailable(error) from error
@@ -334,12 +334,12 @@ class _Borrowed:
         try:
             await self._pool.release(self._conn)
         except Exception as error:
-            # The pool discards such a connection. The work is done, or its error is about to be raised.
+            # The pool discards such a connection. The work has ended, or its error is being raised.
             _log.warning("release_failed", error=str(error))
 
 
-class _Transaction(_Borrowed):
-    """A connection with an open transaction. Its body ends it; an error rolls it back."""
+class _Transaction(_PooledConnection):
+    """A connection with an open transaction. The body commits it or rolls it back; an error rolls it back."""
 
     __slots__ = ("_begin",)
 
@@ -369,9 +369,9 @@ class _Transaction(_Borrowed):
 
 
 def _is_lost(error: BaseException, conn: Connection) -> bool:
-    """Return whether the database is at fault, decided after the rollback has shown the state of the connection.
+    """Return whether the error is a failure of the database. Call it after the rollback.
 
-    A body may also raise timeouts and misuse of the driver; they are the database's fault if the connection is dead.
+    Timeouts and `InterfaceError` may come from the body. They are failures of the database if the connection is closed.
     """
     if isinstance(error, _LOST):
         return True
@@ -382,7 +382,7 @@ def _is_dead(conn: Connection) -> bool:
     try:
         return conn.is_closed()
     except asyncpg.InterfaceError:
-        return True  # returned to its pool already, as broken connections are
+        return True  # a broken connection has been returned to its pool, and refuses calls
 
 
 def _unavailable(error: BaseException) -> DatabaseUnavailable:
@@ -390,8 +390,8 @@ def _unavailable(error: BaseException) -> DatabaseUnavailable:
     return DatabaseUnavailable("The database did not answer. Nothing was changed; try again in a moment.")
 
 
-def _judged(error: asyncpg.PostgresError) -> Exception | None:
-    """Return the error that the caller should see: a bug, a wrong input, or None for neither."""
+def _classify(error: asyncpg.PostgresError) -> Exception | None:
+    """Return the error for the caller: `InvariantViolation` for a bug, `InvalidInput`, or None for other errors."""
     if error.sqlstate in _BUGS:
         return InvariantViolation(str(error))
     if isinstance(error, asyncpg.ForeignKeyViolationError) and error.constraint_name in _UNKNOWN_ROWS:
@@ -400,7 +400,7 @@ def _judged(error: asyncpg.PostgresError) -> Exception | None:
 
 
 def _drop_detail(error: BaseException) -> None:
-    """Remove the detail of a violation: it quotes the row with users' content, which must not be logged."""
+    """Remove the detail of a violation. It quotes the row with the user's content, which must not be logged."""
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
 
@@ -413,30 +413,30 @@ async def _view(conn: Connection, chat_id: UUID) -> View:
 
 
 async def _commit(conn: Connection) -> asyncio.CancelledError | None:
-    """Send COMMIT and await its outcome. Returns a cancellation that arrived meanwhile, for the caller to pass on.
+    """Send COMMIT and await its outcome. Returns a cancellation that arrived meanwhile, which the caller raises.
 
-    Cancelling a task inside asyncpg's COMMIT could leave the outcome unknown.
+    A cancellation inside asyncpg's COMMIT would leave the outcome unknown.
     """
-    commit = Unbroken(conn.execute("COMMIT", timeout=COMMIT_TIMEOUT_SECONDS).__await__())
+    commit = Uninterrupted(conn.execute("COMMIT", timeout=COMMIT_TIMEOUT_SECONDS).__await__())
     try:
         _check_committed(await _answer(commit))
     except Exception as error:
         if commit.cancelled is None:
             raise
-        # The caller was cancelled, so the failure is dropped; it must not restart the bundle.
+        # The caller was cancelled. The failure is logged only, because it must not restart the bundle.
         _drop_detail(error)
         _log.warning("commit_failed", error=str(error))
         raise commit.cancelled from error
     return commit.cancelled
 
 
-async def _answer(commit: Unbroken[T]) -> T:
+async def _answer(commit: Uninterrupted[T]) -> T:
     try:
         return await commit
     except asyncpg.PostgresError as error:
-        # 08*: connection trouble, 57P*: the server is shutting down. It may have committed before the error.
+        # 080xx: connection failure. 57Pxx: the server shuts down. It may have committed before the error.
         if error.sqlstate and error.sqlstate[:3] in {"57P", "080"}:
-            raise CommitOutcomeUnknown("The database went away during the commit.") from error
+            raise CommitOutcomeUnknown("The database shut down during the commit.") from error
         raise
     except (OSError, TimeoutError, asyncpg.InterfaceError, asyncio.CancelledError) as error:
         raise CommitOutcomeUnknown("The connection to the database was lost during the commit.") from error
@@ -444,20 +444,20 @@ async def _answer(commit: Unbroken[T]) -> T:
 
 def _check_committed(tag: str) -> None:
     if tag != "COMMIT":
-        # PostgreSQL answers ROLLBACK to the COMMIT of a transaction in which an error was swallowed.
-        raise InvariantViolation("A statement failed inside the bundle and its error was not passed on.")
+        # PostgreSQL answers ROLLBACK if a statement of the transaction has failed.
+        raise InvariantViolation("A statement failed inside the bundle, and its error was not raised.")
 
 
 async def _roll_back(conn: Connection) -> None:
-    """Roll back the transaction of a failed bundle; a connection that cannot is discarded.
+    """Roll back the transaction. If that fails, close the connection.
 
-    Raises nothing but a cancellation: the caller is about to raise the error that matters.
+    Raises only cancellations, because the caller is about to raise the original error.
     """
     try:
         if not conn.is_closed():
             await conn.execute("ROLLBACK", timeout=COMMIT_TIMEOUT_SECONDS)
     except BaseException as error:
-        # A broken connection has returned to its pool already, and then refuses every call.
+        # A broken connection has been returned to its pool, and refuses calls.
         with contextlib.suppress(asyncpg.InterfaceError):
             conn.terminate()
         if not isinstance(error, Exception):

@@ -1,6 +1,6 @@
-"""Message rows in stored form, and their insertion.
+"""Message rows in stored form: their insertion, and links to the files that they name.
 
-Everything here runs inside a bundle, under the chat's lock, before the transition's one closing UPDATE.
+All functions run inside a bundle, under the chat's lock, before the UPDATE that ends the transition.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from rookery.domain.chat import parts, tool_calls
 from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.messages import (
     CONTENT_VERSION,
     ChatId,
@@ -27,7 +29,6 @@ from rookery.domain.chat.messages import (
     Visibility,
 )
 from rookery.domain.chat.tool_calls import CallRow, CloseReason, OpenCall
-from rookery.store.machine import files
 from rookery.store.machine.bundle import Tx
 
 INSERT_MESSAGE = """
@@ -39,7 +40,7 @@ INSERT_MESSAGE = """
     RETURNING id AS message_id, created_at AS inserted_at
 """
 
-# The columns of `StepFigures`, in its order.
+# Also has the fields of `StepFigures`, in their order.
 _INSERT_STEP = """
     INSERT INTO chat_messages
            (chat_id, role, visibility, compressed, content, content_version, created_by,
@@ -54,10 +55,23 @@ _INSERT_STEP = """
 _COST = StepFigures.__struct_fields__.index("cost_micros")
 
 _INSERT_ALWAYS = INSERT_MESSAGE.format(condition="true")
+MAX_FILES_PER_CHAT = 50
+# Links the files that exist and returns the others as missing. The outer SELECT does not see the rows that the INSERT
+# adds, so the total is a sum of both.
+_LINK_FILES = """
+    WITH wanted AS (SELECT DISTINCT unnest($2::uuid[]) AS file_id),
+         linked AS (
+           INSERT INTO chat_file_links (chat_id, file_id)
+           SELECT $1, f.id FROM chat_files f JOIN wanted w ON w.file_id = f.id
+               ON CONFLICT DO NOTHING
+           RETURNING file_id)
+    SELECT array(SELECT file_id FROM wanted EXCEPT SELECT id FROM chat_files) AS missing,
+           (SELECT count(*) FROM chat_file_links WHERE chat_id = $1) + (SELECT count(*) FROM linked) AS total
+"""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in stored form: content encoded, files named."""
+    """A message in stored form. `content` is encoded; `files` are the ids of files that it names."""
 
     role: Role
     content: str
@@ -88,7 +102,7 @@ def row_of(message: NewMessage) -> Row:
 
 
 def user_row(message: NewQueuedMessage) -> Row:
-    """Return the row of a sent message that goes straight into the history."""
+    """Return the row of a sent message that is inserted into the history, not into the queue."""
     return Row(
         role=Role.USER,
         content=parts.encode(message.content),
@@ -101,7 +115,7 @@ def user_row(message: NewQueuedMessage) -> Row:
 
 
 def promoted_row(queued: QueuedMessage) -> Row:
-    """Return the history row of a queued message: everything but the id is kept. Its files are linked already."""
+    """Return the history row of a queued message. Only the id changes. Its files are linked already."""
     return Row(
         role=Role.USER,
         content=queued.content,
@@ -114,15 +128,15 @@ def promoted_row(queued: QueuedMessage) -> Row:
 
 
 async def insert(tx: Tx, rows: Sequence[Row]) -> list[Message]:
-    """Insert rows in order; ids ascend in that order. Links the files they name."""
+    """Insert rows, with ascending ids, and link the files that they name."""
     if named := frozenset().union(*(row.files for row in rows)):
-        await files.link_files(tx, named)
+        await link_files(tx, named)
     if len(rows) == 1:
         record = await tx.conn.fetchrow(statement_of(rows[0]), *arguments(tx.chat.id, rows[0]))
         assert record is not None
         return [message_of(tx.chat, rows[0], *record)]
     messages: list[Message] = []
-    # Runs of rows with the same statement go in one pipelined round trip; results come back in input order.
+    # Consecutive rows with the same statement are sent in one round trip. Results are in the order of the rows.
     for statement, run in _runs(rows):
         records = await tx.conn.fetchmany(statement, [arguments(tx.chat.id, row) for row in run])
         messages.extend(message_of(tx.chat, row, *record) for row, record in zip(run, records, strict=True))
@@ -159,8 +173,7 @@ def arguments(chat_id: ChatId, row: Row) -> tuple[object, ...]:
     )
     if row.figures is None:
         return plain
-    # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing. The cost is
-    # an exception: zero is a price, NULL is unknown.
+    # Zero is stored as NULL, like an unknown value. The cost is an exception: zero is a price, and NULL is unknown.
     figures = [value or None for value in msgspec.structs.astuple(row.figures)]
     figures[_COST] = row.figures.cost_micros
     return (*plain, *figures)
@@ -194,9 +207,7 @@ def closures(
     note: str | None = None,
     created_by: UUID | None = None,
 ) -> list[Row]:
-    """Return a synthetic result for each call. The model is the chat's, unless rows of this transition name a later
-    one.
-    """
+    """Return a closure for each call. `model_config_id` is given if rows of this transition change the chat's model."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [
         row_of(tool_calls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
@@ -205,14 +216,16 @@ def closures(
 
 
 def starts_turn(row: Row) -> bool:
-    """Return whether the row is a visible user message; every call before it has to be answered."""
+    """Return whether the row is a visible user message. Every call before it must have a result."""
     return row.role is Role.USER and not row.compressed and row.visibility is not Visibility.MODEL
 
 
-def answering(tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: Sequence[OpenCall] = ()) -> list[Row]:
-    """Return the rows to insert, with a closure before each user row for every call that is open there.
+def with_closures(
+    tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: Sequence[OpenCall] = ()
+) -> list[Row]:
+    """Return the rows, with a closure before each user message for every call that is open there.
 
-    `open_before` are the calls that the history leaves open; results among the rows answer them, too.
+    `open_before` are the open calls of the history. The rows may have results of them.
     """
     answered: list[Row] = []
     turn = [_as_row(open_before)]
@@ -229,3 +242,18 @@ def answering(tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: 
 def _as_row(calls: Iterable[OpenCall]) -> CallRow:
     content = parts.encode([parts.ToolCall(call.tool_call_id, call.tool_name) for call in calls])
     return CallRow(0, Role.ASSISTANT, content, CONTENT_VERSION)
+
+
+async def link_files(tx: Tx, file_ids: frozenset[UUID]) -> None:
+    """Link files to the chat. If one is missing or the chat has too many, the transition is rolled back."""
+    try:
+        record = await tx.conn.fetchrow(_LINK_FILES, tx.chat.id, list(file_ids))
+    except asyncpg.ForeignKeyViolationError as error:
+        # The file was purged between the check and the insertion of its link.
+        raise FileUnavailable(sorted(file_ids)) from error
+    assert record is not None
+    missing, total = record
+    if missing:
+        raise FileUnavailable(sorted(missing))
+    if total > MAX_FILES_PER_CHAT:
+        raise FileCapExceeded(MAX_FILES_PER_CHAT)

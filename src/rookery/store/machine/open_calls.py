@@ -1,4 +1,4 @@
-"""The open tool calls of the current turn, read from the history."""
+"""Queries for the open tool calls of the current turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rookery.telemetry import log
 
 _log = log.get_logger("store.machine")
 
-# The turn: live rows after the last live visible user row. The range of one chat, ordered by it, keeps the planner from
-# walking the primary key backward through all users' rows (store/chats/messages.py explains when it would). Roles are
-# excluded, not listed, and the order is requested, so that messages_live serves the range, not messages_role.
+# The rows of the turn: live rows after the last live visible user row. The chat is given as a range and in the order,
+# so that the planner does not scan the primary key backward through the rows of all users (store/chats/messages.py
+# explains when it would). Roles are excluded, not listed, so that it uses the index messages_live, not messages_role.
 _IN_TURN = """
            m.chat_id >= $1 AND m.chat_id <= $1
        AND NOT m.deleted
@@ -30,7 +30,7 @@ _IN_TURN = """
             LIMIT 1), 0))
 """
 
-# Only what calls and results need leaves the server: a turn of a thousand steps with large results stays cheap.
+# Returns only the fields of calls and results that are compared: a turn may have a thousand steps with large results.
 TURN_CALLS = f"""
     SELECT m.id, m.role, coalesce(c.parts, '[]'), m.content_version
       FROM chat_messages m
@@ -45,9 +45,9 @@ TURN_CALLS = f"""
      ORDER BY m.chat_id, m.id
 """
 
-# True only if `tool_calls.open_calls` would find nothing. It may be false unnecessarily (calls the provider executes,
-# unreadable rows: one damaged part hides the results beside it); then the calls are checked one by one. It saves a
-# round trip in the common case.
+# True only if `tool_calls.open_calls` finds no open call. Saves a round trip in the common case. It may be false
+# although no call is open: for calls that the provider executes, and for unreadable rows. Then the caller checks each
+# call.
 NOTHING_OPEN = f"""
     NOT EXISTS (
       WITH turn AS (

@@ -1,12 +1,13 @@
-"""Ownership of chats: listing candidates, acquiring, renewing leases, abandoning.
+"""Ownership of chats: list candidates, acquire, renew leases, abandon.
 
-Ownership is orthogonal to the execution state: nothing here changes what the chat is doing.
+Ownership is independent of the execution state. No function here changes that state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeAlias
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from rookery.store.machine.lock import Machine
 
 _TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
 
-# The pair and its first heartbeat, in one round trip.
+# Sets the owner and writes its first heartbeat in one round trip.
 _ACQUIRE = f"""
     WITH beat AS (
          INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
@@ -36,21 +37,22 @@ _ACQUIRE = f"""
     RETURNING {CHAT_COLUMNS_AT_BEAT}
 """
 
-# The join detects a lost lease: a pair that was taken over, or whose chat is gone, is not returned. It also keeps one
-# deleted chat from failing the beat of all others by its foreign key.
+# The join finds lost leases: if another runner has the chat, or the chat is deleted, no row is returned. Without the
+# join, the foreign key of one deleted chat would fail the heartbeats of all chats.
 _RENEW = """
-    INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
-    SELECT c.id, c.runner_id, clock_timestamp()
-      FROM unnest($1::uuid[], $2::uuid[]) AS k (chat_id, runner_id)
+    INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at, progress_at, phase)
+    SELECT c.id, c.runner_id, clock_timestamp(), clock_timestamp() - make_interval(secs => k.silent), k.phase
+      FROM unnest($1::uuid[], $2::uuid[], $3::float8[], $4::text[]) AS k (chat_id, runner_id, silent, phase)
       JOIN chats c ON c.id = k.chat_id AND c.runner_id = k.runner_id
-        ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+        ON CONFLICT (chat_id, runner_id) DO UPDATE
+       SET heartbeat_at = excluded.heartbeat_at, progress_at = excluded.progress_at, phase = excluded.phase
     RETURNING chat_id, runner_id
 """
-# Chosen: each further try needs another chat that is deleted at the same moment.
+# Chosen: another try is needed only if one more chat is deleted at the same moment.
 _RENEW_TRIES = 3
 
-# How many working chats each owner has, by pool. From the side of the heartbeats, which are few: from the side of the
-# chats, a backlog would have to be walked.
+# The number of chats with a lease, by owner and pool. It is counted from the heartbeats, which are few; a count of
+# chats would read the whole backlog.
 _HELD = """
     SELECT c.owner_id, c.parent_chat_id IS NULL AS is_root, count(*) AS chats
       FROM chat_heartbeats h
@@ -60,11 +62,11 @@ _HELD = """
      GROUP BY 1, 2
 """
 
-# The owners of a partition are found one by one, each by one descent of the index, and each contributes its oldest few:
-# a backlog is never ranked as a whole, and one owner's backlog cannot hide the first chat of another. Each partition
-# has its own limit, so one full pool cannot hide the other. The predicates are literals, because only then do they
-# match the partial index chats_acquire. IS TRUE and IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL,
-# which is not a column of that index.
+# The owners of a partition (status and pool), each found by one descent of the index chats_acquire. Of each owner, only
+# the oldest chats are read: a backlog is not sorted as a whole, and one owner's backlog does not hide other owners'
+# chats. Each partition has its own limit, so a full pool does not hide the other. The predicates are literals, because
+# only literals match the partial index. IS TRUE and IS FALSE are used because PostgreSQL rewrites "= false" to IS NOT
+# NULL, which is not a column of that index.
 OWNERS = """
           (SELECT c.owner_id
              FROM chats c
@@ -122,7 +124,7 @@ _HAS_PEERS = "SELECT EXISTS (SELECT FROM replicas WHERE id <> $1)"
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A chat that looked free when it was listed; `try_acquire` checks again under its lock."""
+    """A chat that had no lease when it was listed. `try_acquire` checks this again under the lock."""
 
     chat_id: ChatId
     status: str
@@ -131,11 +133,11 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
-    """List chats that can run and have no valid lease: at most `limit` for each status and pool (roots, subagents).
+    """List runnable chats without a valid lease: at most `limit` for each status and pool.
 
-    The order is by status: interrupting, requires_action, running. Within a status, roots and subagents alternate.
-    Within each of these, a chat's rank is the number of its owner's working chats in the pool plus its own position
-    among the owner's candidates, the oldest being first. Lower ranks come first; of equal ranks, the oldest.
+    They are ordered by status: interrupting, requires_action, running. Within a status, roots and subagents alternate.
+    Within each of these, they are ordered by rank, then by age. The rank is the number of chats of the owner that hold
+    a slot of the pool, plus the position of the chat among the owner's candidates, the oldest first.
     """
     partitions: dict[tuple[str, bool], list[Candidate]] = {}
     records = await conn.fetch(LIST_CANDIDATES, limit)
@@ -145,17 +147,17 @@ async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
     return [
         candidate
         for status in _STATUS_ORDER
-        for candidate in _take_turns(partitions.get((status, True), []), partitions.get((status, False), []))
+        for candidate in _alternate(partitions.get((status, True), []), partitions.get((status, False), []))
     ]
 
 
 async def has_peers(conn: Connection, worker_id: UUID) -> bool:
-    """Return whether there is another replica that may take chats, too."""
+    """Return whether there is another replica, which may acquire chats as well."""
     found: bool = await conn.fetchval(_HAS_PEERS, worker_id)
     return found
 
 
-def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candidate]:
+def _alternate(roots: list[Candidate], children: list[Candidate]) -> list[Candidate]:
     merged: list[Candidate] = []
     for index in range(max(len(roots), len(children))):
         merged.extend(roots[index : index + 1])
@@ -165,9 +167,9 @@ def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candi
 
 @transition
 async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
-    """Make the runner the owner of the chat and start its lease, even if the chat had another owner.
+    """Make the runner the owner of the chat and start its lease, even if the chat has another owner.
 
-    The caller has checked under the row lock that the chat may be acquired.
+    The caller has checked under the lock of the row that the chat may be acquired.
     """
     tx.require(Transition.ACQUIRE)
     await tx.settle_by(Transition.ACQUIRE, _ACQUIRE, tx.chat.id, worker_id, runner_id)
@@ -178,19 +180,34 @@ async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
 LeaseKey: TypeAlias = tuple[UUID, UUID]
 
 
-async def renew_leases(conn: Connection, keys: Collection[LeaseKey]) -> set[LeaseKey]:
-    """Renew the leases of all runners, given as (chat id, runner id). Returns the keys still held; the others are lost.
+class Activity(msgspec.Struct, frozen=True):
+    """The activity of a runner: the seconds since it last made progress, and its phase. None if unknown."""
 
-    Touches no chat, moves no version and publishes nothing. An expired lease, or one whose row is gone, is renewed
-    unless the chat was taken over. An uncommitted takeover is not seen: the next beat sees it, and the fence stops
-    commits of the old runner until then.
+    silent_seconds: float | None = None
+    phase: str | None = None
+
+
+_UNKNOWN = Activity()
+
+
+async def renew_leases(
+    conn: Connection, keys: Collection[LeaseKey], activities: Mapping[LeaseKey, Activity] = MappingProxyType({})
+) -> set[LeaseKey]:
+    """Renew the leases of these runners, given as (chat id, runner id). Returns the keys that are renewed.
+
+    The other leases are lost. The activity of each runner is stored with its lease, for other replicas. No chat is
+    changed and no hint is published. A lease that has expired, or whose row was deleted, is renewed unless another
+    runner has taken the chat. An uncommitted takeover is seen by the next heartbeat; until then the fence refuses
+    commits of the old runner.
     """
     chat_ids, runner_ids = [chat_id for chat_id, _ in keys], [runner_id for _, runner_id in keys]
+    seen = [activities.get(key, _UNKNOWN) for key in keys]
+    silent, phases = [each.silent_seconds for each in seen], [each.phase for each in seen]
     for attempt in range(1, _RENEW_TRIES + 1):
         try:
-            records = await conn.fetch(_RENEW, chat_ids, runner_ids)
+            records = await conn.fetch(_RENEW, chat_ids, runner_ids, silent, phases)
         except (asyncpg.ForeignKeyViolationError, asyncpg.DeadlockDetectedError):
-            # A chat was deleted after the join saw it, or is being deleted. The next try does not see it any more.
+            # A chat was deleted after the join had read it, or is being deleted. The next try will not find it.
             if attempt == _RENEW_TRIES:
                 raise
         else:
@@ -200,16 +217,16 @@ async def renew_leases(conn: Connection, keys: Collection[LeaseKey]) -> set[Leas
 
 @transition
 async def abandon(tx: Tx) -> Chat:
-    """Release the chat. The runner or the sweeper deletes the heartbeat row."""
+    """Release the chat. Its heartbeat row is deleted by the runner or by `sweep_leases`."""
     source = tx.require(Transition.ABANDON)
     if tx.chat.runner_id is None:
-        raise TransitionNotAllowed(Transition.ABANDON, source, "Nobody owns this chat.", cause="not_owned")
+        raise TransitionNotAllowed(Transition.ABANDON, source, "No worker owns this chat.", cause="not_owned")
     await tx.settle(Transition.ABANDON, "worker_id = NULL, runner_id = NULL")
     return tx.chat
 
 
 class Takeover(StrEnum):
-    """The reason why a chat that has an owner can be taken over.
+    """The reason why a chat can be taken over from its owner.
 
     `LOCK_GONE`: the owner's replica no longer exists. `LEASE`: the replica exists, but the lease expired or was
     released.
@@ -220,7 +237,7 @@ class Takeover(StrEnum):
 
 
 async def find_takeover(tx: Tx) -> Takeover | None:
-    """Return why this chat, which has no valid lease, can be taken over; None if it has no owner."""
+    """Return why this chat without a valid lease can be taken over. Return None if it has no owner."""
     if tx.chat.worker_id is None:
         return None
     is_there: bool = await tx.conn.fetchval(_IS_REPLICA, tx.chat.worker_id)
@@ -228,7 +245,7 @@ async def find_takeover(tx: Tx) -> Takeover | None:
 
 
 class _NotAcquired(Exception):
-    """Raised to roll the bundle back. A commit would publish a hint, and every worker would try again in vain."""
+    """Raised to roll the bundle back. A commit would publish a hint, and all workers would try to acquire the chat."""
 
 
 async def try_acquire(
@@ -239,10 +256,10 @@ async def try_acquire(
     runner_id: UUID,
     admit: Callable[[Tx], Awaitable[bool]],
 ) -> Chat | None:
-    """Acquire a candidate if it is still free and `admit` finds capacity for it; otherwise change nothing, return None.
+    """Acquire a candidate if it has no lease and `admit` finds capacity for it. Otherwise return None.
 
-    A row that another transaction has locked is skipped, not waited for. If that is another worker, it gets the chat;
-    if it is a transition, its hint causes the next attempt.
+    If the row is locked, return None without waiting. The lock is held by another worker, which gets the chat, or by a
+    transition, whose hint causes another attempt.
     """
 
     async def run(bundle: Bundle) -> Chat:
@@ -254,7 +271,7 @@ async def try_acquire(
         return await acquire(tx, worker_id=worker_id, runner_id=runner_id)
 
     try:
-        # If a crash of the database loses it, it never happened: the fence of its runner fails.
+        # A crash of the database may undo the acquisition. Then the fence of the runner fails.
         return await machine.bundle(run, lazily=True)
     except _NotAcquired:
         return None

@@ -1,7 +1,7 @@
-"""The queue's transitions: deleting, clearing, editing, reordering and promoting queued messages.
+"""Transitions for the queue: delete, clear, edit, reorder and promote queued messages.
 
-There is no edit lock and no paused state: a row promoted while a user edits it is gone, and an editor never holds up a
-chat. Of these only `promote_queued_message` moves `updated_at`.
+An editor in a client locks nothing: a message may be promoted while a user edits it, and the edit is then refused. Only
+`promote_queued_message` changes `updated_at`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rookery.domain.chat.parts import Part
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import files, message_rows, queue_rows, settlement
+from rookery.store.machine import message_rows, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
 _EDIT = f"""
@@ -39,7 +39,7 @@ _REORDER = """
      WHERE q.chat_id = $1 AND q.id = o.id
 """
 
-# Below the lowest, possibly below zero: gaps and signs do not matter, only the order does.
+# A position below the lowest one. It may be negative.
 _MOVE_TO_HEAD = f"""
     UPDATE chat_queued_messages
        SET position = (SELECT min(q.position) - 1 FROM chat_queued_messages q WHERE q.chat_id = $1)
@@ -49,8 +49,8 @@ _MOVE_TO_HEAD = f"""
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """The effect of a promotion. `inserted` holds closures and then the message, if it entered the history
-    immediately.
+    """The result of a promotion. If the message went into the history, `inserted` holds the closures of open tool
+    calls, followed by the message.
     """
 
     queued: QueuedMessage
@@ -83,11 +83,11 @@ async def edit_queued_message(
     model_config_id: UUID | None = None,
     reasoning_effort: Effort | UnsetType | None = UNSET,
 ) -> QueuedMessage:
-    """Replace the content, and model and effort if given, in place; None is no effort. Files are linked immediately."""
+    """Replace the content of a queued message, and its model and effort if given. An effort of None removes it."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
     queue_rows.require_id(queued_id)
     if named := parts.file_ids(content):
-        await files.link_files(tx, named)
+        await message_rows.link_files(tx, named)
     is_given = not isinstance(reasoning_effort, UnsetType)
     record = await tx.conn.fetchrow(
         _EDIT,
@@ -107,7 +107,7 @@ async def edit_queued_message(
 
 @transition
 async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[QueuedMessage]:
-    """Reorder the queue. The order must name exactly the rows that are in it now."""
+    """Reorder the queue. Raises `QueueChanged` unless the ids are exactly those of the queued messages."""
     tx.require(Transition.REORDER_QUEUE)
     queue = await queue_rows.list_queue(tx)
     current = [row.id for row in queue]
@@ -122,7 +122,7 @@ async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[Q
 
 @transition
 async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted:
-    """Make a queued message the next one: immediately if nothing runs, else by interrupting."""
+    """Start a turn with a queued message. If the chat runs, interrupt it and move the message to the head."""
     source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
     if source in (State.E1, State.A1):
         queued = await queue_rows.delete_queued(tx, queued_id)

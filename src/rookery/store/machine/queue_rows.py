@@ -1,4 +1,4 @@
-"""The rows of the queue, always ordered by `position`, then `id`."""
+"""Rows of the queue: insert, list and delete. Their order is `position`, then `id`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import (
     QueuedMessageId,
     is_id,
 )
-from rookery.store.machine import files, open_calls
+from rookery.store.machine import message_rows, open_calls
 from rookery.store.machine.bundle import Tx
 
 MAX_QUEUE = 20
@@ -39,7 +39,7 @@ _INSERT = """
     RETURNING {columns}
 """
 _APPEND = _INSERT.format(position="coalesce(max(q.position), 0) + 1", columns=QUEUE_COLUMNS)
-# Below the lowest, possibly below zero: gaps and signs do not matter, only the order does.
+# A position below the lowest one. It may be negative.
 _PREPEND = _INSERT.format(position="coalesce(min(q.position), 2) - 1", columns=QUEUE_COLUMNS)
 
 _POP_HEAD = f"""
@@ -71,20 +71,18 @@ def require_room(tx: Tx) -> None:
 
 
 async def append(tx: Tx, message: NewQueuedMessage, *, steer: bool = False) -> QueuedMessage:
-    """Append a message to the queue. The caller has checked that there is room."""
+    """Append a message to the queue. The caller has called `require_room`."""
     return await _insert(tx, _APPEND, message, steer=steer)
 
 
 async def prepend(tx: Tx, message: NewQueuedMessage) -> QueuedMessage:
-    """Put a message at the head of the queue; the others keep their order. The caller has checked that there is
-    room.
-    """
+    """Insert a message at the head of the queue. The caller has called `require_room`."""
     return await _insert(tx, _PREPEND, message, steer=False)
 
 
 async def _insert(tx: Tx, statement: str, message: NewQueuedMessage, *, steer: bool) -> QueuedMessage:
     if named := parts.file_ids(message.content):
-        await files.link_files(tx, named)
+        await message_rows.link_files(tx, named)
     record = await tx.conn.fetchrow(
         statement,
         tx.chat.id,
@@ -102,19 +100,19 @@ async def _insert(tx: Tx, statement: str, message: NewQueuedMessage, *, steer: b
 
 async def pop_head(tx: Tx) -> QueuedMessage:
     record = await tx.conn.fetchrow(_POP_HEAD, tx.chat.id)
-    assert record is not None, "queue_len says there is a head"
+    assert record is not None, "queue_len is above 0"
     return queued_of(record)
 
 
 async def pop_steering(tx: Tx) -> list[QueuedMessage]:
-    """Remove every steering row from the queue, in queue order, unless a call is still open."""
+    """Remove and return the steering messages, in the order of the queue. Return none while a call is open."""
     if not await tx.conn.fetchval(_HAS_STEERING, tx.chat.id) or await open_calls.turn_calls(tx):
         return []
     return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))
 
 
 def require_id(queued_id: QueuedMessageId) -> None:
-    """Refuse an id that no row can have, which would be a database error."""
+    """Raise `QueuedMessageNotFound` for an id that is no bigint, which the driver would refuse."""
     if not is_id(queued_id):
         raise QueuedMessageNotFound(queued_id)
 

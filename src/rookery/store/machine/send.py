@@ -1,4 +1,4 @@
-"""Sending: a user's message enters the history or the queue."""
+"""The transition that sends a message: it is inserted into the history or into the queue."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FIND_QUEUED = f"SELECT {queue_rows.QUEUE_COLUMNS} FROM chat_queued_messages WHE
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The effect of a send. `inserted` includes the closures: clients that resume by id must get them.
+    """The result of a send. `inserted` includes closures, because clients that resume by message id need them.
 
-    `repeats` is set if a message with this client id is already in the history: nothing was written.
+    `repeats` is set if the history has a message with this client id; then nothing was written.
     """
 
     inserted: Sequence[Message] = ()
@@ -31,10 +31,10 @@ class Sent(msgspec.Struct, frozen=True):
 
 @transition
 async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    """Insert the message if the chat is idle; queue it, or interrupt with it, if it is busy.
+    """Insert the message if the chat is at rest. If it is busy, queue the message, and interrupt the turn if requested.
 
-    A message that interrupts runs next: immediately if nothing has to be stopped, else from the head of the queue. A
-    message whose `client_id` is known is not sent again, whatever state the chat is in by now.
+    A message that interrupts runs next: at once if no turn has to be stopped, otherwise from the head of the queue. A
+    message whose `client_id` was sent before is not sent again, in any state of the chat.
     """
     if message.client_id is not None and (first := await find_sent(tx.conn, tx.chat.id, client_id=message.client_id)):
         return first
@@ -53,7 +53,7 @@ async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) ->
 
 
 async def find_sent(conn: Connection, chat_id: ChatId, *, client_id: str) -> Sent | None:
-    """Return the effect of the message with this client id, if one was sent."""
+    """Return the result of the message with this client id; None if none was sent."""
     if (message_id := await conn.fetchval(_FIND_MESSAGE, chat_id, client_id)) is not None:
         return Sent(repeats=message_id)
     if (record := await conn.fetchrow(_FIND_QUEUED, chat_id, client_id)) is not None:
@@ -66,7 +66,7 @@ async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: Clo
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    # Pop before append: a full queue in error still accepts the message that will drain it.
+    # Pop before append, so that a full queue accepts the message.
     head = await queue_rows.pop_head(tx)
     queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
     inserted = await settlement.start_turn(

@@ -1,4 +1,4 @@
-"""Closing a transition: shared assignments, and statements that insert and settle together."""
+"""The UPDATE that ends a transition: assignments that transitions share, and statements that also insert a message."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from uuid import UUID
 from rookery.domain.chat.messages import Message, Role
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import files, message_rows, open_calls
+from rookery.store.chats import subagents
+from rookery.store.machine import message_rows, open_calls
 from rookery.store.machine.bundle import CHAT_COLUMNS, Tx
 from rookery.store.machine.message_rows import Row
 
-# Fragments of closing UPDATEs.
+# Assignments of the UPDATE.
 TOUCH = "updated_at = clock_timestamp()"
 DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
-# A chat at rest makes no further attempt, so its retry state is cleared.
+# A chat at rest makes no attempt, so its retry state is cleared.
 REST = f"retry_state = NULL, {DROP_COMPACTION}, {TOUCH}"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
 RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
 
-# A message and the end of its transition in one round trip. History and attempt are set here, so that the returned row
-# is the final one; the trigger, which runs after this statement, finds them already right.
+# Inserts a message and ends its transition in one round trip. The history version and the attempt are set here, so that
+# the returned row is final. The trigger, which runs after the statement, changes nothing.
 _INSERT_AND_SETTLE = f"""
       WITH inserted AS ({{insert}})
     UPDATE chats
@@ -42,7 +43,7 @@ _START_TURN = _INSERT_AND_SETTLE.format(
 
 
 def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]:
-    """Return the chat's model and effort after these rows: the last given, else the current ones."""
+    """Return the model and effort of the chat after these messages: the last ones given, or the current ones."""
     model, effort = tx.chat.last_model_config_id, tx.chat.last_reasoning_effort
     for message in messages:
         model = message.model_config_id or model
@@ -51,9 +52,9 @@ def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]
 
 
 async def insert_settling(tx: Tx, by: Transition, row: Row, assignments: str) -> Message:
-    """Insert one row and close the transition that consists of it."""
+    """Insert one row and end the transition, in one statement."""
     if row.files:
-        await files.link_files(tx, row.files)
+        await message_rows.link_files(tx, row.files)
     record = await tx.settle_by(
         by, _settling(message_rows.statement_of(row), assignments), *message_rows.arguments(tx.chat.id, row)
     )
@@ -67,13 +68,15 @@ def _settling(insert_statement: str, assignments: str) -> str:
 
 
 async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> list[Message]:
-    """Close a transition that starts a turn: answer all open calls, insert the user row, run.
+    """End a transition that starts a turn: close all open calls, insert the user message, set `running`.
 
-    A model must never see a call without its result. Returns the closures and then the row.
+    Returns the closures, then the message. Providers refuse a prompt that has a call without a result.
     """
     assert row.role is Role.USER
+    if not tx.chat.is_root:
+        await subagents.renew_deadline(tx.conn, tx.chat.id)
     if row.files:
-        await files.link_files(tx, row.files)
+        await message_rows.link_files(tx, row.files)
     record = await tx.settle_by(by, _START_TURN, *message_rows.arguments(tx.chat.id, row))
     if record is not None:
         return [message_rows.message_of(tx.chat, row, *record[-2:])]
@@ -83,6 +86,6 @@ async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> l
 
 
 async def settle_running(tx: Tx, by: Transition, inserted: Sequence[Message]) -> None:
-    """Close a transition after which the chat runs: clear whatever held it up, and apply the model choice."""
+    """End a transition that sets the chat to `running`. Clears the error and the deadline, and sets the model."""
     model, effort = model_choice(tx, inserted)
     await tx.settle(by, f"{RUN}, {CHOOSE_MODEL}", model, effort)

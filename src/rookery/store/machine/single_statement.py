@@ -1,9 +1,9 @@
-"""Transitions in a single statement that is its own transaction: a fifth of the round trips of a bundle.
+"""Transitions in a single statement, which is its own transaction and needs a fifth of a bundle's round trips.
 
-They cover the path to the first token: a user sends a message, a worker takes the chat and counts an attempt. All three
-mostly find a chat without contention, and then one statement can lock, check, allocate the version and change it. If
-one of its conditions fails, nothing has happened, and the caller falls back to a bundle, which handles every case and
-reports reasons. The worker's statements do not wait for the disk: they promise nothing to a user (docs/decisions/0019).
+There are three, on the path to the first token: send a message, acquire the chat, count an attempt. Without contention,
+one statement can lock the chat, check it, allocate the version and change it. If a condition fails, nothing has
+changed, and the caller uses a bundle, which handles every case and reports the reason. The worker's statements do not
+wait for the disk, because no user relies on them (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LAZILY = "lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off'
 
 _LIMIT = "(CASE WHEN c.parent_chat_id IS NULL THEN $4::int ELSE $5::int END)"
 _ROOM = HAS_ROOM.format(is_root="(c.parent_chat_id IS NULL)", chat="c.id", owner="c.owner_id", limit=_LIMIT)
-# Only chats without an owner: a statement that read leases before it had the lock cannot judge them. Slots are counted
-# without the lock of their pool, so this applies only to the single replica of a deployment, which takes one chat at a
-# time.
+# Only for chats without an owner, because the statement reads leases before it has the lock. Slots are counted without
+# the lock of the pool. Chats that need a slot are therefore acquired this way only if there is a single replica, which
+# acquires one chat at a time.
 _TAKE_FREE = f"""
       WITH {_LAZILY},
            free AS (
@@ -55,7 +55,7 @@ _TAKE_FREE = f"""
     RETURNING {CHAT_COLUMNS_AT_BEAT.replace("id, owner_id", "chats.id, owner_id", 1)}
 """
 
-# The fence is in the condition, which is checked again if the statement had to wait for the lock.
+# The fence is part of the condition. PostgreSQL checks the condition again if the statement waited for the lock.
 _COUNT_ATTEMPT = f"""
       WITH {_LAZILY}
     UPDATE chats
@@ -73,9 +73,9 @@ _COUNT_ATTEMPT = f"""
 """
 
 
-# A chat at rest whose last turn ended in text: then no call is open. Order and limit leave the planner one index. If
-# the last row has a call, the bundle handles it, because it checks every call.
-_ENDED_IN_WORDS = """
+# True if the last row has no call, so that no call can be open. If it has one, the bundle checks every call. ORDER BY
+# and LIMIT leave the planner one index.
+_LAST_ROW_HAS_NO_CALL = """
     coalesce((
       SELECT m.role = 'user'
              OR (m.role = 'assistant' AND NOT jsonb_path_exists(m.content, '$[*] ? (@.type == "tool-call")'))
@@ -86,7 +86,8 @@ _ENDED_IN_WORDS = """
        ORDER BY m.chat_id DESC, m.id DESC
        LIMIT 1), true)
 """
-# Other tables and rows are as old as the snapshot, but the locked row may be newer; then the condition fails.
+# The locked row may be newer than the snapshot, from which all other rows are read. Then the condition on
+# snapshot_version fails.
 SEND_AT_REST = f"""
       WITH rested AS (
            SELECT c.id
@@ -100,7 +101,7 @@ SEND_AT_REST = f"""
               AND ($8::uuid IS NOT NULL OR c.last_model_config_id = ANY ($12::uuid[]))
               AND c.snapshot_version = (SELECT seen.snapshot_version FROM chats seen WHERE seen.id = $1)
               AND NOT EXISTS (SELECT FROM chat_messages sent WHERE sent.chat_id = $1 AND sent.client_id = $10)
-              AND {_ENDED_IN_WORDS}
+              AND {_LAST_ROW_HAS_NO_CALL}
               FOR NO KEY UPDATE OF c SKIP LOCKED),
            begun AS (
            UPDATE chats
@@ -127,7 +128,7 @@ SEND_AT_REST = f"""
 
 
 class SentAtRest(msgspec.Struct, frozen=True):
-    """The running chat, and the message that started it."""
+    """The result of a send to a chat at rest: the chat, now running, and the message that started its turn."""
 
     chat: Chat
     message: Message
@@ -142,14 +143,14 @@ async def send_at_rest(
     busy: BusyBehavior,
     kept: Collection[UUID] = (),
 ) -> SentAtRest | None:
-    """Send to a chat of this owner that is at rest, if nothing else has to change; else return None.
+    """Send a message to a chat of this owner that is at rest. Return None if a bundle is needed.
 
-    The message names its model, or continues with the chat's last one if that is among `kept`. It has no files: those
-    are linked under the lock.
+    If the message names no model, the chat's last model must be one of `kept`. The message must have no files, because
+    files are linked under the lock.
     """
     row = message_rows.user_row(message)
     assert not row.files, "files are linked by a bundle"
-    landed = await machine.run_statement(
+    result = await machine.run_statement(
         busy.transition,
         SEND_AT_REST,
         *message_rows.arguments(chat_id, row),
@@ -157,17 +158,17 @@ async def send_at_rest(
         list(kept),
         status_before=Status.WAITING,
     )
-    if landed is None:
+    if result is None:
         return None
-    row = msgspec.structs.replace(row, model_config_id=landed.chat.last_model_config_id)
-    return SentAtRest(landed.chat, message_rows.message_of(landed.chat, row, *landed.rest))
+    row = msgspec.structs.replace(row, model_config_id=result.chat.last_model_config_id)
+    return SentAtRest(result.chat, message_rows.message_of(result.chat, row, *result.rest))
 
 
 async def take_free(
     machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID, limits: Limits
 ) -> Chat | None:
-    """Acquire a chat without an owner if capacity has room for it; None if that is not certain."""
-    landed = await machine.run_statement(
+    """Acquire a chat that has no owner, if its pool has room. Return None if a bundle has to decide."""
+    result = await machine.run_statement(
         Transition.ACQUIRE,
         _TAKE_FREE,
         chat_id,
@@ -176,12 +177,12 @@ async def take_free(
         limits.running_roots,
         limits.running_subagents,
     )
-    return None if landed is None else landed.chat
+    return None if result is None else result.chat
 
 
 async def count_attempt(machine: Machine, chat_id: UUID, *, fence: Fence, max_attempts: int) -> Chat | None:
-    """Count an attempt of the runner that holds the fence; None if the fence fails or no attempt is left."""
-    landed = await machine.run_statement(
+    """Count an attempt. Return None if the fence fails or `max_attempts` is reached."""
+    result = await machine.run_statement(
         Transition.RECORD_GENERATION_ATTEMPT,
         _COUNT_ATTEMPT,
         chat_id,
@@ -190,4 +191,4 @@ async def count_attempt(machine: Machine, chat_id: UUID, *, fence: Fence, max_at
         fence.history_version,
         max_attempts,
     )
-    return None if landed is None else landed.chat
+    return None if result is None else result.chat

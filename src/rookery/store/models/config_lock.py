@@ -1,6 +1,6 @@
-"""The lock under which providers and model configs change, and the rule it protects: one default model.
+"""The advisory lock for changes of providers and model configs, and the choice of the default model.
 
-While there is any model config, exactly one of them is the default. Readers never wait for the lock.
+The lock protects one rule: while there is any model config, exactly one of them is the default. Readers do not take it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from rookery.store.db.pool import Connection
 LOCK_KEY = 0x726F6F6B_6D6F646C  # "rookmodl"; the one-key space of advisory locks
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 
-# Usable configs first, the oldest of them; else any. A config that just lost the role gets it back only if it is the
-# only one.
+# Usable configs come first, the oldest before the others. The config $1, which just lost the role, comes last.
 PROMOTE = """
     UPDATE model_configs
        SET is_default = true
@@ -40,19 +39,19 @@ DEMOTE_UNUSABLE = """
 
 @asynccontextmanager
 async def held(conn: Connection) -> AsyncIterator[None]:
-    """Open a transaction that holds the lock until it ends."""
+    """Open a transaction that takes the lock and holds it until the transaction ends."""
     async with conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
         yield
 
 
 async def promote(conn: Connection, *, instead_of: UUID | None = None) -> None:
-    """Make the first suitable config the default. Call it if there is none."""
+    """Make the first suitable config the default. There must be no default when this is called."""
     await conn.execute(PROMOTE, instead_of)
 
 
 async def promote_if_unusable(conn: Connection) -> None:
-    """Move the role away from a config whose provider was deleted."""
+    """Choose another default if the provider of the current one was deleted."""
     demoted = await conn.fetchval(DEMOTE_UNUSABLE)
     if demoted is not None:
         await promote(conn, instead_of=demoted)

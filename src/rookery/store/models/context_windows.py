@@ -1,8 +1,8 @@
-"""Context windows of models as reported by providers and as learned from refused requests.
+"""Context windows of models: the sizes that providers report and those learned from refused requests.
 
-Shared by all replicas through the database. A learned window is dropped when the model config or the address of its
-provider changes, on an administrator's request, and with time: numbers of a provider after `NAMED_DAYS`, guesses after
-`GUESSED_DAYS`. The caller publishes a `ConfigHint(kind="model")` after the commit.
+All replicas share the rows. A learned window is deleted when the model config or the address of its provider changes,
+and when an administrator asks for it. It expires after `NAMED_DAYS` if the provider named the number, and after
+`GUESSED_DAYS` if it is a guess. The caller publishes a `ConfigHint(kind="model")` after the commit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import msgspec
 
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.db.pool import Connection
+from rookery.store.machine import Tx
 
-# Chosen: providers enlarge windows occasionally, and a guess that is too small would go unnoticed.
+# Chosen. Windows expire because providers sometimes enlarge them, and nobody would notice a guess that is too small.
 NAMED_DAYS = 30
 GUESSED_DAYS = 1
 
@@ -32,7 +33,7 @@ _COLUMNS = f"""
 """
 LIST = f"SELECT {_COLUMNS} FROM model_windows"
 FIND = f"SELECT {_COLUMNS} FROM model_windows WHERE model_config_id = $1"
-# The smaller one stays: two chats may learn at the same time. A provider's number replaces every guess.
+# The smaller number stays, because two chats may learn at the same time. A provider's number replaces every guess.
 LEARN = f"""
     INSERT INTO model_windows AS w (model_config_id, learned_tokens, learned_from, learned_at)
     VALUES ($1, $2, $3, clock_timestamp())
@@ -46,8 +47,8 @@ LEARN = f"""
         OR (excluded.learned_from = 'provider' AND w.learned_from = 'halving')
     RETURNING true
 """
-# An answer read more than the guess allowed: the guess was wrong, and the next one is twice that.
-OUTGROW = """
+# The model has read $2 tokens, more than the guess: the guess was too small, and the new one is twice what was read.
+RAISE_GUESS = """
     UPDATE model_windows
        SET learned_tokens = 2 * $2
      WHERE model_config_id = $1
@@ -78,10 +79,17 @@ DROP_OF_PROVIDER = """
      WHERE c.id = w.model_config_id
        AND c.provider_id = $1
 """
+RECORD_REFUSED = """
+    UPDATE chats
+       SET refused_tokens = CASE WHEN refused_history_version = history_version THEN least(refused_tokens, $2)
+                                 ELSE $2 END,
+           refused_history_version = history_version
+     WHERE id = $1
+"""
 
 
 class ModelWindow(msgspec.Struct, frozen=True):
-    """The known windows of one model beside its configuration."""
+    """The reported and the learned window of one model config. An expired learned window is None."""
 
     model_config_id: UUID
     reported_tokens: int | None = None
@@ -101,27 +109,27 @@ async def find_window(conn: Connection, model_config_id: UUID) -> ModelWindow | 
 
 
 async def learn(conn: Connection, model_config_id: UUID, learned: Learned) -> bool:
-    """Store a window. Returns whether it changed."""
+    """Store a learned window. Returns whether the row changed."""
     return bool(await conn.fetchval(LEARN, model_config_id, learned.tokens, str(learned.source)))
 
 
-async def outgrow(conn: Connection, model_config_id: UUID, *, read_tokens: int) -> bool:
-    """Raise a guess that an answer has disproved. Returns whether there was one."""
-    return bool(await conn.fetchval(OUTGROW, model_config_id, read_tokens))
+async def raise_guess(conn: Connection, model_config_id: UUID, *, read_tokens: int) -> bool:
+    """Raise a guess below the number of tokens that the model has read. Returns whether there was one."""
+    return bool(await conn.fetchval(RAISE_GUESS, model_config_id, read_tokens))
 
 
 async def report(conn: Connection, model_config_id: UUID, *, tokens: int) -> bool:
-    """Store what the provider reports about its model. Returns whether it changed."""
+    """Store the window that the provider reports for its model. Returns whether it changed."""
     return bool(await conn.fetchval(REPORT, model_config_id, tokens))
 
 
 async def forget(conn: Connection, model_config_id: UUID) -> bool:
-    """Drop what was learned. Returns whether there was anything. The provider's report stays."""
+    """Delete the learned window and keep the reported one. Returns whether there was a learned window."""
     return bool(await conn.fetchval(FORGET, model_config_id))
 
 
 async def drop(conn: Connection, model_config_id: UUID) -> None:
-    """Drop everything known: the config now means another model, or another setup of it."""
+    """Delete both windows, because the config now names another model or other limits or options."""
     await conn.execute(DROP, model_config_id)
 
 
@@ -133,3 +141,12 @@ def _window(values: tuple[Any, ...]) -> ModelWindow:
     config_id, reported, reported_at, learned, source, learned_at = values
     learned_from = None if source is None else LearnedFrom(source)
     return ModelWindow(config_id, reported, reported_at, learned, learned_from, learned_at)
+
+
+async def record_refused(tx: Tx, *, estimated_tokens: int) -> None:
+    """Record on the chat that a provider refused a request of about this size as too long, so that it is not resent.
+
+    The transaction must hold the lock of the chat's row. The record applies to the current `history_version` only. Of
+    several refusals of one version, the smallest size stays.
+    """
+    await tx.conn.execute(RECORD_REFUSED, tx.chat.id, max(estimated_tokens, 1))

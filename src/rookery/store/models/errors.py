@@ -3,12 +3,12 @@
 ModelError
 ├── ProviderNotFound, ModelConfigNotFound, UserKeyNotFound
 ├── NameTaken               a live provider has this name
-├── ProviderReadOnly        it comes from the environment
-├── ProviderUnavailable     missing or disabled, so nothing can be saved for it
-├── KeysMissing             there is no key ring to seal a key with
+├── ProviderReadOnly        environment variables define the provider
+├── ProviderUnavailable     the provider does not exist or is disabled, so nothing can be saved for it
+├── KeysMissing             the server has no key ring to seal a key with
 ├── UserKeysDisabled        the provider does not accept keys of users
 └── SpendLimitReached       the owner's limit for the period is used up
-InvalidInput (of rookery.domain.chat.errors)
+InvalidInput (in rookery.domain.chat.errors)
 ├── ModelUnusable           the named model cannot be used; `reason` says why
 └── NoDefaultModel          no model was named, and there is no usable default
 """
@@ -24,7 +24,7 @@ from rookery.domain.chat.errors import InvalidInput
 
 
 class ModelError(Exception):
-    """Base. `code` is for programs; the message is one sentence that says what to do."""
+    """Base class. `code` is for programs. The message is for people and says what to do."""
 
     code: ClassVar[str] = "invalid"
 
@@ -49,7 +49,7 @@ class UserKeyNotFound(ModelError):
     code = "not_found"
 
     def __init__(self) -> None:
-        super().__init__("There is no key of yours for this provider.")
+        super().__init__("You have no key for this provider.")
 
 
 class NameTaken(ModelError):
@@ -57,7 +57,7 @@ class NameTaken(ModelError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"A provider named {name} exists already. Choose another name.")
+        super().__init__(f"A provider named {name} already exists. Choose another name.")
 
 
 class ProviderReadOnly(ModelError):
@@ -65,7 +65,7 @@ class ProviderReadOnly(ModelError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"Provider {name} comes from the environment of the server. Change it there.")
+        super().__init__(f"Environment variables of the server define provider {name}. Change them instead.")
 
 
 class ProviderUnavailable(ModelError):
@@ -80,7 +80,9 @@ class KeysMissing(ModelError):
     code = "keys_missing"
 
     def __init__(self) -> None:
-        super().__init__("The server has no key ring to seal a key with. Set ROOKERY_SECRET_KEYS, then save it again.")
+        super().__init__(
+            "The server has no key ring to encrypt with. Set ROOKERY_SECRET_KEYS, then save the key again."
+        )
 
 
 class UserKeysDisabled(ModelError):
@@ -88,7 +90,7 @@ class UserKeysDisabled(ModelError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"Provider {name} does not take keys of users. Ask an administrator.")
+        super().__init__(f"Provider {name} does not accept keys of users. Ask an administrator.")
 
 
 class SpendLimitReached(ModelError):
@@ -99,13 +101,13 @@ class SpendLimitReached(ModelError):
         self.limit_micros = limit_micros
         self.resets_at = resets_at
         super().__init__(
-            f"The spend limit of ${limit_micros / 1_000_000:,.2f} is used up. It starts anew at "
+            f"The spend limit of ${limit_micros / 1_000_000:,.2f} is used up. It resets at "
             f"{resets_at:%Y-%m-%d %H:%M} UTC."
         )
 
 
 class Unusable(StrEnum):
-    """The reason why a model cannot be used. Pickers show the last two also for a provider."""
+    """The reason why a model cannot be used. Model pickers also show the last two for a whole provider."""
 
     UNKNOWN = "unknown"
     DISABLED = "disabled"
@@ -119,11 +121,11 @@ class Unusable(StrEnum):
 
 
 _SENTENCES = {
-    Unusable.UNKNOWN: "This model does not exist any more. Choose another.",
+    Unusable.UNKNOWN: "This model no longer exists. Choose another.",
     Unusable.DISABLED: "This model is disabled. Choose another.",
     Unusable.PROVIDER_DISABLED: "The provider of this model is disabled. Choose another model.",
     Unusable.MISSING_API_KEY: "There is no API key for the provider of this model. Ask an administrator to add one.",
-    Unusable.USER_API_KEY_REQUIRED: "This model needs an API key of your own. Add one in your settings.",
+    Unusable.USER_API_KEY_REQUIRED: "This model needs your own API key. Add one in your settings.",
 }
 
 
@@ -135,7 +137,7 @@ class ModelUnusable(InvalidInput):
 
 
 class NoDefaultModel(InvalidInput):
-    """Raised if there is no usable default. `reason` is None if there is no default at all."""
+    """No model was named, and no default is usable. `reason` is None if there is no default at all."""
 
     def __init__(self, reason: Unusable | None = None) -> None:
         self.reason = reason

@@ -1,9 +1,8 @@
-"""Model providers and their keys. Keys and header values are sealed text here; only the key ring opens them. `options`
-shows headers by name, with masks for the values.
+"""Model providers and their keys.
 
-Every write is serialized with those of model configs (`config_lock`), and its caller publishes a
-`ConfigHint(kind="provider")` after the commit. Providers of the environment are rows, too, because model configs and
-messages refer to them; their keys are never stored.
+Keys and header values are stored sealed, and only the key ring opens them (`sealed_headers`). Every write holds
+`config_lock`, and its caller publishes a `ConfigHint(kind="provider")` after the commit. Providers that environment
+variables define are rows, too, because model configs and messages refer to them. Their keys are never stored.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -23,13 +22,12 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models import options as models_options
 from rookery.domain.models.options import DEFAULT_BASE_URLS, KEYLESS, ProviderOptions, ProviderType
 from rookery.store.db.pool import Connection
-from rookery.store.models import config_lock, context_windows
+from rookery.store.models import config_lock, context_windows, sealed_headers
 from rookery.store.models.errors import KeysMissing, NameTaken, ProviderNotFound, ProviderReadOnly
+from rookery.store.models.sealed_headers import Sealer, Secret
 
 TABLE = "model_providers"
 COLUMN = "api_key_enc"
-HEADERS_COLUMN = "headers_enc"
-MASK = "***"  # in place of a header's value; sent back, it stands for the stored value
 MAX_KEY_BYTES = 10_240
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -47,7 +45,7 @@ LIST = f"""
      WHERE $1 OR NOT deleted
      ORDER BY lower(display_name), name
 """
-# Written whole: a patch is applied to the row that was read under the lock.
+# Both statements write all columns. A patch is applied to the row that was read under the lock.
 INSERT = f"""
     INSERT INTO model_providers (id, type, name, display_name, icon, base_url, enabled, source, options,
                                  send_correlation, api_key_enc, headers_enc, central_key_enabled, allow_user_key,
@@ -68,7 +66,7 @@ DELETE = """
        SET deleted = true, api_key_enc = NULL, headers_enc = NULL, updated_at = clock_timestamp()
      WHERE id = $1
 """
-LIST_CLEAR_HEADERS = f"""
+LIST_UNSEALED_HEADERS = f"""
     SELECT {COLUMNS}
       FROM model_providers
      WHERE headers_enc IS NULL
@@ -76,27 +74,14 @@ LIST_CLEAR_HEADERS = f"""
        AND NOT deleted
 """
 DELETE_KEYS = "DELETE FROM user_provider_keys WHERE provider_id = $1"
-
-
-class Secret(Protocol):
-    """A key in clear; its printed form does not show the value."""
-
-    def reveal(self) -> str: ...
-
-
-class Sealer(Protocol):
-    """The part of the key ring that writing needs."""
-
-    def seal(self, value: str, *, table: str, row_id: str, column: str) -> str: ...
-
-    def open(self, sealed: str, *, table: str, row_id: str, column: str) -> Secret | None: ...
+DELETE_MODEL_HEADERS = "UPDATE model_configs SET headers_enc = NULL WHERE provider_id = $1 AND headers_enc IS NOT NULL"
 
 
 Maybe: TypeAlias = UnsetType
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A provider as stored. `type` is plain text: a type of a newer version is listed, too, as unavailable."""
+    """A provider as stored. `type` is text, so that a type of a newer version can be listed as unavailable."""
 
     id: UUID
     type: str
@@ -131,7 +116,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class ProviderDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider to create. Fallback to the central key is on by default, if both kinds are allowed."""
+    """A provider to create. Fallback to the central key is on by default if central and user keys are allowed."""
 
     type: ProviderType
     name: str
@@ -148,8 +133,9 @@ class ProviderDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a provider; UNSET means "leave". `api_key=None` removes the key. The type of a provider never
-    changes.
+    """Changes to a provider. A field that is UNSET keeps its value, and `api_key=None` removes the key.
+
+    The type of a provider never changes.
     """
 
     name: str | Maybe = UNSET
@@ -166,7 +152,7 @@ class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_provider(conn: Connection, provider_id: UUID) -> Provider | None:
-    """Return a provider, even a deleted one: history refers to it."""
+    """Return a provider, also a deleted one, because messages refer to it."""
     record = await conn.fetchrow(FIND, provider_id)
     return None if record is None else from_record(record)
 
@@ -177,7 +163,7 @@ async def find_provider_named(conn: Connection, name: str) -> Provider | None:
 
 
 async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
-    """Return a live provider. Raises `ProviderNotFound`."""
+    """Return a provider. Raises `ProviderNotFound` if it does not exist or is deleted."""
     record = await conn.fetchrow(FIND_LIVE, provider_id)
     if record is None:
         raise ProviderNotFound(provider_id)
@@ -185,13 +171,13 @@ async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
 
 
 async def list_providers(conn: Connection, *, with_deleted: bool = False) -> list[Provider]:
-    """List providers by name; deleted ones, which only history refers to, only on request."""
+    """Return the providers in order of their names. `with_deleted` includes the deleted ones."""
     return [from_record(record) for record in await conn.fetch(LIST, with_deleted)]
 
 
 async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Sealer | None) -> Provider:
     provider_id = uuid4()
-    now = datetime.min  # the database stamps the row
+    now = datetime.min  # not written: the database sets both times
     options = models_options.parse_provider_options(draft.type, draft.options)
     provider = Provider(
         id=provider_id,
@@ -206,7 +192,7 @@ async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Seale
         options=with_masks(options),
         send_correlation=draft.send_correlation,
         api_key_enc=_sealed(provider_id, draft.api_key, ring=ring),
-        headers_enc=_sealed_headers(provider_id, options.headers, ring=ring),
+        headers_enc=sealed_headers.seal(options.headers, table=TABLE, row_id=provider_id, ring=ring),
         central_key_enabled=draft.central_key_enabled,
         allow_user_key=draft.allow_user_key,
         allow_central_fallback=_fallback(draft.allow_central_fallback, draft.central_key_enabled, draft.allow_user_key),
@@ -233,20 +219,24 @@ async def update_provider(
 
 
 async def delete_provider(conn: Connection, provider_id: UUID) -> None:
-    """Hide the provider and its models, and delete every key for it. History still refers to it."""
+    """Mark the provider as deleted, which hides its models, and delete all its keys and header values.
+
+    The row stays, because messages refer to it.
+    """
     async with config_lock.held(conn):
         current = await get_provider(conn, provider_id)
         if current.is_env:
             raise ProviderReadOnly(current.name)
         await conn.execute(DELETE_KEYS, provider_id)
+        await conn.execute(DELETE_MODEL_HEADERS, provider_id)
         await conn.execute(DELETE, provider_id)
         await config_lock.promote_if_unusable(conn)
 
 
 def check(provider: Provider) -> None:
-    """Check the rules of a stored provider; the message names the field."""
+    """Check the fields of a provider. Raises `InvalidInput` with the name of the field."""
     if not NAME.fullmatch(provider.name) or len(provider.name) > 64:
-        raise InvalidInput("name", "A name is made of a-z, 0-9 and single hyphens between them, at most 64 long.")
+        raise InvalidInput("name", "A name has at most 64 characters: a-z, 0-9 and single hyphens between them.")
     _check_text("display_name", provider.display_name)
     _check_text("icon", provider.icon)
     if provider.base_url is None and provider.type in _NEED_BASE_URL:
@@ -255,14 +245,15 @@ def check(provider: Provider) -> None:
         raise InvalidInput("central_key_enabled", "Allow the central key, keys of users, or both.")
     if provider.allow_central_fallback and not (provider.central_key_enabled and provider.allow_user_key):
         raise InvalidInput(
-            "allow_central_fallback", "Falling back to the central key needs both it and keys of users to be allowed."
+            "allow_central_fallback",
+            "Fallback to the central key requires that it and keys of users are allowed.",
         )
     if provider.central_key_enabled and provider.api_key_enc is None and provider.type not in KEYLESS:
-        raise InvalidInput("api_key", "The central key is enabled but there is none. Add it, or disable it.")
+        raise InvalidInput("api_key", "The central key is enabled, but there is none. Add a key, or disable it.")
 
 
 def check_key(api_key: Secret) -> str:
-    """Return the key in clear if it is valid. The messages never quote it."""
+    """Return the value of the key. Raises `InvalidInput` if it is invalid; the message never quotes the value."""
     value = api_key.reveal()
     if not value or value != value.strip():
         raise InvalidInput("api_key", "The key is empty or has white space around it. Copy it again.")
@@ -288,14 +279,14 @@ def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) ->
         given["base_url"] = checked_base_url(given["base_url"])
     if "options" in given:
         options = models_options.parse_provider_options(ProviderType(current.type), given["options"])
-        headers = _restored(options.headers, current, ring=ring)
+        headers = sealed_headers.restored(options.headers, open_headers(current, ring))
         given["options"] = with_masks(options)
-        given["headers_enc"] = _sealed_headers(current.id, headers, ring=ring)
+        given["headers_enc"] = sealed_headers.seal(headers, table=TABLE, row_id=current.id, ring=ring)
     if "api_key" in given:
         given["api_key_enc"] = _sealed(current.id, given.pop("api_key"), ring=ring)
     changed = msgspec.structs.replace(current, **given)
     if patch.allow_central_fallback is UNSET and current.allow_central_fallback:
-        # Not requested explicitly, so it ends with the setting that it depends on.
+        # The patch does not name the fallback, so it turns off with the keys that it needs.
         both = changed.central_key_enabled and changed.allow_user_key
         changed = msgspec.structs.replace(changed, allow_central_fallback=both)
     return changed
@@ -315,57 +306,36 @@ def _sealed(provider_id: UUID, api_key: Secret | None, *, ring: Sealer | None) -
 
 
 def with_masks(options: ProviderOptions) -> ProviderOptions:
-    """Return the options as stored and shown: without the values of headers."""
-    return msgspec.structs.replace(options, headers={name: MASK for name in options.headers})
+    """Return the options as stored and shown, with masks in place of header values."""
+    return msgspec.structs.replace(options, headers=sealed_headers.masked(options.headers))
 
 
 def open_headers(provider: Provider, ring: Sealer | None) -> Mapping[str, str]:
-    """Return the headers with their values. Values that this ring cannot open are left out."""
+    """Return the headers with their values, or no headers if this ring cannot open them."""
     if provider.headers_enc is None:
-        return provider.options.headers  # none, or from before they were sealed
-    opened = None
-    if ring is not None:
-        opened = ring.open(provider.headers_enc, table=TABLE, row_id=str(provider.id), column=HEADERS_COLUMN)
-    return {} if opened is None else msgspec.json.decode(opened.reveal(), type=dict[str, str])
+        return provider.options.headers  # there are none, or an older version stored them unsealed
+    return sealed_headers.unseal(provider.headers_enc, table=TABLE, row_id=provider.id, ring=ring)
 
 
-async def seal_clear_headers(conn: Connection, ring: Sealer) -> int:
-    """Seal headers that an older version stored in the clear. Returns the number of providers."""
+async def seal_unsealed_headers(conn: Connection, ring: Sealer) -> int:
+    """Seal headers that an older version stored unsealed. Returns the number of providers."""
     async with config_lock.held(conn):
-        found = [from_record(record) for record in await conn.fetch(LIST_CLEAR_HEADERS)]
+        found = [from_record(record) for record in await conn.fetch(LIST_UNSEALED_HEADERS)]
         for provider in found:
             sealed = msgspec.structs.replace(
                 provider,
                 options=with_masks(provider.options),
-                headers_enc=_sealed_headers(provider.id, provider.options.headers, ring=ring),
+                headers_enc=sealed_headers.seal(provider.options.headers, table=TABLE, row_id=provider.id, ring=ring),
             )
             await _write(conn, UPDATE, sealed)
     return len(found)
-
-
-def _restored(headers: Mapping[str, str], current: Provider, *, ring: Sealer | None) -> dict[str, str]:
-    """Return the headers with masks replaced by the stored values, which must exist."""
-    known = {name.lower(): value for name, value in open_headers(current, ring).items()}
-    full = {name: known.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
-    if missing := [name for name, value in full.items() if value == MASK]:
-        raise InvalidInput(f"options.headers.{missing[0]}", f"{MASK} stands for a value that is saved.")
-    return full
-
-
-def _sealed_headers(provider_id: UUID, headers: Mapping[str, str], *, ring: Sealer | None) -> str | None:
-    if not headers:
-        return None
-    if ring is None:
-        raise KeysMissing
-    value = msgspec.json.encode(dict(headers)).decode()
-    return ring.seal(value, table=TABLE, row_id=str(provider_id), column=HEADERS_COLUMN)
 
 
 def checked_base_url(url: str | None) -> str | None:
     """Return the address without a trailing slash. Raises `InvalidInput`."""
     if url is None:
         return None
-    wrong = InvalidInput("base_url", "The base URL must be an absolute http or https address without login or query.")
+    wrong = InvalidInput("base_url", "The base URL must be an absolute http or https URL without user name or query.")
     try:
         parts = urlsplit(url)
         port_is_fine = parts.port != 0
@@ -385,7 +355,7 @@ def _check_text(field: str, text: str) -> None:
 
 async def _write(conn: Connection, statement: str, provider: Provider) -> Provider:
     try:
-        # In a savepoint: the caller's transaction survives a refused name.
+        # The savepoint keeps the caller's transaction usable after a name that is taken.
         async with conn.transaction():
             record = await conn.fetchrow(
                 statement,

@@ -1,6 +1,7 @@
 """Spend limits: the limit of a user in a period, the amount spent, and the next reset.
 
-Periods are in UTC; a week starts on Monday. Calls in flight may overshoot a limit a little, which is accepted.
+Periods are in UTC, and a week starts on Monday. A limit can be exceeded by the cost of the calls that are running when
+it is reached.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PeriodKind(StrEnum):
 
 
 class SpendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The group `spend` of the runtime settings. A limit of 0 means none."""
+    """The group `spend` of the runtime settings. A limit of 0 means no limit."""
 
     enabled: bool = False
     default_limit_micros: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -50,7 +51,7 @@ class Period(msgspec.Struct, frozen=True):
 
 
 class SpendStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The spending of a user. `limit_micros` is None if nothing limits this user."""
+    """The spending of a user in the current period. `limit_micros` is None if the user has no limit."""
 
     period: Period
     spent_micros: int
@@ -62,7 +63,7 @@ class SpendStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def period_at(now: datetime, kind: PeriodKind) -> Period:
-    """Return the period that contains a moment."""
+    """Return the period that contains `now`."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     match kind:
         case PeriodKind.DAY:
@@ -77,7 +78,7 @@ def period_at(now: datetime, kind: PeriodKind) -> Period:
 
 
 def limit_of(rules: SpendSettings, own_limit_micros: int | None) -> int | None:
-    """Return the user's own limit, else the deployment's; none while limits are disabled."""
+    """Return the user's own limit, or the default limit. None if there is neither or limits are disabled."""
     if not rules.enabled:
         return None
     return own_limit_micros or rules.default_limit_micros or None
@@ -94,7 +95,7 @@ async def spend_status(conn: Connection, user_id: UUID, *, now: datetime) -> Spe
 async def check_spend(conn: Connection, user_id: UUID, *, now: datetime) -> None:
     """Raise `SpendLimitReached` if this user's limit is used up.
 
-    A check that fails is logged and lets the call through: a broken setting must not stop all work.
+    If the limit cannot be read, the error is logged and the call is allowed: a broken setting must not stop all work.
     """
     try:
         status = await spend_status(conn, user_id, now=now)
@@ -113,7 +114,7 @@ async def write_spend_settings(conn: Connection, rules: SpendSettings, *, by: UU
 
 
 async def set_user_limit(conn: Connection, user_id: UUID, *, limit_micros: int | None) -> None:
-    """Set a user's own limit (above 0), or with None use the deployment's."""
+    """Set a user's own limit, above 0. None removes it, so that the default limit applies."""
     await conn.execute(SET_LIMIT, user_id, limit_micros)
 
 

@@ -1,13 +1,16 @@
-"""The ledger of model calls: append-only, one row per call, whatever its purpose and outcome.
+"""The ledger of model calls: an append-only table with one row per call, whatever its purpose and outcome.
 
-Rows of steps are written in the transaction that commits the step, others separately. Writing here never touches a
-chat: an auxiliary call must not move `history_version`, or it would break the fence of a running generation.
+The row of a step is written in the transaction that commits the step. Other rows are written separately, and never
+change the chat: a new `history_version` would invalidate a running generation.
+
+`usage_daily` contains the sums of each day (UTC) for reports over long periods. A day is recomputed while calls may
+still be added to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
@@ -19,7 +22,8 @@ from rookery.store.db.pool import Connection
 
 MAX_REPORT_DAYS = 366
 
-# The family's root comes from the chat, so that no caller can get it wrong; a deleted chat leaves both empty.
+# The statement reads the root chat from the chat, so that callers cannot pass a wrong one. Both columns are NULL if
+# the chat was deleted.
 RECORD = """
     INSERT INTO model_usage (owner_id, chat_id, root_chat_id, message_id, purpose, provider_id, model_config_id, model,
                              key_source, status, input_tokens, cache_read_tokens, cache_write_tokens,
@@ -32,13 +36,13 @@ RECORD = """
     RETURNING id
 """
 _IDENTITY = ("owner_id", "at", "purpose", "model", "runtime_ms", "request_id", "output_tokens")
-# Index model_usage_at. The instant is the caller's own, to the microsecond.
+# Index model_usage_at. The caller sets the time, to the microsecond, so that it identifies the call.
 IS_RECORDED = """
     SELECT EXISTS (SELECT FROM model_usage
                     WHERE at = $2 AND owner_id = $1 AND purpose = $3 AND model = $4 AND runtime_ms = $5
                       AND request_id IS NOT DISTINCT FROM $6 AND output_tokens IS NOT DISTINCT FROM $7)
 """
-# Index model_usage_spend alone.
+# An index-only scan of model_usage_spend.
 SPENT = """
     SELECT coalesce(sum(cost_micros), 0)::bigint
       FROM model_usage
@@ -74,10 +78,30 @@ REPORT = f"""
      GROUP BY 1
      ORDER BY 1
 """
+LOCK_KEY = 0x726F6F6B_75736167  # "rookusag"; the one-key space of advisory locks
+RECOMPUTED_DAYS = 2
+LOCK = "SELECT pg_advisory_xact_lock($1)"
+FORGET = "DELETE FROM usage_daily WHERE day >= $1"
+# Index model_usage_at.
+COMPUTE = """
+    INSERT INTO usage_daily (day, user_id, model_config_id, provider, model, purpose, key_source, input_tokens,
+                             cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, cost_micros,
+                             unpriced_requests, requests, runtime_ms)
+    SELECT (u.at AT TIME ZONE 'UTC')::date, u.owner_id, u.model_config_id, coalesce(p.name, u.provider_id::text),
+           u.model, u.purpose, u.key_source, coalesce(sum(u.input_tokens), 0), coalesce(sum(u.cache_read_tokens), 0),
+           coalesce(sum(u.cache_write_tokens), 0), coalesce(sum(u.output_tokens), 0),
+           coalesce(sum(u.reasoning_tokens), 0), coalesce(sum(u.cost_micros), 0), count(*) FILTER (WHERE NOT u.priced),
+           count(*), coalesce(sum(u.runtime_ms), 0)
+      FROM model_usage u
+      LEFT JOIN model_providers p ON p.id = u.provider_id
+     WHERE u.at >= $1
+     GROUP BY 1, 2, 3, 4, 5, 6, 7
+    RETURNING day
+"""
 
 
 class KeySource(StrEnum):
-    """The key that paid. Calls on a user's own key do not count against a limit."""
+    """The source of the key that a call used. Calls with a user's own key do not count against a limit."""
 
     USER = "user"
     CENTRAL = "central"
@@ -92,7 +116,7 @@ class CallStatus(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. Token counts are None if the provider did not report them; a `cost_micros` of None means "unpriced"."""
+    """One call. Token counts are None if the provider did not report them. `cost_micros` is None without a price."""
 
     owner_id: UUID
     chat_id: ChatId | None
@@ -115,11 +139,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     cost_micros: int | None = None
     runtime_ms: int = 0
     request_id: str | None = None
-    at: datetime | None = None  # now, unless the call ended earlier
+    at: datetime | None = None  # the end of the call; None means now
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Sums over calls. Unpriced calls are counted, but not in the cost."""
+    """Sums over calls. The cost leaves out calls without a price, which `unpriced_request_count` counts."""
 
     cost_micros: int
     request_count: int
@@ -133,7 +157,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class FamilyCost(msgspec.Struct, frozen=True):
-    """The cost of a root chat and its subagents. The keys of `by_chat` are ids, of `by_model` model ids."""
+    """The cost of a root chat and its subagents, in total, by model id and by chat id."""
 
     total: Figures
     by_model: Mapping[str, Figures]
@@ -157,7 +181,7 @@ _GROUPS = {
 }
 
 
-# Display names for the keys of a report, where a key is an id.
+# Queries for the display names of report keys. Keys of the other groups are names already.
 _NAMES = {
     GroupBy.USER: "SELECT id::text, username FROM users WHERE id::text = ANY ($1::text[])",
     GroupBy.PROVIDER: """
@@ -167,28 +191,26 @@ _NAMES = {
 
 
 async def record_call(conn: Connection, entry: Entry) -> int:
-    """Append a call; returns the id of its row."""
+    """Append a call. Returns the id of its row."""
     values = [getattr(entry, name) for name in Entry.__struct_fields__]
     row_id: int = await conn.fetchval(RECORD, *values)
     return row_id
 
 
 async def is_recorded(conn: Connection, entry: Entry) -> bool:
-    """Return whether this call is in the ledger: the same owner, purpose and instant. For retries after a lost
-    answer.
-    """
+    """Return whether the ledger contains this call. Use it before a retry if the outcome of the write is unknown."""
     found: bool = await conn.fetchval(IS_RECORDED, *(getattr(entry, name) for name in _IDENTITY))
     return found
 
 
 async def spent_micros(conn: Connection, user_id: UUID, *, start: datetime, end: datetime) -> int:
-    """Return the cost of a user's calls between two times, without those on the user's own keys."""
+    """Return the cost of a user's calls between two times, without those with the user's own keys."""
     spent: int = await conn.fetchval(SPENT, user_id, start, end)
     return spent
 
 
 async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
-    """Return the cost of the whole family, from the root or any child. Zeros if there were no calls."""
+    """Return the cost of the root chat and all its subagents, given the id of any of them."""
     total = await conn.fetchrow(OF_FAMILY, chat_id)
     assert total is not None
     by_model = await conn.fetch(OF_FAMILY_BY.format(key="model"), chat_id)
@@ -203,16 +225,31 @@ async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
 async def report(
     conn: Connection, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
 ) -> dict[str, Figures]:
-    """Return sums between two times, of one user or of all, by the key of the group."""
+    """Return the sums between two times, of one user or of all users, by group key."""
     if not start < end or (end - start).days > MAX_REPORT_DAYS:
-        raise InvalidInput("to", f"The report must cover at least a moment and at most {MAX_REPORT_DAYS} days.")
+        raise InvalidInput("to", f"The report must end after its start and cover at most {MAX_REPORT_DAYS} days.")
     rows = await conn.fetch(REPORT.format(key=_GROUPS[group_by]), start, end, user_id)
     return {key: Figures(*figures) for key, *figures in rows}
 
 
 async def list_names(conn: Connection, group_by: GroupBy, *, keys: Collection[str]) -> dict[str, str]:
-    """Return names for the keys of a report; none for deleted rows and keys that are names themselves."""
+    """Return the display names of report keys that are ids. Ids of deleted rows have none."""
     statement = _NAMES.get(group_by)
     if statement is None:
         return {}
     return {key: name for key, name in await conn.fetch(statement, list(keys))}
+
+
+async def roll_up(conn: Connection, *, now: datetime, days: int = RECOMPUTED_DAYS) -> int:
+    """Recompute the daily sums of the last `days` days, including today. Returns the number of rows."""
+    first = first_day(now, days)
+    start = datetime(first.year, first.month, first.day, tzinfo=UTC)
+    async with conn.transaction():
+        # Without the lock, two concurrent runs would delete the same rows and then insert duplicates.
+        await conn.execute(LOCK, LOCK_KEY)
+        await conn.execute(FORGET, first)
+        return len(await conn.fetch(COMPUTE, start))
+
+
+def first_day(now: datetime, days: int) -> date:
+    return now.astimezone(UTC).date() - timedelta(days=days - 1)

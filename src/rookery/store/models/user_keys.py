@@ -1,4 +1,4 @@
-"""Users' own provider keys, sealed: one per user and provider. A chat uses its owner's key."""
+"""Users' own provider keys: one per user and provider, stored sealed. A chat uses the key of its owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rookery.domain.models.options import KEYLESS
 from rookery.store.db.pool import Connection
 from rookery.store.models import providers
 from rookery.store.models.errors import KeysMissing, ProviderUnavailable, UserKeyNotFound, UserKeysDisabled
-from rookery.store.models.providers import Sealer, Secret
+from rookery.store.models.sealed_headers import Sealer, Secret
 
 TABLE = "user_provider_keys"
 COLUMN = "key_enc"
@@ -23,7 +23,7 @@ PUT = """
     ON CONFLICT (user_id, provider_id) DO UPDATE SET key_enc = excluded.key_enc, updated_at = clock_timestamp()
 """
 DELETE = "DELETE FROM user_provider_keys WHERE user_id = $1 AND provider_id = $2 RETURNING true"
-# Enabled providers, and those the user has a key for: a key can always be found and removed.
+# Disabled providers are listed if the user has a key for them, so that the key can be removed.
 LIST = """
     SELECT p.id, p.name, p.display_name, p.type, p.enabled, k.key_enc IS NOT NULL, p.api_key_enc IS NOT NULL,
            p.source = 'env', p.central_key_enabled, p.allow_user_key
@@ -36,7 +36,7 @@ LIST = """
 
 
 class KeyStatus(msgspec.Struct, frozen=True):
-    """What a user may know about the keys for a provider: whether there are any."""
+    """The keys that exist for a provider, as a user may see them."""
 
     provider_id: UUID
     name: str
@@ -49,14 +49,14 @@ class KeyStatus(msgspec.Struct, frozen=True):
 
 
 def row_id(user_id: UUID, provider_id: UUID) -> str:
-    """Return what the sealed key is bound to, besides table and column."""
+    """Return the row id that the sealed key is bound to, besides table and column."""
     return f"{user_id}/{provider_id}"
 
 
 async def put_user_key(
     conn: Connection, user_id: UUID, *, provider_id: UUID, api_key: Secret, ring: Sealer | None
 ) -> None:
-    """Save or replace the user's key. The caller publishes a `ConfigHint(kind="provider")`."""
+    """Save or replace the user's key. The caller publishes a `ConfigHint(kind="provider")` after the commit."""
     async with conn.transaction():
         provider = await providers.get_provider(conn, provider_id)
         if not provider.enabled:
@@ -71,7 +71,7 @@ async def put_user_key(
 
 
 async def delete_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID) -> None:
-    """Delete the user's key. Always allowed, even if the provider is gone."""
+    """Delete the user's key, also if the provider is disabled or deleted. Raises `UserKeyNotFound`."""
     if await conn.fetchval(DELETE, user_id, provider_id) is None:
         raise UserKeyNotFound
 

@@ -1,1 +1,1 @@
-"""Accounts: users, credentials, sessions, tokens, preferences, and the audit log."""
+"""Users, logins, sessions, tokens, preferences, and the audit log."""

@@ -1,12 +1,15 @@
-"""Administrators' accesses to a user's account and chats: reading a chat with a stated reason, or resetting the
-password. Users see the list, and a notice about accesses since they last dismissed one.
+"""Accesses of administrators to a user's chats and account: a chat that was read with a reason, or a password reset.
 
-All of it is read from the audit log, by the column of the affected user.
+Users get a list of accesses, and a notice of those since they last dismissed one. Both are read from the audit log.
+
+A reset link may be used by a person who is not the owner of the account, who must not be able to hide the reset. For
+`RESET_NOTICE` after a reset, a dismissal therefore applies only to the session or API token that sends it, and every
+new login gets the notice again. A reset ends all earlier sessions and tokens, so those that dismiss a notice are newer.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
@@ -18,6 +21,9 @@ from rookery.store.db.pool import Connection
 from rookery.store.people import audit, users
 from rookery.store.people.users import PublicUser
 
+# Chosen: the duration of the longest session.
+RESET_NOTICE = timedelta(days=30)
+
 LIST = f"""
     SELECT id, at, actor_id, action, extra
       FROM audit_log
@@ -27,7 +33,7 @@ LIST = f"""
      ORDER BY id DESC
      LIMIT $3
 """
-# For one family of chats. A reset password may have opened any of them.
+# For one family of chats. A password reset gives access to all of them.
 LIST_OF_CHAT = f"""
     SELECT id, at, actor_id, action, extra
       FROM audit_log
@@ -42,16 +48,25 @@ NOTICE = f"""
            count(*) FILTER (WHERE a.action = '{audit.RESET_PASSWORD}'),
            max(a.at), max(a.id)
       FROM users u
-      JOIN audit_log a ON a.subject_id = u.id AND a.id > u.accesses_seen
+      LEFT JOIN sessions s ON s.id = $2 AND s.user_id = u.id
+      LEFT JOIN api_tokens t ON t.id = $2 AND t.user_id = u.id
+      JOIN audit_log a ON a.subject_id = u.id AND a.id > greatest(u.accesses_seen, s.accesses_seen, t.accesses_seen)
      WHERE u.id = $1
        AND a.action IN ('{audit.BREAK_GLASS}', '{audit.RESET_PASSWORD}')
 """
-# Never beyond the newest entry: a number from the future must not hide later ones.
+# At most the id of the newest entry, so that a larger number does not hide later entries.
 MARK_SEEN = """
-    UPDATE users
+    UPDATE {table}
        SET accesses_seen = greatest(
              accesses_seen, least($2, coalesce((SELECT max(id) FROM audit_log WHERE subject_id = $1), 0)))
-     WHERE id = $1
+     WHERE {column} = $1
+"""
+MARK_SEEN_BY_USER = MARK_SEEN.format(table="users", column="id")
+MARK_SEEN_BY_CREDENTIAL = tuple(
+    MARK_SEEN.format(table=table, column="user_id") + " AND id = $3" for table in ("sessions", "api_tokens")
+)
+WAS_RESET = f"""
+    SELECT EXISTS (SELECT FROM audit_log WHERE subject_id = $1 AND action = '{audit.RESET_PASSWORD}' AND at > $2)
 """
 
 
@@ -61,10 +76,10 @@ class AccessKind(StrEnum):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """An administrator read a chat with a stated reason, or reset the password of its owner.
+    """An administrator read a chat with a reason, or reset the password of its owner.
 
-    `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and
-    `reason` are null for a reset.
+    `user` is the administrator; it is null if the account is deleted, and for a command on the server's machine.
+    `chat_id` and `reason` are null for a reset.
     """
 
     at: datetime
@@ -82,7 +97,10 @@ class AccessPage(msgspec.Struct, frozen=True):
 
 
 class AccessNotice(msgspec.Struct, frozen=True):
-    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one."""
+    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one.
+
+    For 30 days after a password reset, a notice is dismissed only for the session or token that dismisses it.
+    """
 
     reads: int
     password_resets: int
@@ -93,7 +111,7 @@ class AccessNotice(msgspec.Struct, frozen=True):
 async def list_accesses(
     conn: Connection, user_id: UUID, *, limit: int = 50, cursor: str | None = None, root_id: UUID | None = None
 ) -> AccessPage:
-    """List the accesses of a user, or of one family of the user's chats."""
+    """List the accesses to a user's chats and account, or to one family of chats."""
     page_cursors.check_limit(limit, audit.MAX_LIMIT)
     before = page_cursors.decode(cursor, audit.RowId) if cursor is not None else audit.MAX_ID
     if root_id is None:
@@ -106,15 +124,21 @@ async def list_accesses(
     return AccessPage(tuple(_access(each, names) for each in found), last)
 
 
-async def find_notice(conn: Connection, user_id: UUID) -> AccessNotice | None:
-    """Return the notice; None if there is nothing that the user was not shown."""
-    record = await conn.fetchrow(NOTICE, user_id)
+async def find_notice(conn: Connection, user_id: UUID, *, credential_id: UUID | None) -> AccessNotice | None:
+    """Return the notice for this session or API token; None if all accesses were dismissed."""
+    record = await conn.fetchrow(NOTICE, user_id, credential_id)
     assert record is not None
     return None if record[3] is None else AccessNotice(*record)
 
 
-async def mark_seen(conn: Connection, user_id: UUID, *, through: int) -> None:
-    await conn.execute(MARK_SEEN, user_id, min(through, audit.MAX_ID))
+async def dismiss(conn: Connection, user_id: UUID, *, through: int, credential_id: UUID | None, now: datetime) -> None:
+    """Dismiss the notice for all logins of the user, or only for this one if the password was reset recently."""
+    through = min(through, audit.MAX_ID)
+    if not await conn.fetchval(WAS_RESET, user_id, now - RESET_NOTICE):
+        await conn.execute(MARK_SEEN_BY_USER, user_id, through)
+        return
+    for statement in MARK_SEEN_BY_CREDENTIAL:
+        await conn.execute(statement, user_id, through, credential_id)
 
 
 def _access(record: asyncpg.Record, names: dict[UUID, PublicUser]) -> Access:

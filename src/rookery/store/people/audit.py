@@ -1,6 +1,6 @@
-"""The audit log: actor, action and target, written in the transaction of the change and never changed.
+"""The audit log: entries with actor, action and target, written in the transaction of the change.
 
-An entry names fields and values, and never a secret: `DISPOSITIONS` defines what is logged of each column.
+Entries have no secrets: `DISPOSITIONS` defines for each column whether its values are logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BREAK_GLASS = "chat.break_glass"
 RESET_PASSWORD = "user.reset_password"  # noqa: S105 -- the name of an action
 CHANGED = "(changed)"
 
-# The fields of `Entry`, in its order.
+# The fields of `Entry`, in their order.
 COLUMNS = (
     "id, at, actor_id, actor_kind, actor_label, ip, user_agent, request_id, action, resource_type, resource_id, "
     "outcome, diff, extra"
@@ -59,7 +59,7 @@ class Outcome(StrEnum):
 
 
 class Disposition(StrEnum):
-    """What the log contains when a column changes: both values, nothing, or only that it did."""
+    """The logging of a column that changes: both values (`track`), nothing, or only the fact (`secret`)."""
 
     TRACK = "track"
     IGNORE = "ignore"
@@ -68,7 +68,7 @@ class Disposition(StrEnum):
 
 _T, _I, _S = Disposition.TRACK, Disposition.IGNORE, Disposition.SECRET
 
-# Every column of the tables whose changes are logged field by field; a test checks that it is complete.
+# All columns of the tables whose changes are logged by column. A test checks that the list is complete.
 DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
     "users": {
         "id": _I,
@@ -94,7 +94,7 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
         "enabled": _T,
         "deleted": _T,
         "source": _I,
-        "options": _S,  # headers may carry keys
+        "options": _S,  # headers may contain keys
         "send_correlation": _T,
         "api_key_enc": _S,
         "headers_enc": _S,
@@ -115,6 +115,7 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
         "context_limit": _T,
         "compression_threshold": _T,
         "options": _S,
+        "headers_enc": _S,
         "price_input": _T,
         "price_output": _T,
         "price_cache_read": _T,
@@ -152,7 +153,7 @@ NO_REQUEST = RequestInfo()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event to log. `action` is `<resource>.<verb>`; `subject_id` is the user affected by another's action."""
+    """An event to log. `action` is `<resource>.<verb>`. `subject_id` is the user who is affected, if not the actor."""
 
     action: str
     resource_type: str
@@ -164,7 +165,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A row of the log. In `diff` a field has its value before and after, or only the fact that it changed."""
+    """A row of the log. `diff` has the old and new value of each field, or `CHANGED`."""
 
     id: int
     at: datetime
@@ -183,7 +184,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """`action` is one action, or the part before the dot: all actions of a resource."""
+    """The conditions on entries. `action` is an action, or only the part before the dot, for all of a resource."""
 
     actor_id: UUID | None = None
     action: str | None = None
@@ -204,20 +205,20 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 def diff(table: str, before: msgspec.Struct | None, after: msgspec.Struct | None) -> dict[str, object]:
-    """Return the fields in which two versions of a row of this table differ, as far as they may be logged."""
-    told: dict[str, object] = {}
+    """Return the `diff` of two versions of a row of this table, by `DISPOSITIONS`."""
+    changes: dict[str, object] = {}
     for column, disposition in DISPOSITIONS[table].items():
         old, new = getattr(before, column, None), getattr(after, column, None)
         if old == new or disposition is Disposition.IGNORE:
             continue
-        told[column] = CHANGED if disposition is Disposition.SECRET else [old, new]
-    return told
+        changes[column] = CHANGED if disposition is Disposition.SECRET else [old, new]
+    return changes
 
 
 async def record(
     conn: Connection, event: Event, *, actor: Actor | None, now: datetime, request: RequestInfo = NO_REQUEST
 ) -> int:
-    """Write an entry, in the transaction of the change if there is one. Without an actor, it is unauthenticated."""
+    """Write an entry. Call it in the transaction of the change. `actor` is None if the caller is unauthenticated."""
     actor_id, kind, label = _actor_columns(actor)
     entry_id: int = await conn.fetchval(
         INSERT,
@@ -250,7 +251,7 @@ async def list_entries(
 
 
 async def purge_audit(conn: Connection, *, before: datetime, batch: int = 1000) -> int:
-    """Delete entries older than this, at most a batch. Returns how many; zero means that none is left."""
+    """Delete at most `batch` entries from before this time. Returns their number; 0 means that none is left."""
     removed: int = await conn.fetchval(PURGE, before, batch)
     return removed
 
@@ -272,7 +273,7 @@ def _json(values: Mapping[str, object]) -> str:
 
 
 def _storable(value: object) -> object:
-    """Return the value with U+FFFD for characters that no column holds: users type them, and the log must not fail."""
+    """Return the value with U+FFFD for characters that PostgreSQL cannot store."""
     match value:
         case str():
             return chat_rows.storable(value)

@@ -1,7 +1,7 @@
-"""Credentials in text form: `rk_...` of an id, a secret and a checksum, all in letters and digits.
+"""The text form of credentials: a prefix `rk_...`, then an id, a secret and a checksum in letters and digits.
 
-The checksum rejects typos and garbage without a query. The id finds the row, so that the secret is compared in constant
-time with one hash and never searched for. Logs hide everything that begins with `rk_`.
+Text with a wrong checksum is refused without a query. The row is found by the id, and the hash of the secret is
+compared in constant time. Logs hide all text that begins with `rk_`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SECRET_BYTES = 32
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
-# The number of characters that hold 16 bytes, 32 bytes and a checksum of 32 bits.
+# The numbers of characters for 16 bytes, for 32 bytes, and for a checksum of 32 bits.
 _ID_CHARS, _SECRET_CHARS, _CHECK_CHARS = 22, 43, 6
 _BODY_CHARS = _ID_CHARS + _SECRET_CHARS
 
 
 class Kind(StrEnum):
-    """The kind of a credential; the value is its prefix."""
+    """The kind of a credential. The value is its prefix."""
 
     TOKEN = "rk_"  # noqa: S105 -- a prefix, not a secret
     SESSION = "rk_s_"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A parsed credential. Its text is built from it and is never stored."""
+    """A parsed credential. `reveal` returns its text, which is not stored."""
 
     kind: Kind
     id: UUID

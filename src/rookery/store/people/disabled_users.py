@@ -1,7 +1,7 @@
-"""Stopping the chats and workspaces of a disabled account. Queued messages stay where they are.
+"""Stop the chats and workspaces of a disabled account. Queued messages stay in the queue.
 
-The change of the account does all of it in its own transaction. A request in progress at that moment may still start
-something afterwards, so replicas check recently disabled accounts again for a while.
+This is done in the transaction that disables the account. A request that runs at that moment may still start a turn or
+a workspace, so replicas check recently disabled accounts again for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.store.workspaces.workspaces import WorkspaceNotFound
 
 NOTE = "The account of the user was disabled."
 
-# By the clock of the database, which wrote `disabled_at`.
+# Uses the clock of the database, which also sets `disabled_at`.
 RECENT = """
     SELECT id, disabled_at
       FROM users
@@ -29,7 +29,7 @@ RECENT = """
        AND disabled_at > clock_timestamp() - make_interval(secs => $1)
      ORDER BY disabled_at
 """
-# Roots first, as for every lock of several chats of a family.
+# Roots first: the lock order of chats of a family.
 BUSY_CHATS = """
     SELECT id
       FROM chats
@@ -61,7 +61,7 @@ async def has_busy_chats(conn: Connection, user_id: UUID) -> bool:
 
 
 async def stop_chats(bundle: Bundle, user_id: UUID) -> int:
-    """Interrupt the running chats. Returns how many."""
+    """Interrupt the running chats. Returns their number."""
     stopped = 0
     for record in await bundle.conn.fetch(BUSY_CHATS, user_id):
         tx = await bundle.open(record["id"])
@@ -72,12 +72,12 @@ async def stop_chats(bundle: Bundle, user_id: UUID) -> int:
 
 
 async def stop_workspaces(conn: Connection, user_id: UUID) -> list[Hint]:
-    """Request a stop of each workspace that is up or starting. Returns the hints to publish after the commit."""
+    """Request the stop of each workspace that runs or starts. Returns the hints to publish after the commit."""
     hints: list[Hint] = []
     for record in await conn.fetch(WORKSPACES_UP, user_id):
         try:
             requested = await requests.stop(conn, record["id"], reason=Reason.DISABLED)
         except (OperationInProgress, WorkspaceNotFound):
-            continue  # being deleted, or gone
+            continue  # it is being deleted, or is deleted
         hints += await requests.hints_of(conn, requested)
     return hints

@@ -7,13 +7,13 @@ AccessError
 ├── Denied                  authenticated, but not allowed
 │   ├── Forbidden, OwnerOnly, ScopeMissing, Disabled
 │   └── WrongSetupToken
-├── Missing                 does not exist, or the caller may not know it
+├── Missing                 does not exist, or the caller must not learn that it exists
 │   └── UserNotFound, SessionNotFound, TokenNotFound, FileNotFound
 ├── Conflict                valid, but not possible now
 │   ├── AlreadyExists, LastAdmin, InUse, QuotaExceeded, ArchiveFirst, AlreadySetUp
 │   └── IdempotencyMismatch, IdempotencyInProgress
 ├── TooManyAttempts         wait `retry_after_seconds` before the next login
-├── PasswordsBusy           too many passwords wait to be checked in this process
+├── PasswordsBusy           too many passwords are being checked in this process
 └── NoActor                 a bug: the store was called without an actor
 """
 
@@ -24,7 +24,7 @@ from uuid import UUID
 
 
 class AccessError(Exception):
-    """Base. `code` is for programs; the message is one sentence that says what to do."""
+    """The base class. `code` is for programs. The message is for users and says what to do."""
 
     code: ClassVar[str] = "invalid"
 
@@ -37,12 +37,12 @@ class Unauthenticated(AccessError):
 
 
 class InvalidCredentials(Unauthenticated):
-    """Raised for every login that fails, whatever the reason."""
+    """Raised for every failed login, whatever the reason."""
 
     code = "invalid_credentials"
 
     def __init__(self) -> None:
-        super().__init__("This login or password is not right.")
+        super().__init__("The login or the password is wrong.")
 
 
 class SessionExpired(Unauthenticated):
@@ -57,8 +57,8 @@ class SessionKeyRequired(Unauthenticated):
 
     def __init__(self) -> None:
         super().__init__(
-            "The cookie of a session counts only together with the key of the session. Send the key as "
-            "`Rookery-Session-Key`, or log in again."
+            "The cookie of a session is valid only with the session key. Send the key as `Rookery-Session-Key`, or log "
+            "in again."
         )
 
 
@@ -66,21 +66,21 @@ class SessionCookieRequired(Unauthenticated):
     code = "session_cookie_required"
 
     def __init__(self) -> None:
-        super().__init__("The key of a session counts only together with the cookie of the session. Log in again.")
+        super().__init__("The session key is valid only with the cookie of the session. Log in again.")
 
 
 class TokenExpired(Unauthenticated):
     code = "token_expired"
 
     def __init__(self) -> None:
-        super().__init__("This API token has expired. Make a new one.")
+        super().__init__("This API token has expired. Create a new one.")
 
 
 class LinkInvalid(Unauthenticated):
     code = "invalid_credentials"
 
     def __init__(self) -> None:
-        super().__init__("This link was used, replaced or has expired. Ask an administrator for a new one.")
+        super().__init__("This link was used or replaced, or has expired. Ask an administrator for a new one.")
 
 
 class Denied(AccessError):
@@ -104,7 +104,7 @@ class ScopeMissing(Denied):
 
     def __init__(self, scope: str) -> None:
         self.scope = scope
-        super().__init__(f"This API token lacks the scope {scope}. Make one that has it.")
+        super().__init__(f"This API token lacks the scope {scope}. Create a token that has it.")
 
 
 class Disabled(Denied):
@@ -116,7 +116,7 @@ class Disabled(Denied):
 
 class WrongSetupToken(Denied):
     def __init__(self) -> None:
-        super().__init__("This is not the setup token. Look for it where the server was started.")
+        super().__init__("This is not the setup token. The server printed the token when it was started.")
 
 
 class Missing(AccessError):
@@ -161,7 +161,7 @@ class LastAdmin(Conflict):
     code = "last_admin"
 
     def __init__(self) -> None:
-        super().__init__("This is the last active administrator. Make somebody else one first.")
+        super().__init__("This is the last active administrator. Make another user an administrator first.")
 
 
 class InUse(Conflict):
@@ -182,7 +182,7 @@ class ArchiveFirst(Conflict):
     code = "archive_first"
 
     def __init__(self) -> None:
-        super().__init__("Only an archived chat can be deleted for good. Archive it first.")
+        super().__init__("Only an archived chat can be deleted. Archive it first.")
 
 
 class AlreadySetUp(Conflict):
@@ -203,7 +203,7 @@ class IdempotencyInProgress(Conflict):
     code = "idempotency_in_progress"
 
     def __init__(self) -> None:
-        super().__init__("The first request with this idempotency key is still under way. Try again in a moment.")
+        super().__init__("The first request with this idempotency key is still in progress. Try again in a moment.")
 
 
 class TooManyAttempts(AccessError):
@@ -218,11 +218,11 @@ class PasswordsBusy(AccessError):
     code = "unavailable"
 
     def __init__(self) -> None:
-        super().__init__("Too many people are logging in at once. Try again in a moment.")
+        super().__init__("Too many users are logging in at the same time. Try again in a moment.")
 
 
 class NoActor(AccessError):
     code = "internal"
 
     def __init__(self) -> None:
-        super().__init__("The store was asked on nobody's behalf.")
+        super().__init__("The store was called without an actor.")

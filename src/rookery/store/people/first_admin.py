@@ -1,7 +1,7 @@
-"""The first run: the holder of the setup token creates the first administrator, once.
+"""The first administrator: created once, by a user who has the setup token.
 
-The token is in the data directory, readable by its owner only, and is printed where the server was started. Each data
-directory has its own; all of them expire with the first account.
+The token is in a file of the data directory that only its owner can read, and is printed when the server starts. Each
+data directory has its own token. All tokens expire when the first administrator is created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOCK_KEY = 0x726F6F6B_73657475  # "rooksetu"; the one-key space of advisory lock
 
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 REMEMBER = "INSERT INTO setup_tokens (token_hash, created_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
-# By its hash: the duration of the search reveals nothing about the token.
+# Tokens are found by their hash, so that the duration of the query reveals nothing about the token.
 IS_KNOWN = "SELECT EXISTS (SELECT FROM setup_tokens WHERE token_hash = $1)"
 FORGET_ALL = "DELETE FROM setup_tokens"
 
@@ -46,9 +46,10 @@ async def is_setup_needed(conn: Connection) -> bool:
 
 
 async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, configured: str | None = None) -> str | None:
-    """Return the token of this data directory, created if missing; None, and no file, once there is an administrator.
+    """Return the token of this data directory, and create it if it is missing.
 
-    Replicas that start together agree on one. `configured` is the token of the settings, which takes precedence.
+    If there is an administrator, delete the file and return None. Replicas that start together use the same token.
+    `configured` is the token of the start settings, which takes precedence.
     """
     async with conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
@@ -61,7 +62,7 @@ async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, confi
 
 
 def forget_file(data_dir: Path) -> None:
-    """Delete the token's file, if it exists. The token itself expired with the first account."""
+    """Delete the file of the token, if it exists."""
     (data_dir / TOKEN_FILE).unlink(missing_ok=True)
 
 
@@ -80,9 +81,9 @@ async def complete(
     clock: Clock,
     request: RequestInfo = NO_REQUEST,
 ) -> SetUp:
-    """Create the first administrator and log them in. Raises `AlreadySetUp`, `WrongSetupToken` or `InvalidInput`.
+    """Create the first administrator and a session. Raises `AlreadySetUp`, `WrongSetupToken` or `InvalidInput`.
 
-    The token is checked before the password is hashed, so that clients without it cannot cause work.
+    The token is checked before the password is hashed, so that clients without it cannot cause this work.
     """
     async with pool.acquire() as conn:
         await require(conn, token)
@@ -108,9 +109,9 @@ async def complete(
 
 
 async def require(conn: Connection, token: str | None) -> None:
-    """Raise `AlreadySetUp`, or `WrongSetupToken` for a wrong token. None means that none was given yet."""
+    """Raise `AlreadySetUp` if there is an administrator, or `WrongSetupToken`. Without a token, it is not checked."""
     is_known = token is None or await is_token(conn, token)
-    # After the token: a setup that completes meanwhile removes the tokens, and then there is an administrator.
+    # Checked after the token: a setup that completes meanwhile deletes the tokens and creates an administrator.
     if await users.has_admin(conn):
         raise AlreadySetUp
     if not is_known:
@@ -122,7 +123,7 @@ def _hash(token: str) -> bytes:
 
 
 def _read_or_make(path: Path) -> str:
-    """Read or create the file. It is written aside and linked, so it is always complete, and the first one wins."""
+    """Read or create the file. It is written under another name and then linked, so that it is always complete."""
     with contextlib.suppress(FileNotFoundError):
         if token := path.read_text("utf-8").strip():
             return token

@@ -1,9 +1,9 @@
-"""Logins: failures are counted in the database, and after five of them each further attempt has to wait.
+"""Logins and password changes. Failures are counted in the database, and after five each attempt has to wait.
 
-Attempts are counted by the typed name, not by account, so a missing account behaves like an existing one. If an
-attacker blocks one of the two names of an account (username and email), its user can log in with the other one.
-Attempts are counted before the password is checked, so concurrent attempts do not evade the limit. Every failure has
-the same response and takes the same time.
+Attempts are counted by the typed name, not by account, so that a missing account behaves like an existing one. If an
+attacker blocks one of the names of an account (username and email), its user can log in with the other. Attempts are
+counted before the password is checked, so that concurrent attempts do not bypass the limit. Every failure has the same
+response and takes the same time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BEGIN = f"""
 """
 BLOCKED_UNTIL = "SELECT blocked_until FROM login_failures WHERE login_hash = $1"
 FORGET = "DELETE FROM login_failures WHERE login_hash = $1"
-# An attempt that was never judged, or that was right and does not affect those before it.
+# For an attempt that was not checked, or that was right but does not reset earlier failures.
 UNCOUNT = """
     UPDATE login_failures SET failures = greatest(failures - 1, 0), blocked_until = last_at WHERE login_hash = $1
 """
@@ -63,14 +63,14 @@ class LoggedIn(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The credentials that ended with a password: ids, for `AccessHint`s."""
+    """The ids of the sessions and tokens that ended with a password, for `AccessHint`s."""
 
     sessions: tuple[UUID, ...]
     tokens: tuple[UUID, ...]
 
 
 class Logins:
-    """Logins and password changes; one per process. Connections are released while a password is being hashed."""
+    """Logins and password changes. No connection is held while a password is hashed."""
 
     def __init__(self, pool: asyncpg.Pool, checker: Passwords, *, clock: Clock) -> None:
         self._pool = pool
@@ -80,9 +80,9 @@ class Logins:
     async def log_in(
         self, login: str, password: str, *, stays: bool = True, request: RequestInfo = NO_REQUEST
     ) -> LoggedIn:
-        """Open a session. Raises `InvalidCredentials` for any wrong input, `TooManyAttempts` or `PasswordsBusy`.
+        """Create a session. Raises `InvalidCredentials`, `TooManyAttempts` or `PasswordsBusy`.
 
-        `stays`: the cookie outlives the browser.
+        `stays`: the cookie is kept when the browser is closed.
         """
         name = login[:MAX_LOGIN_CHARS]
         now = self._clock.now()
@@ -107,10 +107,10 @@ class Logins:
         keep: UUID | None,
         request: RequestInfo = NO_REQUEST,
     ) -> Ended:
-        """Replace the user's own password. The other sessions end, and with `revoke_tokens` all API tokens.
+        """Replace the user's own password. Other sessions end, and with `revoke_tokens` all API tokens.
 
-        `keep` is the session or token of this request: it stays valid. Wrong guesses count like failed logins: a person
-        at an unlocked screen has no more attempts than an attacker.
+        `keep` is the session or token of this request, which stays valid. Wrong passwords count like failed logins, so
+        that a session does not allow more attempts.
         """
         passwords.check(new, names=_names(user), field="new_password")
         async with self._pool.acquire() as conn:
@@ -122,7 +122,7 @@ class Logins:
         hashed = await self._passwords.hash(new)
         async with self._pool.acquire() as conn, conn.transaction():
             await users.lock_user(conn, user.id)
-            # While the new password was hashed, a one-time link may have replaced the old one.
+            # A one-time link may have replaced the old password meanwhile.
             if await users.find_password_hash(conn, user.id) != stored:
                 raise InvalidCredentials
             await forget_attempts(conn, user.username)
@@ -133,10 +133,9 @@ class Logins:
             return ended
 
     async def choose_password(self, secret: str, password: str, *, request: RequestInfo = NO_REQUEST) -> LoggedIn:
-        """Use a one-time link: the password is replaced, all sessions and API tokens end, and the holder of the link is
-        logged in.
+        """Use a one-time link: replace the password, end all sessions and API tokens, and create a session.
 
-        Raises `LinkInvalid`, or `InvalidInput` for a refused password; then the link stays valid.
+        Raises `LinkInvalid`, or `InvalidInput` for a password that is not allowed; then the link stays valid.
         """
         async with self._pool.acquire() as conn:
             user = (await one_time_links.find_link(conn, secret, now=self._clock.now())).user
@@ -144,7 +143,7 @@ class Logins:
         hashed = await self._passwords.hash(password)
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
-            # Again: the account may have been disabled while the password was hashed.
+            # Checked again, because the account may have been disabled meanwhile.
             user = (await one_time_links.find_link(conn, secret, now=now)).user
             await one_time_links.use_link(conn, secret, password_hash=hashed, now=now)
             ended = await end_credentials(conn, user.id)
@@ -166,7 +165,7 @@ class Logins:
             raise
 
     async def _log_refusal(self, user: User | None, request: RequestInfo) -> None:
-        # The typed name is not logged: it may be a password in the wrong field.
+        # The typed name is not logged, because it may be a password in the wrong field.
         event = _event("auth.log_in", user, outcome=Outcome.REFUSED)
         async with self._pool.acquire() as conn:
             await audit.record(conn, event, actor=None, now=self._clock.now(), request=request)
@@ -177,8 +176,8 @@ class Logins:
         renewed = await self._passwords.hash(password) if self._passwords.needs_rehash(stored) else None
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
-            # While the password was checked, the account may have been disabled or the password changed. The lock waits
-            # for a change in progress, which ends only the sessions that it sees.
+            # The account may have been disabled or the password changed meanwhile. The lock waits for a change in
+            # progress, which would not end a session that is created at the same time.
             await users.lock_user(conn, user.id)
             current = await users.find_by_login(conn, name)
             if current is None or current[0].id != user.id or not current[0].is_active or current[1] != stored:
@@ -188,7 +187,7 @@ class Logins:
             if normal_name(name) in _names(user):
                 await forget_attempts(conn, name)
             else:
-                # The normal form may be another account's name, whose failures keep counting.
+                # The normal form may be the name of another account, whose failures must not be reset.
                 await conn.execute(UNCOUNT, login_hash(name))
             session = await sessions.create_session(
                 conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent, stays=stays
@@ -201,7 +200,7 @@ async def end_credentials(
     conn: Connection, user_id: UUID, *, but: UUID | None = None, with_tokens: bool = True
 ) -> Ended:
     """End all sessions of a user, and with `with_tokens` all API tokens. `but` is the id of one that stays valid."""
-    # A credential that is being created at this moment is either seen and ended here, or refused after this.
+    # With the lock, a credential that is created at the same time is ended here, or its creation is refused.
     await users.lock_user(conn, user_id)
     ended = await sessions.end_sessions(conn, user_id, but=but)
     deleted = await tokens.delete_tokens(conn, user_id, but=but) if with_tokens else []
@@ -250,5 +249,5 @@ def _event(action: str, user: User | None, *, outcome: Outcome = Outcome.DONE, e
 
 
 def counts(ended: Ended) -> dict[str, object]:
-    """Return, for the audit log, how many sessions and tokens ended."""
+    """Return the numbers of ended sessions and tokens for the audit log."""
     return {"sessions_ended": len(ended.sessions), "tokens_deleted": len(ended.tokens)}

@@ -1,4 +1,4 @@
-"""One-time links: a user without a password chooses one within 24 hours. A user's new link voids the previous one."""
+"""One-time links, with which a user chooses a password within 24 hours. A new link replaces the user's previous one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIND = f"""
       JOIN users u ON u.id = l.user_id
      WHERE l.id = $1
 """
-# The row is deleted, and with it the link: of two concurrent uses, one finds nothing.
+# The row is deleted, so that of two concurrent uses only one succeeds.
 USE = "DELETE FROM one_time_links WHERE id = $1 AND secret_hash = $2 AND expires_at > $3 RETURNING user_id"
 PURGE = "DELETE FROM one_time_links WHERE expires_at <= $1"
 
@@ -40,14 +40,14 @@ class LinkKind(StrEnum):
 
 
 class NewLink(msgspec.Struct, frozen=True):
-    """A new link. `secret` belongs into the fragment of a URL, which no server and no log sees."""
+    """A new link. `secret` is for the fragment of a URL, which browsers do not send to servers."""
 
     secret: str
     expires_at: datetime
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A valid link: its user, and when it expires."""
+    """A valid link."""
 
     user: User
     kind: LinkKind
@@ -64,7 +64,7 @@ async def create_link(
 
 
 async def find_link(conn: Connection, secret: str, *, now: datetime) -> Link:
-    """Return what this link is for, without using it up."""
+    """Return the link without using it. Raises `LinkInvalid`."""
     credential = _parsed(secret)
     record = await conn.fetchrow(FIND, credential.id)
     if record is None or not credential.matches(record[0]) or record[2] <= now:
@@ -76,7 +76,7 @@ async def find_link(conn: Connection, secret: str, *, now: datetime) -> Link:
 
 
 async def use_link(conn: Connection, secret: str, *, password_hash: str, now: datetime) -> UUID:
-    """Choose the password, once. The caller ends the user's sessions in the same transaction."""
+    """Set the password and delete the link. The caller ends the user's sessions in the same transaction."""
     credential = _parsed(secret)
     async with conn.transaction():
         user_id: UUID | None = await conn.fetchval(USE, credential.id, credential.secret_hash, now)

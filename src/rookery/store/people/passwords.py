@@ -1,7 +1,7 @@
-"""Passwords: their rules, and their argon2id hashes.
+"""Passwords: their rules and their argon2id hashes.
 
-A hash takes about 45 ms of a core on purpose. Two threads compute them, so that logins never block the event loop, and
-at most 32 wait: beyond that `PasswordsBusy` is raised, or attackers could fill the queue.
+A hash takes about 45 ms of processor time, which makes guessing expensive. Two threads compute hashes, so that logins
+do not block the event loop. At most 32 requests wait for them; further ones get `PasswordsBusy`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MIN_CHARS, MAX_CHARS = 10, 256
 THREADS = 2
 MAX_WAITING = 32
 
-# The parameters of argon2id; changing them rehashes a password at its next login.
+# The parameters of argon2id. After a change, a password is hashed again at its next login.
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 
 _COMMON_FILE = "common_passwords.txt"
 
 
 class Passwords:
-    """Hashes and verifies passwords; one per process. Call `close` when the process ends."""
+    """Hashes and verifies passwords. Call `close` when the process ends."""
 
     def __init__(self, *, memory_kib: int = MEMORY_KIB, threads: int = THREADS, max_waiting: int = MAX_WAITING) -> None:
         self._hasher = argon2.PasswordHasher(time_cost=PASSES, memory_cost=memory_kib, parallelism=LANES, type=Type.ID)
@@ -44,25 +44,25 @@ class Passwords:
         self._max_pending = threads + max_waiting
         self._pending = 0
         self._counting = threading.Lock()
-        # Verified if there is no account, so that the answer takes as long as for an existing one.
-        self._nobodys = self._hasher.hash("nobody has this password")
+        # Verified if there is no account, so that the answer takes the same time.
+        self._dummy_hash = self._hasher.hash("no account has this password")
 
     @property
     def pending(self) -> int:
-        """The number of computations running or waiting."""
+        """Return the number of computations that run or wait."""
         return self._pending
 
     async def hash(self, password: str) -> str:
-        """Return the hash to store, in PHC form. The caller has checked the password (`check`)."""
+        """Return the hash in PHC form. The caller has called `check`."""
         return await self._run(functools.partial(self._hasher.hash, _normal(password)))
 
     async def verify(self, password: str, stored: str | None) -> bool:
-        """Return whether this is the password. Without a stored hash it returns False, in the same time."""
-        matches = await self._run(functools.partial(self._verify, _normal(password), stored or self._nobodys))
+        """Return whether the password matches the hash. Without a hash, return False after the same time."""
+        matches = await self._run(functools.partial(self._verify, _normal(password), stored or self._dummy_hash))
         return matches and stored is not None
 
     def needs_rehash(self, stored: str) -> bool:
-        """Return whether the hash was made with other parameters than the current ones."""
+        """Return whether the hash was computed with other parameters than the current ones."""
         return self._hasher.check_needs_rehash(stored)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Passwords:
         future = self._executor.submit(work)
         with self._counting:
             self._pending += 1
-        # Counted until the thread is done, not until the caller is: a client that disconnects frees no thread.
+        # Counted until the thread is done, because the thread continues if the client disconnects.
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 
@@ -90,12 +90,14 @@ class Passwords:
 
 
 def check(password: str, *, names: Collection[str] = (), field: str = "password") -> None:
-    """Refuse a password that is too short, too long, common, or one of the account's own names."""
+    """Raise `InvalidInput` for a password that is too short, too long, common, or a name of the account."""
     text = _normal(password)
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
-        raise InvalidInput(field, f"A password has {MIN_CHARS} to {MAX_CHARS} characters; this one has {len(text)}.")
+        raise InvalidInput(
+            field, f"A password must have {MIN_CHARS} to {MAX_CHARS} characters; this one has {len(text)}."
+        )
     if text.casefold() in common():
-        raise InvalidInput(field, "This password is one of the first that anybody would try. Choose another.")
+        raise InvalidInput(field, "This password is too common. Choose another.")
     own = {normal_name(name) for name in names}
     if normal_name(text) in own | {name.partition("@")[0] for name in own}:
         raise InvalidInput(field, "The password must not be the email address or the username. Choose another.")
@@ -103,13 +105,13 @@ def check(password: str, *, names: Collection[str] = (), field: str = "password"
 
 @functools.cache
 def common() -> frozenset[str]:
-    """Return common passwords that are long enough to be allowed at all."""
+    """Return common passwords of the allowed length."""
     text = (resources.files("rookery.store.people") / _COMMON_FILE).read_text("utf-8")
     return frozenset(text.split())
 
 
 def _normal(password: str) -> str:
-    """Return the same characters however a keyboard composes them. Lone surrogates cannot be hashed."""
+    """Return the password with composed characters. Raises `InvalidInput` for lone surrogates."""
     if any("\ud800" <= character <= "\udfff" for character in password):
-        raise InvalidInput("password", "The password holds half a character. Type it again.")
+        raise InvalidInput("password", "The password contains an incomplete character. Type it again.")
     return unicodedata.normalize("NFKC", password)

@@ -1,6 +1,6 @@
-"""User preferences: prompt, models, compaction thresholds, approval rules, and display.
+"""Preferences of users: prompt, models, compaction thresholds, approval rules, and display.
 
-One row per preference; a missing one has its default. Worker and API read the same rows.
+There is one row for each preference. A missing one has its default.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MAX_THRESHOLDS = 1000
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
-# The chats that a personal model is for. Those of subagents follow.
+# The kind of chats to which a personal model applies.
 Kind = Literal["root"]
 
 
 class PersonalOverride(Struct, frozen=True):
-    """`chat_default` is the deployment's default; `model` names one."""
+    """A user's own default model. `chat_default` means that of the deployment."""
 
     mode: Literal["chat_default", "model"]
     model_config_id: UUID | None = None
@@ -52,8 +52,9 @@ class Preferences(Struct, frozen=True, kw_only=True):
 
 
 class PreferencesPatch(Struct, frozen=True, kw_only=True):
-    """UNSET leaves, None clears. Overrides and thresholds are changed one by one, `display` by merge patch; rules are
-    replaced.
+    """Changes of preferences. UNSET means no change, and None means the default.
+
+    Overrides and thresholds are changed by key, `display` by a merge patch. Rules are replaced.
     """
 
     custom_prompt: str | UnsetType | None = UNSET
@@ -65,7 +66,7 @@ class PreferencesPatch(Struct, frozen=True, kw_only=True):
 
 
 async def read(conn: Connection, user_id: UUID) -> Preferences:
-    """Return all preferences. One that cannot be read has its default."""
+    """Return all preferences. A preference that cannot be read has its default."""
     stored = await settings.list_user_settings(conn, user_id)
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Preferences):
@@ -84,9 +85,9 @@ async def are_overrides_allowed(conn: Connection) -> bool:
 
 
 async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) -> bool:
-    """Apply all of the patch or nothing. Returns False if it changes nothing.
+    """Apply the patch. Returns False if nothing changes.
 
-    Runs under the lock of models: a model that is named stays usable until the commit.
+    The lock of model configs is held, so that a model that is named stays usable until the commit.
     """
     async with config_lock.held(conn):
         await conn.execute(LOCK_USER, user_id)
@@ -123,14 +124,14 @@ async def _overrides(
             kept.pop(kind, None)
             continue
         if not await are_overrides_allowed(conn):
-            raise Disabled("Administrators have not allowed models of one's own. Ask one.")
+            raise Disabled("Personal default models are disabled. Ask an administrator.")
         field = f"model_overrides.{kind}"
         if (override.mode == "model") != (override.model_config_id is not None):
-            raise InvalidInput(f"{field}.model_config_id", "Name a model with the mode `model`, and only with it.")
+            raise InvalidInput(f"{field}.model_config_id", "The mode `model` needs a model, and other modes have none.")
         if override.model_config_id is not None:
             await groups.check_model(conn, override.model_config_id, override.reasoning_effort, field=field)
         elif override.reasoning_effort is not None:
-            raise InvalidInput(f"{field}.reasoning_effort", "An effort needs a model it is for.")
+            raise InvalidInput(f"{field}.reasoning_effort", "An effort needs a model.")
         kept[kind] = override
     return kept
 
@@ -149,7 +150,7 @@ async def _thresholds(
             raise InvalidInput(f"compaction_thresholds.{model_config_id}", "There is no such enabled model.")
         kept[model_config_id] = percent
     if len(kept) > MAX_THRESHOLDS:
-        raise InvalidInput("compaction_thresholds", f"At most {MAX_THRESHOLDS} models can have one.")
+        raise InvalidInput("compaction_thresholds", f"At most {MAX_THRESHOLDS} models can have a threshold.")
     return kept
 
 
@@ -158,12 +159,12 @@ def _display(before: Mapping[str, object], change: Mapping[str, object] | None) 
     assert isinstance(merged, dict)
     size = len(msgspec.json.encode(merged))
     if size > MAX_DISPLAY_BYTES:
-        raise InvalidInput("display", f"At most {MAX_DISPLAY_BYTES} bytes of JSON can be kept; this would be {size}.")
+        raise InvalidInput("display", f"`display` can have at most {MAX_DISPLAY_BYTES} bytes of JSON, not {size}.")
     return merged
 
 
 def _merged(before: object, change: object) -> object:
-    """Merge by RFC 7396: objects are merged, null removes, everything else replaces."""
+    """Apply a JSON merge patch (RFC 7396): objects are merged, null removes, other values replace."""
     if not isinstance(change, Mapping):
         return _storable(change)
     kept: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}
@@ -185,6 +186,6 @@ def _storable(value: object) -> object:
         case list() | tuple():
             return [_storable(item) for item in value]
         case int() if abs(value) > MAX_NUMBER:
-            raise InvalidInput("display", f"A number in it is larger than {MAX_NUMBER}.")
+            raise InvalidInput("display", f"A number in `display` is larger than {MAX_NUMBER}.")
         case _:
             return value

@@ -1,11 +1,11 @@
-"""Browser sessions: a row by id, the hashes of two secrets, and an expiry time.
+"""Browser sessions: rows with the hashes of two secrets, and an expiry time.
 
 One secret is in a cookie, which a browser sends to every port of the host. The other is the session key, which the page
-keeps in the storage of its origin and sends itself. A session is authenticated by both; a signed link replaces the key
-where a browser loads an address without the page (`signed_links`).
+keeps in the storage of its origin and sends in a header. A request needs both. If a browser loads an address without
+the page, a signed link replaces the key (`signed_links`).
 
-A session lasts 24 hours from its last use and 30 days in all. It is renewed from half its lifetime on, so most requests
-write nothing; the user's last activity is written at most once an hour.
+A session expires 24 hours after its last use, and 30 days after its creation. It is renewed when half of the 24 hours
+have passed, so most requests write nothing. The last activity of the user is written at most once an hour.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LONGEST = timedelta(days=30)
 SEEN_EVERY = timedelta(hours=1)
 MAX_USER_AGENT_CHARS = 512
 
-# The fields of `Session`, in its order.
+# The fields of `Session`, in their order.
 COLUMNS = "s.id, s.user_id, s.created_at, s.last_seen_at, s.expires_at, s.ip, s.user_agent, s.stays"
 _WIDTH = 8
-# A login counts as activity: the next write may be an hour away.
+# A login counts as activity of the user.
 INSERT = f"""
     WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $4) WHERE id = $2)
     INSERT INTO sessions AS s (
@@ -45,8 +45,8 @@ FIND = f"""
       JOIN users u ON u.id = s.user_id
      WHERE s.id = $1
 """
-# The user was active with it. Never beyond the session's maximum: two requests may renew it concurrently. The row of
-# the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
+# Records activity and extends the session; concurrent requests do not shorten it. The row of the user is locked first,
+# as in `logins.end_credentials`. In the other order, the two could deadlock.
 TOUCH = f"""
     WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
     UPDATE sessions s
@@ -68,7 +68,7 @@ PURGE = "DELETE FROM sessions WHERE expires_at <= $1"
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A session as its user may see it. `stays`: its cookie outlives the browser."""
+    """A session as its user may see it. `stays`: its cookie is kept when the browser is closed."""
 
     id: UUID
     user_id: UUID
@@ -81,9 +81,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True):
-    """A new session. `cookie` is the value of the cookie and `key` the session key, known only here and to the
-    browser.
-    """
+    """A new session with its secrets, which are not stored: the value of the cookie, and the session key."""
 
     session: Session
     cookie: str
@@ -94,7 +92,7 @@ class NewSession(msgspec.Struct, frozen=True):
 
 
 class AuthenticatedSession(msgspec.Struct, frozen=True):
-    """An authenticated session. `renewed`: its expiry moved, so the browser should get the cookie again.
+    """An authenticated session. `renewed`: it expires later now, so the response should set the cookie again.
 
     `links` signs and checks links of this session.
     """
@@ -139,9 +137,9 @@ async def create_session(
 async def authenticate(
     conn: Connection, cookie: str, proof: str | SignedTarget, *, now: datetime
 ) -> AuthenticatedSession:
-    """Return the session and its user. `proof` is the session key, or the signed link that the browser follows.
+    """Return the session and its user. `proof` is the session key, or the signed link that was requested.
 
-    Raises `Unauthenticated`, `SessionKeyRequired`, or `SessionExpired`.
+    Raises `Unauthenticated`, `SessionKeyRequired` or `SessionExpired`.
     """
     credential = credentials.parse(Kind.SESSION, cookie)
     if credential is None:
@@ -156,7 +154,7 @@ async def authenticate(
     user = users.from_record(record[_WIDTH + 2 :])
     if not credential.matches(secret_hash):
         raise Unauthenticated
-    # A replica of an older version may have created a session without a key. Such a session is not valid here.
+    # A replica of an older version may have created a session without a key. It is not valid here.
     if session.expires_at <= now or not user.is_active or key_hash is None:
         raise SessionExpired
     links = LinkKey.of_session(key_hash)
@@ -167,7 +165,7 @@ async def authenticate(
 
 
 async def list_sessions(conn: Connection, user_id: UUID, *, now: datetime) -> list[Session]:
-    """List the user's valid sessions, the last used first."""
+    """List the valid sessions of a user, the last used first."""
     return [Session(*record) for record in await conn.fetch(LIST, user_id, now)]
 
 
@@ -177,12 +175,12 @@ async def end_session(conn: Connection, user_id: UUID, *, session_id: UUID) -> N
 
 
 async def end_sessions(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
-    """End all sessions of a user, except for one if given. Returns the ended ones, for the hints."""
+    """End all sessions of a user except `but`. Returns the ids of the ended ones, for hints."""
     return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
 
 
 async def purge_sessions(conn: Connection, *, now: datetime) -> int:
-    """Delete expired sessions. Returns how many."""
+    """Delete expired sessions. Returns their number."""
     return int((await conn.execute(PURGE, now)).split()[-1])
 
 
@@ -199,13 +197,13 @@ async def _seen(conn: Connection, found: AuthenticatedSession, *, now: datetime)
 
 
 def _key_of(cookie: Credential, text: str) -> Credential | None:
-    """Return the session key, if it belongs to the session that the cookie names."""
+    """Return the session key if it belongs to the session of the cookie; otherwise None."""
     key = credentials.parse(Kind.SESSION_KEY, text)
     return key if key is not None and key.id == cookie.id else None
 
 
 def storable_user_agent(user_agent: str | None) -> str | None:
-    """Return the stored form: users read it in the list of their sessions and in the audit log."""
+    """Return the printable characters of a User-Agent header, cut to the stored length."""
     if user_agent is None:
         return None
     return "".join(character for character in user_agent if character.isprintable())[:MAX_USER_AGENT_CHARS]

@@ -1,9 +1,8 @@
-"""Signed links: addresses that a browser loads without the page's headers, such as pictures and downloads.
+"""Signed links: addresses that a browser loads without the headers of the page, such as images and downloads.
 
-Such requests lack the session key. The signature replaces it: it binds one address to one session until it expires. The
-cookie of that session is needed as well, and the rights of the user are checked when the link is used. The signing key
-is derived from the stored hash of the session key, so every replica has it, it needs no key ring, and it is gone as
-soon as the session is.
+Such requests have no session key. The signature replaces it: it is valid for one address and one session until it
+expires. The cookie of the session is needed as well, and the rights of the user are checked when the link is used. The
+signing key is derived from the stored hash of the session key, so that every replica has it until the session ends.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Self
 
 import msgspec
 
-# Links created within one window are the same, so that a browser can use its cache after a refresh.
+# Links that are created in one window are the same, so that a browser can use its cache.
 WINDOW_SECONDS = 300
 
 _LABEL = b"rookery/session-link"
-# Logs hide everything that begins with `rk_`.
+# Logs hide all text that begins with `rk_`.
 _SIGNATURE = re.compile(r"rk_d_([0-9]{1,12})_([0-9a-f]{64})", re.ASCII)
 
 
 class SignedTarget(msgspec.Struct, frozen=True):
-    """A requested address, path and query, with its signature."""
+    """A requested address (path and query) with its signature."""
 
     target: str
     signature: str
@@ -64,5 +63,5 @@ class LinkKey:
 
 
 def expiry(now: datetime) -> datetime:
-    """Return the expiry of a link that is created now: at least one window, and at most two."""
+    """Return the expiry of a link that is created now, which is one to two windows later."""
     return datetime.fromtimestamp((int(now.timestamp()) // WINDOW_SECONDS + 2) * WINDOW_SECONDS, UTC)

@@ -1,4 +1,4 @@
-"""API tokens: credentials for programs, limited by scopes and time. The token itself is shown once and never stored."""
+"""API tokens: credentials for programs, limited by scopes and time. The secret is returned once and is not stored."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_DAYS, MAX_DAYS = 90, 365
 MAX_TOKENS = 50
 MAX_NAME_CHARS = 64
 USED_EVERY = timedelta(minutes=10)
-# How long an expired token stays listed, so that its owner can see why a program stopped working.
+# An expired token stays in the list for this long, so that its owner can see why a program has stopped working.
 DEAD_FOR = timedelta(days=7)
 
-# The fields of `Token`, in its order.
+# The fields of `Token`, in their order.
 COLUMNS = "t.id, t.user_id, t.name, t.scopes, t.created_at, t.expires_at, t.last_used_at"
 _WIDTH = 7
 COUNT = "SELECT count(*) FROM api_tokens WHERE user_id = $1"
@@ -41,7 +41,7 @@ FIND = f"""
       JOIN users u ON u.id = t.user_id
      WHERE t.id = $1
 """
-# The row of the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
+# The row of the user is locked first, as in `logins.end_credentials`. In the other order, the two could deadlock.
 TOUCH = """
     WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
     UPDATE api_tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1 AND user_id = (SELECT id FROM seen)
@@ -66,7 +66,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A new token. `secret` is its text form, known only here and to the requester."""
+    """A new token. `secret` is its text, which is not stored."""
 
     token: Token
     secret: str
@@ -90,14 +90,16 @@ async def create_token(
     now: datetime,
     days: int = DEFAULT_DAYS,
     max_days: int = MAX_DAYS,
+    max_tokens: int | None = MAX_TOKENS,
 ) -> NewToken:
+    """Create a token. A user can have at most `max_tokens`; None means no limit."""
     _check(name, scopes, days=days, max_days=max_days)
     credential = credentials.new(Kind.TOKEN)
     async with conn.transaction():
-        # Concurrent creations of one user are serialized, so that the number never exceeds the limit.
+        # The lock serializes concurrent creations, so that the limit is not exceeded.
         await users.lock_user(conn, user_id)
-        if await conn.fetchval(COUNT, user_id) >= MAX_TOKENS:
-            raise QuotaExceeded(f"You have {MAX_TOKENS} API tokens, which is all there may be. Delete one first.")
+        if max_tokens is not None and await conn.fetchval(COUNT, user_id) >= max_tokens:
+            raise QuotaExceeded(f"You have {max_tokens} API tokens, which is the limit. Delete one first.")
         try:
             record = await conn.fetchrow(
                 INSERT,
@@ -110,19 +112,19 @@ async def create_token(
                 now + timedelta(days=days),
             )
         except asyncpg.UniqueViolationError:
-            raise AlreadyExists("name", f"You have an API token named {name} already. Choose another name.") from None
+            raise AlreadyExists("name", f"You already have an API token named {name}. Choose another name.") from None
     assert record is not None
     return NewToken(_token(record), credential.reveal())
 
 
 async def authenticate(conn: Connection, text: str, *, now: datetime) -> AuthenticatedToken:
-    """Return the user and the token. A text that cannot be a token is refused without a query."""
+    """Return the token and its user. Raises `Unauthenticated` or `TokenExpired`."""
     credential = credentials.parse(Kind.TOKEN, text)
     if credential is None:
         raise Unauthenticated("This is not an API token of Rookery.")
     record = await conn.fetchrow(FIND, credential.id)
     if record is None or not credential.matches(record[_WIDTH]):
-        raise Unauthenticated("This API token does not exist any more.")
+        raise Unauthenticated("This API token does not exist. It may have been deleted.")
     token, user = _token(record[:_WIDTH]), users.from_record(record[_WIDTH + 1 :])
     if token.expires_at <= now:
         raise TokenExpired
@@ -139,7 +141,7 @@ async def find_owner(conn: Connection, token_id: UUID) -> UUID | None:
 
 
 async def list_tokens(conn: Connection, user_id: UUID) -> list[Token]:
-    """List tokens, newest first, including those that expired within the last week."""
+    """List the tokens of a user, newest first, including those that expired in the last week."""
     return [_token(record) for record in await conn.fetch(LIST, user_id)]
 
 
@@ -151,23 +153,23 @@ async def delete_token(conn: Connection, token_id: UUID) -> Token:
 
 
 async def delete_tokens(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
-    """Delete all tokens of a user except `but`. Return the deleted ids, which the caller announces in hints."""
+    """Delete all tokens of a user except `but`. Returns the ids of the deleted ones, for hints."""
     return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
 
 
 async def purge_tokens(conn: Connection, *, now: datetime) -> int:
-    """Delete tokens that expired more than a week ago. Returns how many."""
+    """Delete tokens that expired more than a week ago. Returns their number."""
     return int((await conn.execute(PURGE, now - DEAD_FOR)).split()[-1])
 
 
 def _check(name: str, scopes: Collection[Scope], *, days: int, max_days: int) -> None:
     if not 1 <= len(name) <= MAX_NAME_CHARS or name != name.strip():
-        raise InvalidInput("name", f"A name has 1 to {MAX_NAME_CHARS} characters, without white space around them.")
+        raise InvalidInput("name", f"A name must have 1 to {MAX_NAME_CHARS} characters, without outer white space.")
     check_storable("name", name)
     if not scopes:
-        raise InvalidInput("scopes", "Name at least one scope.")
+        raise InvalidInput("scopes", "Choose at least one scope.")
     if not 1 <= days <= max_days:
-        raise InvalidInput("expires_in_days", f"A token lasts 1 to {max_days} days.")
+        raise InvalidInput("expires_in_days", f"A token must expire after 1 to {max_days} days.")
 
 
 def _token(record: Iterable[Any]) -> Token:

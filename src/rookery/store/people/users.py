@@ -1,7 +1,10 @@
 """User accounts: create, find, change and delete. Passwords are stored as hashes only.
 
-Changes of role and status are serialized by one advisory lock, which protects the last active administrator, even if
-two of them demote each other concurrently.
+One advisory lock serializes changes of role and status. It protects the last active administrator, even if two
+administrators demote each other concurrently.
+
+`operator` is the user who owns the chats of `rookery admin run`. It is an ordinary row, so limits, costs and lists
+apply to it. It has no password, so it cannot log in.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from msgspec import UNSET, UnsetType
 from rookery.domain.access.account_names import normal_name
 from rookery.domain.access.rights import Role, UserActor
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store.db import nested_transaction, page_cursors
-from rookery.store.db.pool import Connection
+from rookery.store.db import page_cursors
+from rookery.store.db.pool import Connection, atomic
 from rookery.store.people.errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 
 LOCK_KEY = 0x726F6F6B_75736572  # "rookuser"; the one-key space of advisory locks
@@ -35,12 +38,12 @@ MIN_DIRECTORY_CHARS = 2
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
-# The fields of `User`, in its order.
+# The fields of `User`, in their order.
 COLUMNS = "u.id, u.username, u.name, u.email, u.role, u.status, u.spend_limit_micros, u.created_at, u.last_seen_at"
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 FIND = f"SELECT {COLUMNS} FROM users u WHERE u.id = $1"
-# Candidates only, by the index: lower() takes some names for equal that are not. $1 is the login as typed, for an
-# address of an older version that could not be brought into its normal form; $2 is the normal form.
+# Returns candidates by the index; `lower()` may treat different names as equal. $1 is the login as typed, for addresses
+# of older versions that are not in normal form, and $2 is its normal form.
 FIND_BY_EMAIL, FIND_BY_USERNAME = (
     f"""
     SELECT {COLUMNS}, u.password_hash, u.{column}
@@ -52,7 +55,7 @@ FIND_BY_EMAIL, FIND_BY_USERNAME = (
 )
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
-# Not any user: commands on the machine create the operator, who cannot log in.
+# Only administrators count, because commands on the machine create the operator, who cannot log in.
 HAS_ADMIN = "SELECT EXISTS (SELECT FROM users WHERE role = 'admin')"
 INSERT = f"""
     INSERT INTO users AS u (username, name, email, role, password_hash)
@@ -90,6 +93,18 @@ DIRECTORY = """
 NAMES = "SELECT id, username, name FROM users WHERE id = ANY ($1::uuid[])"
 HAS_WORKSPACES = "SELECT EXISTS (SELECT FROM workspaces WHERE owner_id = $1 AND deleted_at IS NULL)"
 DELETE = "DELETE FROM users WHERE id = $1"
+# Ordered by age: of two accounts whose addresses have the same normal form, the older one gets it.
+ADDRESSES = "SELECT id, email FROM users WHERE email IS NOT NULL ORDER BY created_at, id"
+# Compares the old address: a replica of an older version may have changed it meanwhile.
+REWRITE = "UPDATE users SET email = $2 WHERE id = $1 AND email = $3 RETURNING true"
+OPERATOR = "operator"
+FIND_OPERATOR = "SELECT id FROM users WHERE lower(username) = lower($1)"
+# In a new database, two commands may insert the row concurrently.
+INSERT_OPERATOR = """
+    INSERT INTO users (username)
+    VALUES ($1)
+        ON CONFLICT ((lower(username))) DO NOTHING
+"""
 
 
 class Status(StrEnum):
@@ -118,7 +133,7 @@ class User(msgspec.Struct, frozen=True):
 
     @property
     def actor(self) -> UserActor:
-        """The user authenticated by a session: with every scope."""
+        """Return the user as an actor with all scopes, as for a session."""
         return UserActor(self.id, self.role)
 
 
@@ -140,7 +155,7 @@ class UserDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to an account; UNSET means "leave"."""
+    """Changes of an account. UNSET means no change."""
 
     name: str | UnsetType = UNSET
     email: str | UnsetType = UNSET
@@ -151,7 +166,7 @@ class UserPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_administrative(self) -> bool:
-        """Whether it changes fields that users may not change about themselves."""
+        """Return whether it changes fields that only administrators may change."""
         return any(value is not UNSET for value in (self.role, self.status, self.spend_limit_micros))
 
 
@@ -161,7 +176,7 @@ class UserChange(msgspec.Struct, frozen=True):
 
     @property
     def changes_access(self) -> bool:
-        """Whether the role or the status of the user has changed. If so, the user's sessions must end."""
+        """Return whether the role or the status has changed. Then the sessions of the user must end."""
         return (self.before.role, self.before.status) != (self.after.role, self.after.status)
 
 
@@ -182,7 +197,7 @@ async def create_user(conn: Connection, draft: UserDraft, *, password_hash: str 
         except AlreadyExists as error:
             if error.field != "username":
                 raise
-    raise AlreadyExists("username", "No free username could be made of the email address. Choose one.")
+    raise AlreadyExists("username", "No free username could be derived from the email address. Choose one.")
 
 
 async def find_user(conn: Connection, user_id: UUID) -> User | None:
@@ -202,7 +217,7 @@ async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None]
     if _CONTROLS.search(login):
         return None
     wanted = normal_name(login)
-    # An @ is in no username, so a login names one account at most.
+    # A username has no @, so a login names at most one account.
     statement = FIND_BY_EMAIL if "@" in wanted else FIND_BY_USERNAME
     for *record, password_hash, stored in await conn.fetch(statement, login.strip(), wanted):
         if normal_name(stored) == wanted:
@@ -216,7 +231,7 @@ async def find_password_hash(conn: Connection, user_id: UUID) -> str | None:
 
 
 async def lock_user(conn: Connection, user_id: UUID) -> None:
-    """Serialize creating and ending a user's credentials, until the transaction ends."""
+    """Lock the row of the user until the transaction ends, to serialize the creation and end of credentials."""
     await conn.execute(LOCK_USER, user_id)
 
 
@@ -231,8 +246,8 @@ async def set_password_hash(conn: Connection, user_id: UUID, *, password_hash: s
 
 
 async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> UserChange:
-    """Change an account, all or nothing. The caller ends sessions and publishes hints."""
-    async with nested_transaction.atomic(conn):
+    """Change an account. The caller ends sessions and publishes hints."""
+    async with atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         before = await get_user(conn, user_id)
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
@@ -247,8 +262,8 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
 
 
 async def delete_user(conn: Connection, user_id: UUID) -> User:
-    """Delete a disabled account and what is left of it. The caller has deleted its chats before."""
-    async with nested_transaction.atomic(conn):
+    """Delete a disabled account. The caller has deleted its chats before."""
+    async with atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         user = await get_user(conn, user_id)
         if user.is_active:
@@ -268,7 +283,7 @@ async def list_users(
     limit: int = 50,
     cursor: str | None = None,
 ) -> UserPage:
-    """List accounts by username. `q` is a part of username, name or email, ignoring case."""
+    """List accounts by username. `q` is a part of the username, name or email address, in any case."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     after, after_id = page_cursors.decode(cursor, tuple[str, UUID]) if cursor is not None else ("", UUID(int=0))
     records = await conn.fetch(LIST, after, after_id, _searchable(q), role, status, limit + 1)
@@ -278,7 +293,7 @@ async def list_users(
 
 
 async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
-    """Return active users whose name or username contains this text, for sharing."""
+    """Return active users whose name or username contains this text."""
     if len(q.strip()) < MIN_DIRECTORY_CHARS:
         raise InvalidInput("q", f"Type at least {MIN_DIRECTORY_CHARS} characters of a name.")
     records = await conn.fetch(DIRECTORY, _searchable(q.strip()), DIRECTORY_LIMIT)
@@ -286,12 +301,12 @@ async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
 
 
 async def find_names(conn: Connection, user_ids: list[UUID]) -> dict[UUID, PublicUser]:
-    """Return the names of these users, as far as they exist."""
+    """Return the names of those of the users that exist."""
     return {record["id"]: PublicUser(*record) for record in await conn.fetch(NAMES, user_ids)}
 
 
 def from_record(record: Iterable[Any]) -> User:
-    """Return the user of a record of `COLUMNS`. Unknown roles and statuses of a newer version have the least rights."""
+    """Return the user of a record of `COLUMNS`. A role or status of a newer version counts as the least rights."""
     user_id, username, name, email, role, status, limit, created_at, last_seen_at = record
     known_role = Role(role) if role in set(Role) else Role.MEMBER
     known_status = Status.ACTIVE if status == Status.ACTIVE else Status.DISABLED
@@ -315,13 +330,13 @@ async def _update(conn: Connection, user: User) -> User:
 
 async def _write(conn: Connection, statement: str, *values: object) -> User:
     try:
-        # In a savepoint: the caller's transaction survives a name that is taken.
-        async with nested_transaction.atomic(conn):
+        # In a savepoint, so that the caller's transaction can continue if a name is taken.
+        async with atomic(conn):
             record = await conn.fetchrow(statement, *values)
     except asyncpg.UniqueViolationError as error:
         taken = {
             "users_username": ("username", "This username is taken. Choose another."),
-            "users_email": ("email", "There is an account with this email address already."),
+            "users_email": ("email", "Another account has this email address."),
         }
         if error.constraint_name not in taken:
             raise
@@ -331,7 +346,7 @@ async def _write(conn: Connection, statement: str, *values: object) -> User:
 
 
 def _check(before: User, wanted: User) -> None:
-    """Check only changed fields: an account of an older version keeps what was allowed then."""
+    """Check only changed fields, because an account of an older version may have values that are not allowed now."""
     if wanted.username != before.username:
         check_username(wanted.username)
     if wanted.name != before.name:
@@ -339,12 +354,12 @@ def _check(before: User, wanted: User) -> None:
     limit = wanted.spend_limit_micros
     if limit is not None and not 0 < limit < 2**53:
         raise InvalidInput(
-            "spend_limit_micros", "A spend limit is a number of micro-dollars above 0, or null for none."
+            "spend_limit_micros", "A spend limit must be a number of micro-dollars above 0, or null for no limit."
         )
 
 
 def check_email(email: str) -> None:
-    """Check the normal form, which is stored: it may be longer, and contain a further @ or space."""
+    """Raise `InvalidInput` if the normal form, which is stored, is not an email address or is too long."""
     is_address = len(email) <= MAX_EMAIL_CHARS and not _CONTROLS.search(email)
     normal = normal_name(email) if is_address else ""
     if len(normal) > MAX_EMAIL_CHARS or not EMAIL.fullmatch(normal):
@@ -354,17 +369,17 @@ def check_email(email: str) -> None:
 def check_username(username: str) -> None:
     if not USERNAME.fullmatch(username) or len(username) > MAX_USERNAME_CHARS:
         raise InvalidInput(
-            "username", f"A username is made of a-z, 0-9 and single hyphens between them, at most {MAX_USERNAME_CHARS}."
+            "username", f"A username has at most {MAX_USERNAME_CHARS} characters: a-z, 0-9 and single inner hyphens."
         )
 
 
 def check_name(name: str) -> None:
     if len(name) > MAX_NAME_CHARS or _CONTROLS.search(name):
-        raise InvalidInput("name", f"A name has at most {MAX_NAME_CHARS} characters, and no control characters.")
+        raise InvalidInput("name", f"A name can have at most {MAX_NAME_CHARS} characters, and no control characters.")
 
 
 def _username_candidates(email: str) -> list[str]:
-    """Yield the local part of the address as a username, then numbered ones, then a random one."""
+    """Return usernames derived from the local part of the address: as it is, with numbers, with a random suffix."""
     local = re.sub(r"[^a-z0-9]+", "-", normal_name(email).partition("@")[0]).strip("-") or "user"
     local = local[: MAX_USERNAME_CHARS - 9].strip("-")
     return [local, *(f"{local}-{number}" for number in range(2, 10)), f"{local}-{secrets.token_hex(4)}"]
@@ -372,3 +387,45 @@ def _username_candidates(email: str) -> list[str]:
 
 def _searchable(q: str | None) -> str | None:
     return None if q is None else _CONTROLS.sub(" ", q)
+
+
+class EmailRepair(msgspec.Struct, frozen=True):
+    """The ids of accounts whose address was rewritten, and of accounts whose address is not in normal form but could
+    not be rewritten.
+    """
+
+    rewritten: tuple[UUID, ...]
+    unchanged: tuple[UUID, ...]
+
+
+async def repair_emails(conn: Connection) -> EmailRepair:
+    """Rewrite email addresses in normal form, at each start. Older versions stored them as typed.
+
+    An address stays as it is if another account has the normal form, or if that form is not an address. Its owner logs
+    in with the stored address.
+    """
+    rewritten: list[UUID] = []
+    unchanged: list[UUID] = []
+    async with conn.transaction():
+        await conn.execute(LOCK, LOCK_KEY)
+        for user_id, email in await conn.fetch(ADDRESSES):
+            if (normal := normal_name(email)) == email:
+                continue
+            try:
+                check_email(normal)
+                async with conn.transaction():
+                    if await conn.fetchval(REWRITE, user_id, normal, email):
+                        rewritten.append(user_id)
+            except (InvalidInput, asyncpg.UniqueViolationError):
+                unchanged.append(user_id)
+    return EmailRepair(tuple(rewritten), tuple(unchanged))
+
+
+async def ensure_operator(conn: Connection) -> UUID:
+    """Return the id of the operator. The first call creates the user."""
+    found: UUID | None = await conn.fetchval(FIND_OPERATOR, OPERATOR)
+    if found is None:
+        await conn.execute(INSERT_OPERATOR, OPERATOR)
+        found = await conn.fetchval(FIND_OPERATOR, OPERATOR)
+        assert found is not None
+    return found

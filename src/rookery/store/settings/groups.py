@@ -1,14 +1,14 @@
-"""The groups of runtime settings: their keys, defaults, ranges, and which keys are public.
+"""The groups of runtime settings: their keys, defaults and ranges, and the keys that all users may read.
 
-This is the only list of them. A group or a key is listed here once something reads it: an option that is ignored is
-worse than none. Stored values that cannot be read count as not set, key by key.
+This is the only list of groups. Each key is used by some code. A stored value that cannot be read counts as not set,
+key by key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -24,20 +24,15 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import model_configs, providers, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import SpendSettings
-from rookery.store.settings import audit, workspaces
-from rookery.store.settings import chats as chat_settings
-from rookery.store.settings.audit import AuditSettings
-from rookery.store.settings.chats import ChatSettings
-from rookery.store.settings.workspaces import WorkspaceSettings
+from rookery.store.settings import limits
+from rookery.store.settings.limits import AuditSettings, ChatSettings, SubagentSettings, WorkspaceSettings
 
-MAX_NUMBER = 2**53 - 1  # every JSON reader keeps it exactly
+MAX_NUMBER = 2**53 - 1  # the largest integer that all JSON readers read exactly
 _EFFORTS = list(Effort)
 
 
 class PromptSettings(Struct, frozen=True, kw_only=True):
-    """The first instructions of every new chat. `include_default` puts the built-in prompt before the
-    deployment's own.
-    """
+    """The instructions of new chats. With `include_default`, the built-in prompt precedes the deployment's own."""
 
     system_prompt: str = ""
     include_default: bool = True
@@ -45,23 +40,38 @@ class PromptSettings(Struct, frozen=True, kw_only=True):
 
 
 class ModelOverride(Struct, frozen=True):
-    """A model for one purpose. Without an effort the chat's own applies."""
+    """A model for one purpose. Without an effort, that of the chat applies."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None = None
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):
-    """The models that write titles and summaries, and what users may decide for themselves."""
+    """The models that write titles and summaries and that subagents use, and what users may decide for themselves."""
 
     title_generation: ModelOverride | None = None
     compaction: ModelOverride | None = None
+    general_subagents: ModelOverride | None = None
+    explore_subagents: ModelOverride | None = None
     allow_personal_overrides: bool = False
     generate_titles: bool = True
 
 
+class AdvisorSettings(Struct, frozen=True, kw_only=True):
+    """The advisor, which agents ask for a second opinion. Without a model, the chat's own model answers.
+
+    `max_uses_per_run` counts since the user's last message. The effort needs a model.
+    """
+
+    enabled: bool = False
+    max_uses_per_run: Annotated[int, msgspec.Meta(ge=1, le=50)] = 5
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=256, le=65_536)] = 16_384
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
 class Group(Struct, frozen=True):
-    """A group of settings. `public`: keys that members see."""
+    """A group of settings. All users may read the keys in `public`."""
 
     name: str
     kind: type[Struct]
@@ -72,7 +82,7 @@ class Group(Struct, frozen=True):
         return self.kind.__struct_fields__
 
     def types(self) -> dict[str, Any]:
-        """The type of each key, with its range."""
+        """Return the type of each key, with its range."""
         return {field.name: field.type for field in msgspec.structs.fields(self.kind)}
 
 
@@ -82,20 +92,21 @@ def _all_public(name: str, kind: type[Struct]) -> Group:
 
 PROMPTS = Group("prompts", PromptSettings)
 MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
-CHATS = _all_public(chat_settings.SETTING, ChatSettings)
+CHATS = _all_public(limits.CHATS, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
-WORKSPACES = _all_public(workspaces.SETTING, WorkspaceSettings)
+WORKSPACES = _all_public(limits.WORKSPACES, WorkspaceSettings)
+SUBAGENTS = _all_public(limits.SUBAGENTS, SubagentSettings)
 APPROVALS = _all_public(approval_rules.SETTING, ApprovalSettings)
-AUDIT = Group(audit.SETTING, AuditSettings)
+ADVISOR = Group("advisor", AdvisorSettings, frozenset({"enabled"}))
+AUDIT = Group(limits.AUDIT, AuditSettings)
 
-GROUPS: Mapping[str, Group] = {
-    group.name: group for group in (PROMPTS, MODELS, CHATS, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT)
-}
+_ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT)
+GROUPS: Mapping[str, Group] = {group.name: group for group in _ALL}
 
 
 class GroupState(Struct, frozen=True):
-    """A group as it is in effect. `values` are the visible keys; `updated_at` is None for all defaults."""
+    """The current values of a group. `values` has the visible keys. `updated_at` is None if all are defaults."""
 
     values: Mapping[str, object]
     pinned: tuple[str, ...]
@@ -116,7 +127,7 @@ def read(group: Group, stored: object) -> Struct:
 
 
 def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Struct:
-    """Return the group with some keys replaced, checked. Raises `InvalidInput`, which names the key."""
+    """Return the group with the changed keys. Raises `InvalidInput`, which names the key."""
     types = group.types()
     values: dict[str, Any] = {}
     for key, value in change.items():
@@ -125,7 +136,7 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
         try:
             values[key] = msgspec.convert(value, type=types[key], from_attributes=True)
         except msgspec.ValidationError as error:
-            # The message names types and fields, never the value.
+            # The message has types and fields, not the value.
             raise InvalidInput(key, f"{error}.") from None
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
@@ -137,25 +148,44 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
 
 
 async def check_models(conn: Connection, change: Mapping[str, object]) -> None:
-    """Check that the models of a change can be used, with the given effort. Call it under the lock of models."""
+    """Raise `InvalidInput` if a model of the change cannot be used with its effort. Call it under `config_lock`."""
     for key, override in change.items():
         if isinstance(override, ModelOverride):
             await check_model(conn, override.model_config_id, override.reasoning_effort, field=key)
 
 
+async def check_advisor(conn: Connection, settings: AdvisorSettings) -> None:
+    """Raise `InvalidInput` if the advisor's model cannot be used with its effort. Call it under `config_lock`."""
+    if settings.model_config_id is not None:
+        await check_named_model(conn, settings.model_config_id, settings.reasoning_effort)
+    elif settings.reasoning_effort is not None:
+        raise InvalidInput("reasoning_effort", "An effort needs a model. Choose a model, or leave the effort out.")
+
+
+async def check_named_model(conn: Connection, model_config_id: UUID, effort: Effort | None) -> None:
+    """Check that a model can be used with this effort, where both are fields of their own."""
+    if await find_enabled(conn, model_config_id) is None:
+        raise InvalidInput("model_config_id", "There is no such enabled model. Choose another.")
+    await _check_effort(conn, model_config_id, effort, field="reasoning_effort")
+
+
 async def check_model(conn: Connection, model_config_id: UUID, effort: Effort | None, *, field: str) -> None:
-    config = await find_enabled(conn, model_config_id)
-    if config is None:
+    if await find_enabled(conn, model_config_id) is None:
         raise InvalidInput(f"{field}.model_config_id", "There is no such enabled model. Choose another.")
+    await _check_effort(conn, model_config_id, effort, field=f"{field}.reasoning_effort")
+
+
+async def _check_effort(conn: Connection, model_config_id: UUID, effort: Effort | None, *, field: str) -> None:
+    config = await model_configs.get_model_config(conn, model_config_id)
     allowed = config.options.reasoning_effort
     if effort is None or (allowed is not None and _EFFORTS.index(effort) <= _EFFORTS.index(allowed.max)):
         return
     most = "none can be chosen" if allowed is None else f"at most {allowed.max} can be chosen"
-    raise InvalidInput(f"{field}.reasoning_effort", f"For this model {most}.")
+    raise InvalidInput(field, f"For this model {most}.")
 
 
 async def find_enabled(conn: Connection, model_config_id: UUID) -> ModelConfig | None:
-    """Return a config that users can choose: enabled, of an enabled provider."""
+    """Return the config if it and its provider are enabled; otherwise None."""
     config = await model_configs.find_model_config(conn, model_config_id)
     if config is None or config.deleted or not config.enabled:
         return None

@@ -1,8 +1,7 @@
-"""Runtime settings locked by the operator in the environment: `ROOKERY_PIN_<GROUP>_<KEY>`, as text or JSON.
+"""Locked settings: runtime settings that the operator sets by `ROOKERY_PIN_<GROUP>_<KEY>`, as text or JSON.
 
-At start a locked value is written into its group, so that it applies wherever the group is read, and the keys are
-listed in a separate row, so that every replica refuses to change them. The former value of a key is restored at the
-first start without its lock.
+At each start, locked values are written into their groups. The locked keys are listed in a separate row, so that every
+replica refuses to change them. If a start finds a key no longer locked, it restores the former value.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ PREFIX = "ROOKERY_PIN_"
 ROW = "pinned"
 
 
-class PinError(Exception):
-    """Raised for invalid variables, with all problems: (variable, sentence)."""
+class LockedSettingError(Exception):
+    """Raised for invalid variables. `problems` has the name of each variable and its problem."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
@@ -34,13 +33,13 @@ class PinError(Exception):
 
 
 def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """Return the locked values, by group and key. Raises `PinError` for unknown names and invalid values."""
+    """Return the locked values by group and key. Raises `LockedSettingError`."""
     known = {f"{PREFIX}{name}_{key}".upper(): (group, key) for name, group in GROUPS.items() for key in group.keys}
     found: dict[str, dict[str, object]] = {}
     problems: list[tuple[str, str]] = []
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         if variable not in known:
-            problems.append((variable, "names no runtime setting"))
+            problems.append((variable, "is not the name of a runtime setting"))
             continue
         group, key = known[variable]
         try:
@@ -51,15 +50,14 @@ def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
             continue
         found.setdefault(group.name, {})[key] = msgspec.to_builtins(getattr(checked, key))
     if problems:
-        raise PinError(problems)
+        raise LockedSettingError(problems)
     return found
 
 
 async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) -> bool:
-    """Put the locked values of the environment into effect. Returns False if nothing changed; then nothing is
-    published.
+    """Write the locked values of the environment into their groups. Returns whether anything changed.
 
-    The caller publishes a `ConfigHint(kind="settings")` after the commit.
+    If it did, the caller publishes a `ConfigHint(kind="settings")` after the commit.
     """
     wanted = read_environ(environ)
     async with config_lock.held(conn):
@@ -69,7 +67,7 @@ async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) 
         has_changed, was = False, dict[str, dict[str, list[object]]]()
         for name in sorted({*wanted, *before}):
             stored = await settings.find_setting(conn, name)
-            group, kept = _pinned(stored, wanted.get(name, {}), before.get(name, {}))
+            group, kept = _with_locked(stored, wanted.get(name, {}), before.get(name, {}))
             if await settings.write_setting(conn, name, value=group):
                 has_changed = True
                 keys = {key: audit.CHANGED for key in sorted({*wanted.get(name, {}), *before.get(name, {})})}
@@ -81,10 +79,10 @@ async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) 
         return has_changed
 
 
-def _pinned(
+def _with_locked(
     stored: object, wanted: Mapping[str, object], before: Mapping[str, list[object]]
 ) -> tuple[dict[str, object], dict[str, list[object]]]:
-    """Return a group with its locked values in effect and ended ones restored; and the former values of locked keys."""
+    """Return the group with locked values set and others restored, and the former values of the locked keys."""
     group: dict[str, object] = dict(stored) if isinstance(stored, dict) else {}
     for key in before.keys() - wanted.keys():
         group.pop(key, None)
@@ -95,7 +93,7 @@ def _pinned(
 
 
 async def read(conn: Connection) -> dict[str, dict[str, list[object]]]:
-    """Return what is locked now, by group and key, each with its former value: none, or one."""
+    """Return the locked keys by group. The list of each key has its former value, or is empty."""
     return decode(await settings.find_setting(conn, ROW))
 
 

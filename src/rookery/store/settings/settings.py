@@ -1,7 +1,7 @@
-"""Runtime settings: one row per group; keys missing from a row have their default. `groups` defines the groups.
+"""Rows of runtime settings: one for each group, and one for each setting of a user. `groups` defines the groups.
 
-A value that cannot be read fails only the feature that reads it, so reads here return plain JSON or None. The caller of
-a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
+A key that is missing in a row has its default. Reads return plain JSON, so that a value that cannot be read fails only
+the feature that uses it. The caller of a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.store.db.pool import Connection
 READ = "SELECT value FROM settings WHERE key = $1"
 READ_ROW = "SELECT value, updated_at, updated_by FROM settings WHERE key = $1"
 LIST_ROWS = "SELECT key, value, updated_at, updated_by FROM settings WHERE key = ANY ($1::text[])"
-# Nothing is written if nothing changes: clients compare `updated_at`.
+# Writes nothing if the value does not change, because clients compare `updated_at`.
 WRITE = """
     INSERT INTO settings (key, value, updated_by)
     VALUES ($1, $2, $3)
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 async def find_setting(conn: Connection, key: str) -> object | None:
-    """Return the stored JSON; None if the group has all its defaults."""
+    """Return the stored JSON; None if all keys of the group have their defaults."""
     stored = await conn.fetchval(READ, key)
     return None if stored is None else msgspec.json.decode(stored)
 
@@ -56,7 +56,7 @@ async def find_setting_row(conn: Connection, key: str) -> Row | None:
 
 
 async def list_setting_rows(conn: Connection, keys: Collection[str]) -> dict[str, Row]:
-    """List the groups that have a row."""
+    """Return the rows of those of the groups that have one."""
     records = await conn.fetch(LIST_ROWS, list(keys))
     return {record[0]: Row(msgspec.json.decode(record[1]), record[2], record[3]) for record in records}
 
@@ -76,5 +76,5 @@ async def list_user_settings(conn: Connection, user_id: UUID) -> dict[str, objec
 
 
 async def write_user_setting(conn: Connection, user_id: UUID, *, key: str, value: object) -> bool:
-    """Replace one of a user's own preferences. Returns False if it did not change."""
+    """Replace a setting of a user. Returns False if it did not change."""
     return await conn.fetchval(WRITE_OF_USER, user_id, key, msgspec.json.encode(value).decode()) is not None

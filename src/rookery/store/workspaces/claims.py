@@ -1,7 +1,7 @@
-"""The executor's side of operations: claims, leases, the log, and every change that an operation makes.
+"""Workspace operations as the executing replica sees them: claims, leases, the log, and the changes that they make.
 
-Each write names the replica and applies only while the operation is still its own: a replica that was paused for longer
-than its lease, or whose start was canceled, changes nothing any more and gets `ClaimLost`.
+Each write names the replica, and applies only while that replica has the claim. A replica gets `ClaimLost` if it was
+paused for longer than its lease, or if its start was canceled.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 from rookery.store.workspaces import operations, workspaces
 from rookery.store.workspaces.operations import MAX_LOG_BYTES, Operation
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 
-# Creates a sealed token for a workspace.
-Sealing: TypeAlias = Callable[[UUID], str]
+# Return a new sealed token for the workspace with this id.
+TokenSealer: TypeAlias = Callable[[UUID], str]
 
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
-# A claim is valid until its lease ends, or its replica is gone, which peers notice much earlier.
+# A claim ends with its lease or with its replica. Peers notice that a replica is gone long before the lease ends.
 _IS_HELD = """(x.lease_until > clock_timestamp() AND EXISTS (SELECT FROM replicas r WHERE r.id = x.claimed_by))"""
 # Nothing is claimed for a workspace while a replica still works on its canceled start. SKIP LOCKED keeps replicas from
-# queueing behind each other; the open operations are few, and have their own index.
+# waiting for each other. Open operations are few and have their own index.
 CLAIM = f"""
     UPDATE workspace_operations o
        SET state = 'running', claimed_by = $1, lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds',
@@ -68,14 +67,14 @@ LOCK_OWN = f"""
        AND o.claimed_by = $2
        FOR NO KEY UPDATE
 """
-LET_GO = """
+RELEASE_CANCELED = """
     UPDATE workspace_operations
        SET claimed_by = NULL, lease_until = NULL
      WHERE id = $1
        AND claimed_by = $2
        AND state = 'canceled'
 """
-GIVE_BACK = """
+REQUEUE = """
     UPDATE workspace_operations
        SET state = 'queued', claimed_by = NULL, lease_until = NULL
      WHERE id = $1
@@ -116,13 +115,12 @@ SET_DELETED = """
            error = NULL, error_code = NULL, parameters = '{}', secrets_enc = NULL, updated_at = clock_timestamp()
      WHERE id = $1
 """
-# Only the end of the log is kept; the bytes before it are counted, so that readers know their position.
+# Only the end of the log is kept. The bytes before it are counted, so that readers know their position.
 READ_LOG = "SELECT log, log_dropped FROM workspace_operations WHERE id = $1 FOR NO KEY UPDATE"
 WRITE_LOG = "UPDATE workspace_operations SET log = $2, log_dropped = $3 WHERE id = $1"
-# The agent's report. It applies only to its own boot, and only while the workspace counts as running. A missing report
-# says nothing about the disk: the last value stays. A workspace that was cut off stays so until its next start,
-# whatever its agent answers.
-OBSERVE = """
+# The report applies only to the boot $2, and only while the workspace is running. Without a report ($5 is NULL), the
+# disk warning keeps its value. A workspace whose agent misbehaved stays unreachable until its next start.
+RECORD_AGENT_STATE = """
     UPDATE workspaces w
        SET agent_state = $3, startup_exit_code = coalesce($4, w.startup_exit_code),
            last_seen_at = CASE WHEN $5::timestamptz IS NULL THEN w.last_seen_at ELSE $5 END,
@@ -147,8 +145,8 @@ CUT_OFF = """
        AND error_code IS DISTINCT FROM 'agent_misbehaved'
 """
 # The two-key form; the first key is chosen: "wsre".
-TRY_TURN = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
-END_TURN = "SELECT pg_advisory_unlock(2003989093, hashtext($1::text))"
+TRY_LOCK_NODE = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
+UNLOCK_NODE = "SELECT pg_advisory_unlock(2003989093, hashtext($1::text))"
 NODE_START = """
     SELECT min(started_at)
       FROM replicas
@@ -161,19 +159,19 @@ HAS_OPEN = """
 
 
 class ClaimLost(Exception):
-    """Raised if the operation was taken over or canceled. The caller releases everything, quietly."""
+    """The operation was canceled, or another replica took it over. The caller stops working on it, without an error."""
 
 
-class Down(msgspec.Struct, frozen=True):
-    """The outcome of an operation that leaves a workspace down."""
+class DownResult(msgspec.Struct, frozen=True):
+    """The result of an operation that leaves a workspace stopped, failed or deleted."""
 
     status: Status
     error: str | None = None
     error_code: str | None = None
 
 
-class Up(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts known once the agent answers."""
+class StartResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a start: what is known about the workspace when its agent answers."""
 
     endpoint: str
     agent_state: str = AgentState.STARTING
@@ -195,27 +193,27 @@ async def claim(
     without: Collection[UUID] = (),
     limit: int = 8,
 ) -> list[Operation]:
-    """Claim waiting operations for a replica of this node, at most `limit`; `without` are those it already has."""
+    """Claim at most `limit` open operations for a replica of this node, except those in `without`, which it has."""
     records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
     return [operations.from_record(record) for record in records]
 
 
 async def renew(conn: Connection, replica_id: UUID, operation_ids: Collection[UUID]) -> frozenset[UUID]:
-    """Renew leases. Returns those still to be worked on: not canceled, not taken by another."""
+    """Renew the leases. Returns the operations to continue: those not canceled and not taken over."""
     records = await conn.fetch(RENEW, list(operation_ids), replica_id)
     return frozenset(record["id"] for record in records if record["state"] == "running")
 
 
 async def begin(
-    conn: Connection, operation: Operation, *, replica_id: UUID, seal: Sealing
+    conn: Connection, operation: Operation, *, replica_id: UUID, seal: TokenSealer
 ) -> tuple[Workspace, Operation]:
-    """Begin a start: give the workspace a boot number and a token, before any driver acts.
+    """Begin a start: give the workspace a boot number and a token before the driver acts.
 
-    A replica that takes the operation over continues with the same boot: its agent may be up already.
+    A replica that takes the operation over continues with the same boot, because its agent may be running already.
     """
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
-        current = await _own(conn, operation.id, replica_id)
+        current = await _lock_own(conn, operation.id, replica_id)
         if current.generation is None:
             generation = workspace.generation + 1
             await conn.execute(BEGIN, workspace.id, generation, seal(workspace.id))
@@ -226,11 +224,13 @@ async def begin(
         )
 
 
-async def finish_up(conn: Connection, operation: Operation, up: Up, *, replica_id: UUID, now: datetime) -> Workspace:
-    """Finish a start: the agent answered, the workspace runs, and the operation has succeeded."""
+async def finish_up(
+    conn: Connection, operation: Operation, up: StartResult, *, replica_id: UUID, now: datetime
+) -> Workspace:
+    """Finish a start whose agent has answered: set the workspace to running and the operation to succeeded."""
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
-        await _own(conn, operation.id, replica_id)
+        await _lock_own(conn, operation.id, replica_id)
         await conn.execute(
             SET_RUNNING,
             workspace.id,
@@ -251,12 +251,12 @@ async def finish_up(conn: Connection, operation: Operation, up: Up, *, replica_i
 
 
 async def finish_down(
-    conn: Connection, operation: Operation, down: Down, *, replica_id: UUID, now: datetime
+    conn: Connection, operation: Operation, down: DownResult, *, replica_id: UUID, now: datetime
 ) -> Workspace:
-    """Finish the operation with the workspace down: as requested, or because of a failure."""
+    """Finish an operation that leaves the workspace stopped, failed or deleted."""
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
-        await _own(conn, operation.id, replica_id)
+        await _lock_own(conn, operation.id, replica_id)
         if down.status is Status.DELETED:
             await conn.execute(SET_DELETED, workspace.id, now)
         else:
@@ -266,21 +266,20 @@ async def finish_down(
         return await workspaces.get_workspace(conn, workspace.id)
 
 
-async def let_go(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """Release a canceled start: the next operation may be claimed."""
-    await conn.execute(LET_GO, operation_id, replica_id)
+async def release_canceled(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
+    """Release the claim on a canceled start, so that the next operation of the workspace can be claimed."""
+    await conn.execute(RELEASE_CANCELED, operation_id, replica_id)
 
 
-async def give_back(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """Release the operation because this replica ends: another one continues immediately, without waiting for the
-    lease.
-    """
-    await conn.execute(GIVE_BACK, operation_id, replica_id)
+async def requeue(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
+    """Put the operation back into the queue when this replica ends. Another one need not wait for the lease."""
+    await conn.execute(REQUEUE, operation_id, replica_id)
 
 
 async def append_log(conn: Connection, operation_id: UUID, text: str) -> None:
-    """Append to the log and keep its last 256 KiB. Allowed after the operation is over: scripts continue after
-    a start.
+    """Append to the log and keep its last 256 KiB.
+
+    The operation may be over, because the startup script continues after the start.
     """
     async with atomic(conn):
         record = await conn.fetchrow(READ_LOG, operation_id)
@@ -288,12 +287,12 @@ async def append_log(conn: Connection, operation_id: UUID, text: str) -> None:
             return
         whole = (record["log"] + text.replace("\0", "\N{REPLACEMENT CHARACTER}")).encode(errors="replace")
         cut = max(len(whole) - MAX_LOG_BYTES, 0)
-        while cut < len(whole) and whole[cut] & 0xC0 == 0x80:  # in the middle of a character
+        while cut < len(whole) and whole[cut] & 0xC0 == 0x80:  # `cut` is in the middle of a character
             cut += 1
         await conn.execute(WRITE_LOG, operation_id, whole[cut:].decode(), record["log_dropped"] + cut)
 
 
-async def observe(
+async def record_agent_state(
     conn: Connection,
     workspace_id: UUID,
     generation: int,
@@ -303,19 +302,22 @@ async def observe(
     seen_at: datetime | None = None,
     disk_warning: str | None = None,
 ) -> bool:
-    """Store the report of a running agent. Returns True if something changed that its watchers have to be
-    notified of.
+    """Store the state that a running agent reports. Returns whether watchers must be notified of a change.
+
+    `seen_at` is None if the agent has not answered.
     """
-    return bool(await conn.fetchval(OBSERVE, workspace_id, generation, agent_state, exit_code, seen_at, disk_warning))
+    return bool(
+        await conn.fetchval(RECORD_AGENT_STATE, workspace_id, generation, agent_state, exit_code, seen_at, disk_warning)
+    )
 
 
 async def cut_off(conn: Connection, workspace_id: UUID, generation: int, *, error: str) -> bool:
-    """Record that the agent of this start broke the protocol. Returns True if that was not known yet."""
+    """Record that the agent of this boot broke the protocol. Returns False if that was recorded before."""
     return (await conn.execute(CUT_OFF, workspace_id, generation, error)) == "UPDATE 1"
 
 
-async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datetime) -> Workspace | None:
-    """Record that the reconciler found the process gone. Returns None if the row has changed meanwhile."""
+async def mark_down(conn: Connection, workspace: Workspace, down: DownResult, *, now: datetime) -> Workspace | None:
+    """Record that the process of a running workspace is gone. Returns None if the row has changed meanwhile."""
     async with atomic(conn):
         current = await workspaces.lock_workspace(conn, workspace.id)
         is_same = (current.status, current.generation) == (Status.RUNNING, workspace.generation)
@@ -326,23 +328,23 @@ async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datet
 
 
 @asynccontextmanager
-async def node_turn(conn: Connection, node: str) -> AsyncIterator[bool]:
-    """Yield whether this replica may look after its node, until the block ends."""
-    is_mine = bool(await conn.fetchval(TRY_TURN, node))
+async def node_lock(conn: Connection, node: str) -> AsyncIterator[bool]:
+    """Try to lock the node for one reconciler, until the block ends. Yields whether this replica has the lock."""
+    is_mine = bool(await conn.fetchval(TRY_LOCK_NODE, node))
     try:
         yield is_mine
     finally:
         if is_mine:
-            await conn.fetchval(END_TURN, node)
+            await conn.fetchval(UNLOCK_NODE, node)
 
 
 async def find_node_start(conn: Connection, node: str) -> datetime | None:
-    """Return since when a replica of this node has lived without a break, as far as live replicas know."""
+    """Return the start time of the oldest live replica on this node."""
     started_at: datetime | None = await conn.fetchval(NODE_START, node)
     return started_at
 
 
-async def _own(conn: Connection, operation_id: UUID, replica_id: UUID) -> Operation:
+async def _lock_own(conn: Connection, operation_id: UUID, replica_id: UUID) -> Operation:
     record = await conn.fetchrow(LOCK_OWN, operation_id, replica_id)
     if record is None:
         raise ClaimLost

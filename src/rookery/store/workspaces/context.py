@@ -1,6 +1,6 @@
 """Workspace context: the snapshot that each workspace reports, and the copy that each chat captures.
 
-A captured copy is replaced as a whole and never by an older snapshot. Writing it is metadata: it moves only
+A captured copy is replaced as a whole, and never by an older snapshot. A write of the copy increments only the chat's
 `meta_version` (by trigger).
 """
 
@@ -16,10 +16,9 @@ import msgspec
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 
-# A lower version or an older boot never overwrites the stored snapshot.
+# A snapshot of an older boot or with a lower version never replaces the stored one.
 WRITE_SNAPSHOT = """
     INSERT INTO workspace_context AS c (workspace_id, generation, version, hash, error, resources, updated_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -34,20 +33,20 @@ READ_SNAPSHOT = """
       FROM workspace_context
      WHERE workspace_id = $1
 """
-READ_PIN = """
+READ_CAPTURED = """
     SELECT workspace_id, workspace_generation, context_hash, context_workspace_id, context_generation,
            context_dirty_since, context_error, context_servers
       FROM chats
      WHERE id = $1
 """
-LOCK_PIN = f"{READ_PIN} FOR NO KEY UPDATE"
+LOCK_CAPTURED = f"{READ_CAPTURED} FOR NO KEY UPDATE"
 RESOURCES = """
     SELECT ordinal, kind, source, name, description, body, hash, size, status, error, tools, entry
       FROM chat_context_resources
      WHERE chat_id = $1
      ORDER BY ordinal
 """
-WRITE_PIN = """
+WRITE_CAPTURED = """
     UPDATE chats
        SET context_hash = $2, context_workspace_id = $3, context_generation = $4, context_dirty_since = NULL,
            context_error = $5
@@ -60,7 +59,7 @@ ADD_RESOURCE = """
            (chat_id, ordinal, kind, source, name, description, body, hash, size, status, error, tools, entry)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 """
-# One function for every change of the binding: the old project's instructions must not be seen in the new one.
+# Every change of the binding also drops the captured context: its instructions belong to the old workspace.
 BIND = """
     UPDATE chats
        SET workspace_id = $2, workspace_generation = NULL, context_hash = NULL, context_workspace_id = NULL,
@@ -76,7 +75,7 @@ WRITE_GENERATION = """
        AND workspace_generation IS DISTINCT FROM $3
     RETURNING id
 """
-# Once, and only for copies of this workspace; the copy itself stays as it is.
+# Only copies of this workspace are marked. The mark keeps its first time, and the copy is not changed.
 MARK_DIRTY = """
     UPDATE chats
        SET context_dirty_since = $3
@@ -87,7 +86,7 @@ MARK_DIRTY = """
        AND NOT archived
     RETURNING id, owner_id, snapshot_version
 """
-LIST_UNPINNED = """
+LIST_UNCAPTURED = """
     SELECT id
       FROM chats
      WHERE workspace_id = $1
@@ -105,9 +104,10 @@ BUMP_SERVERS = """
 
 
 class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource that the agent found. `body` is only set for readable instruction files and skills.
+    """One resource that the agent found: an instruction file, a skill or an MCP server.
 
-    `entry` is that of an MCP server, which is `pending` until it runs.
+    `body` is set only for readable instruction files and skills, `entry` only for MCP servers. The status of a server
+    is `pending` until it runs.
     """
 
     ordinal: int
@@ -130,7 +130,7 @@ class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The newest snapshot that an agent reported. `resources` are the stored JSON, as `ContextResource`s."""
+    """The newest snapshot that the agent of a workspace has reported."""
 
     workspace_id: UUID
     generation: int
@@ -141,21 +141,24 @@ class Snapshot(msgspec.Struct, frozen=True):
     updated_at: datetime
 
 
-class Pin(msgspec.Struct, frozen=True):
-    """The context that a chat has captured, and its relation to the binding. `hash` is None if there is none."""
+class CaptureState(msgspec.Struct, frozen=True):
+    """The workspace that a chat is bound to, and the context that it has captured.
+
+    `hash` is None if nothing is captured. `servers` counts changes of the workspace's MCP servers and consents.
+    """
 
     workspace_id: UUID | None
     workspace_generation: int | None
     hash: str | None
-    pinned_workspace_id: UUID | None
-    pinned_generation: int | None
+    context_workspace_id: UUID | None
+    context_generation: int | None
     dirty_since: datetime | None
     error: str | None
     servers: int = 0
 
 
-class Marked(msgspec.Struct, frozen=True):
-    """A chat whose captured context was replaced or is outdated, for notifying its watchers."""
+class ContextChange(msgspec.Struct, frozen=True):
+    """A chat whose captured context was replaced or became outdated. Its watchers must be notified."""
 
     chat_id: UUID
     owner_id: UUID
@@ -166,7 +169,7 @@ _resources = msgspec.json.Decoder(tuple[ContextResource, ...])
 
 
 async def write_snapshot(conn: Connection, snapshot: Snapshot) -> bool:
-    """Store the snapshot that an agent has sent. Return False, and store nothing, if a newer one is stored."""
+    """Store the snapshot that an agent has sent. Returns False if a newer one is stored."""
     written = await conn.fetchval(
         WRITE_SNAPSHOT,
         snapshot.workspace_id,
@@ -189,15 +192,15 @@ async def find_snapshot(conn: Connection, workspace_id: UUID) -> Snapshot | None
     return Snapshot(**values)
 
 
-async def read_pin(conn: Connection, chat_id: ChatId) -> Pin:
-    record = await conn.fetchrow(READ_PIN, chat_id)
+async def read_capture_state(conn: Connection, chat_id: ChatId) -> CaptureState:
+    record = await conn.fetchrow(READ_CAPTURED, chat_id)
     if record is None:
         raise ChatNotFound(chat_id)
-    return Pin(*record)
+    return CaptureState(*record)
 
 
 async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResource]:
-    """Return the captured resources of the chat, in the order of its prompt."""
+    """Return the captured resources of the chat, in the order of the prompt."""
     found = []
     for record in await conn.fetch(RESOURCES, chat_id):
         values = dict(record)
@@ -207,16 +210,14 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
     return found
 
 
-async def pin(conn: Connection, chat_id: ChatId) -> Marked | None:
-    """Capture the newest snapshot of the chat's workspace; None if there is none, and then nothing is written.
+async def capture(conn: Connection, chat_id: ChatId) -> ContextChange | None:
+    """Capture the newest snapshot of the chat's workspace. The caller notifies the chat's watchers.
 
-    The caller notifies the chat's watchers.
-
-    An empty copy would block the one that comes when the workspace is ready. The chat's row is locked first and the
-    snapshot read in one statement, so a copy is never a mixture of two snapshots, nor of an old binding.
+    Returns None and writes nothing if there is no snapshot: with an empty copy, the chat would not capture the context
+    once the workspace is ready. The lock on the chat's row keeps the binding unchanged meanwhile.
     """
     async with atomic(conn):
-        record = await conn.fetchrow(LOCK_PIN, chat_id)
+        record = await conn.fetchrow(LOCK_CAPTURED, chat_id)
         if record is None:
             raise ChatNotFound(chat_id)
         workspace_id = record["workspace_id"]
@@ -224,22 +225,15 @@ async def pin(conn: Connection, chat_id: ChatId) -> Marked | None:
         if snapshot is None:
             return None
         written = await conn.fetchrow(
-            WRITE_PIN, chat_id, snapshot.hash, workspace_id, snapshot.generation, snapshot.error
+            WRITE_CAPTURED, chat_id, snapshot.hash, workspace_id, snapshot.generation, snapshot.error
         )
         await _replace(conn, chat_id, snapshot.resources)
     assert written is not None, "the row is locked"
-    return Marked(*written)
-
-
-async def unpin(conn: Connection, chat_id: ChatId) -> None:
-    """Drop the captured context; the next turn captures it again."""
-    async with atomic(conn):
-        await conn.execute(WRITE_PIN, chat_id, None, None, None, None)
-        await conn.execute(CLEAR_RESOURCES, chat_id)
+    return ContextChange(*written)
 
 
 async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> None:
-    """Bind the chat to another workspace, or none, and drop its captured context. The caller notifies its watchers."""
+    """Bind the chat to another workspace or to none, and delete its captured context. The caller notifies watchers."""
     async with atomic(conn):
         if await conn.fetchval(BIND, chat_id, workspace_id) is None:
             raise ChatNotFound(chat_id)
@@ -247,48 +241,48 @@ async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> 
 
 
 async def write_generation(conn: Connection, chat_id: ChatId, *, workspace_id: UUID, generation: int) -> bool:
-    """Store the boot that the chat uses. Return False if it is stored already, or the chat has another workspace."""
+    """Store the boot that the chat uses. Returns False if it was stored before or the chat has another workspace."""
     return await conn.fetchval(WRITE_GENERATION, chat_id, workspace_id, generation) is not None
 
 
-async def mark_dirty(conn: Connection, workspace_id: UUID, *, context_hash: str, now: datetime) -> list[Marked]:
+async def mark_dirty(conn: Connection, workspace_id: UUID, *, context_hash: str, now: datetime) -> list[ContextChange]:
     """Mark the chats of a workspace whose captured context differs from its current one.
 
-    Return the newly marked chats; the caller notifies their watchers. Chats that are already marked keep their time.
+    Returns the newly marked chats. The caller notifies their watchers.
     """
-    return [Marked(*record) for record in await conn.fetch(MARK_DIRTY, workspace_id, context_hash, now)]
+    return [ContextChange(*record) for record in await conn.fetch(MARK_DIRTY, workspace_id, context_hash, now)]
 
 
-async def list_unpinned(conn: Connection, workspace_id: UUID) -> list[ChatId]:
-    """List chats that are bound to the workspace and wait for their context."""
-    return [ChatId(record["id"]) for record in await conn.fetch(LIST_UNPINNED, workspace_id)]
+async def list_uncaptured(conn: Connection, workspace_id: UUID) -> list[ChatId]:
+    """Return the chats that are bound to the workspace and have not captured its context."""
+    return [ChatId(record["id"]) for record in await conn.fetch(LIST_UNCAPTURED, workspace_id)]
 
 
-async def add_servers(conn: Connection, snapshot: Snapshot) -> list[Marked]:
-    """Record a change of a workspace's MCP servers for its chats. The caller notifies their watchers.
+async def add_servers(conn: Connection, snapshot: Snapshot) -> list[ContextChange]:
+    """Record a change of a workspace's MCP servers in its chats. The caller notifies their watchers.
 
-    A captured context keeps its tools. It gets servers that run now and did not when it was captured, or had another
-    entry.
+    A captured context keeps its tools. Servers are added to it that now run, and that it did not have or had with
+    another entry.
     """
     running = [each for each in snapshot.resources if each.is_server and each.status == "ok"]
     marked = []
     async with atomic(conn):
         for record in await conn.fetch(LIST_BOUND, snapshot.workspace_id):
-            pin = await conn.fetchrow(LOCK_PIN, record["id"])
-            if pin is None or pin["workspace_id"] != snapshot.workspace_id:
+            captured = await conn.fetchrow(LOCK_CAPTURED, record["id"])
+            if captured is None or captured["workspace_id"] != snapshot.workspace_id:
                 continue
-            if pin["context_workspace_id"] == snapshot.workspace_id:
+            if captured["context_workspace_id"] == snapshot.workspace_id:
                 await _add_running(conn, record["id"], running)
             bumped = await conn.fetchrow(BUMP_SERVERS, record["id"])
             assert bumped is not None, "the row is locked"
-            marked.append(Marked(*bumped))
+            marked.append(ContextChange(*bumped))
     return marked
 
 
-async def bump_servers(conn: Connection, workspace_id: UUID) -> list[Marked]:
-    """Record an answer about the servers of a workspace. The caller notifies the watchers of its chats."""
+async def bump_servers(conn: Connection, workspace_id: UUID) -> list[ContextChange]:
+    """Record in the chats of a workspace that a consent to its MCP servers changed. The caller notifies watchers."""
     bumped = [await conn.fetchrow(BUMP_SERVERS, record["id"]) for record in await conn.fetch(LIST_BOUND, workspace_id)]
-    return [Marked(*record) for record in bumped if record is not None]
+    return [ContextChange(*record) for record in bumped if record is not None]
 
 
 async def _add_running(conn: Connection, chat_id: ChatId, running: Sequence[ContextResource]) -> None:

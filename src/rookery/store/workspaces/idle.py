@@ -1,13 +1,15 @@
-"""Unused workspaces: which are stopped, which are deleted, and what counts as use."""
+"""Unused workspaces: when they are stopped, and when they are deleted.
+
+A workspace is in use while a bound chat is working, also between tool calls.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 from uuid import UUID
 
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
-from rookery.store.settings.workspaces import WorkspaceSettings
+from rookery.store.db.pool import Connection, atomic
+from rookery.store.settings.limits import WorkspaceSettings
 from rookery.store.workspaces import requests, workspaces
 from rookery.store.workspaces.operations import Reason
 from rookery.store.workspaces.requests import OperationInProgress, Requested
@@ -16,7 +18,7 @@ from rookery.store.workspaces.workspaces import Status, WorkspaceNotFound
 _BUSY = """EXISTS (SELECT FROM chats c
                     WHERE c.workspace_id = w.id
                       AND c.status IN ('running', 'interrupting', 'requires_action'))"""
-# A working chat is use, whether or not it runs a tool at the moment; written at most once a minute.
+# Writes each row at most once a minute.
 TOUCH_BUSY = f"""
     UPDATE workspaces w
        SET last_used_at = $1
@@ -24,7 +26,7 @@ TOUCH_BUSY = f"""
        AND w.last_used_at < $1::timestamptz - interval '1 minute'
        AND {_BUSY}
 """
-# `$2` caps the value of templates; 0 means no cap.
+# `$2` is the upper limit for `idle_stop_after`. An interval of 0 means no limit in both.
 IDLE = f"""
     SELECT w.id
       FROM workspaces w
@@ -37,7 +39,7 @@ IDLE = f"""
        AND NOT {_BUSY}
 """
 IS_IDLE = f"{IDLE} AND w.id = $3"
-FORGOTTEN = """
+ABANDONED = """
     SELECT w.id
       FROM workspaces w
      WHERE w.status = 'stopped'
@@ -45,7 +47,7 @@ FORGOTTEN = """
        AND NOT EXISTS (SELECT FROM chats c WHERE c.workspace_id = w.id AND NOT c.archived)
      LIMIT 100
 """
-IS_FORGOTTEN = FORGOTTEN.replace("LIMIT 100", "AND w.id = $2")
+IS_ABANDONED = ABANDONED.replace("LIMIT 100", "AND w.id = $2")
 
 
 async def touch_busy(conn: Connection, *, now: datetime) -> None:
@@ -59,7 +61,7 @@ async def list_idle(conn: Connection, settings: WorkspaceSettings, *, now: datet
 async def stop_idle(
     conn: Connection, workspace_id: UUID, settings: WorkspaceSettings, *, now: datetime
 ) -> Requested | None:
-    """Stop an idle workspace; checked again under its lock, as it may be in use again. Returns None in that case."""
+    """Stop an idle workspace. Returns None if it is no longer idle, which is checked under its lock."""
     async with atomic(conn):
         try:
             await workspaces.lock_workspace(conn, workspace_id)
@@ -70,18 +72,18 @@ async def stop_idle(
             return None
 
 
-async def list_forgotten(conn: Connection, *, stopped_before: datetime) -> list[UUID]:
-    """List workspaces that were stopped before this time, and that no unarchived chat is bound to."""
-    return [record["id"] for record in await conn.fetch(FORGOTTEN, stopped_before)]
+async def list_abandoned(conn: Connection, *, stopped_before: datetime) -> list[UUID]:
+    """Return the workspaces that were stopped before this time and have no bound chat except archived ones."""
+    return [record["id"] for record in await conn.fetch(ABANDONED, stopped_before)]
 
 
-async def delete_forgotten(conn: Connection, workspace_id: UUID, *, stopped_before: datetime) -> Requested | None:
+async def delete_abandoned(conn: Connection, workspace_id: UUID, *, stopped_before: datetime) -> Requested | None:
     async with atomic(conn):
         try:
             workspace = await workspaces.lock_workspace(conn, workspace_id)
             if workspace.status != Status.STOPPED:
                 return None
-            if await conn.fetchval(IS_FORGOTTEN, stopped_before, workspace_id) is None:
+            if await conn.fetchval(IS_ABANDONED, stopped_before, workspace_id) is None:
                 return None
             return await requests.delete(conn, workspace_id, reason=Reason.IDLE)
         except (OperationInProgress, WorkspaceNotFound):

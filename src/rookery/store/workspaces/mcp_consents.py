@@ -1,7 +1,7 @@
 """Owners' consents to the MCP servers that files of their workspaces name.
 
-There is one answer for each name in a workspace, about one entry: a changed entry is asked about again. Another
-workspace asks separately, because the same command may run other files there.
+A workspace has one consent per server name. It applies to one entry, so a changed entry needs a new consent. Each
+workspace needs its own, because the same command may run other files there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITHDRAW = "DELETE FROM workspace_mcp_consents WHERE workspace_id = $1 AND name 
 
 
 class Consent(msgspec.Struct, frozen=True):
-    """The last answer about a name."""
+    """The owner's last decision about a server name, and the entry that it applies to."""
 
     name: str
     entry_hash: str
@@ -39,7 +39,7 @@ class Consent(msgspec.Struct, frozen=True):
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that a file of the workspace names now, and the answer about it."""
+    """An MCP server that a file of the workspace names now, and the state of the owner's consent."""
 
     entry: Entry
     state: McpState
@@ -48,7 +48,7 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_consents(conn: Connection, workspace_id: UUID) -> dict[str, Consent]:
-    """Return the answers by the name of the server."""
+    """Return the consents by server name."""
     found = (
         Consent(record["name"], record["entry_hash"], McpDecision(record["decision"]), record["decided_at"])
         for record in await conn.fetch(LIST, workspace_id)
@@ -57,7 +57,7 @@ async def list_consents(conn: Connection, workspace_id: UUID) -> dict[str, Conse
 
 
 async def list_agreed(conn: Connection, workspace_id: UUID) -> frozenset[str]:
-    """Return the hashes of the entries that may run."""
+    """Return the hashes of the entries that the owner agreed to."""
     return frozenset(record[0] for record in await conn.fetch(AGREED, workspace_id))
 
 
@@ -66,21 +66,21 @@ async def write(conn: Connection, workspace_id: UUID, entry: Entry, decision: Mc
 
 
 async def withdraw(conn: Connection, workspace_id: UUID, entry: Entry) -> bool:
-    """Withdraw the answer. Returns whether there was one about this entry."""
+    """Delete the consent to this entry. Returns whether there was one."""
     return await conn.fetchval(WITHDRAW, workspace_id, entry.name, entry.hash) is not None
 
 
 def named_servers(snapshot: Snapshot | None, consents: dict[str, Consent]) -> tuple[NamedServer, ...]:
-    """Return the servers of a workspace, by name, with their states."""
+    """Return the servers of a workspace in order of their names."""
     found = []
     for resource in snapshot.resources if snapshot is not None else ():
         if resource.kind != "mcp_server" or resource.entry is None:
             continue
         consent = consents.get(resource.entry.name)
         answered = None if consent is None else (consent.entry_hash, consent.decision)
-        standing = mcp_consent.state(resource.entry.hash, answered)
-        decided_at = consent.decided_at if consent is not None and standing is not McpState.CHANGED else None
-        found.append(NamedServer(entry=resource.entry, state=standing, decided_at=decided_at, resource=resource))
+        state = mcp_consent.state(resource.entry.hash, answered)
+        decided_at = consent.decided_at if consent is not None and state is not McpState.CHANGED else None
+        found.append(NamedServer(entry=resource.entry, state=state, decided_at=decided_at, resource=resource))
     return tuple(sorted(found, key=lambda each: each.entry.name))
 
 
@@ -88,13 +88,13 @@ def agreed_entries(snapshot: Snapshot, agreed: Collection[str]) -> list[Entry]:
     return [each.entry for each in snapshot.resources if each.entry is not None and each.entry.hash in agreed]
 
 
-def must_be_told(snapshot: Snapshot, agreed: Collection[str]) -> bool:
-    """Return whether the agent runs a server that it should not, or does not run one that it should."""
+def differs_from_consents(snapshot: Snapshot, agreed: Collection[str]) -> bool:
+    """Return whether the agent runs a server without consent, or does not run one with consent."""
     servers = [each for each in snapshot.resources if each.entry is not None]
     return any((each.entry is not None and each.entry.hash in agreed) == (each.status == "pending") for each in servers)
 
 
 def signature(snapshot: Snapshot | None) -> frozenset[tuple[str, str]]:
-    """Return what matters to chats and users: the entries, and their states."""
+    """Return the servers' entry hashes and states. Chats and users are notified when this value changes."""
     resources = () if snapshot is None else snapshot.resources
     return frozenset((each.entry.hash, each.status) for each in resources if each.entry is not None)

@@ -1,8 +1,8 @@
-"""Workspace operations as rows: the request, the claim, the outcome, and the log.
+"""Workspace operations as rows: the request, the claim, the result, and the log.
 
-At most one operation of a workspace is open (a unique index). An open one belongs to the replica in `claimed_by` until
-`lease_until`, or until that replica is gone. A canceled start keeps its claim until its replica has released the
-driver, and nothing else is claimed for that workspace before.
+A unique index allows one open operation per workspace. The replica in `claimed_by` has the operation until
+`lease_until`, or until the replica is gone. A canceled start keeps its claim until its replica has released the driver.
+Until then, no other operation of that workspace is claimed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.store.people.errors import Missing
 TABLE = "workspace_operations"
 MAX_LOG_BYTES = 256 * 1024
 
-# The fields of `Operation`, in its order. The log is read separately.
+# The columns of `Operation`, in the order of its fields. The log is read separately.
 COLUMNS = (
     "o.id, o.workspace_id, o.kind, o.state, o.reason, o.parameters, o.secrets_enc, o.generation, o.error, "
     "o.error_code, o.claimed_by, o.lease_until, o.created_at, o.started_at, o.finished_at"
@@ -47,7 +47,7 @@ FIND_OWNER = """
       JOIN workspaces w ON w.id = o.workspace_id
      WHERE o.id = $1
 """
-# A start is over when its agent answers; its startup script continues, and writes to the same log.
+# A start succeeds when its agent answers. The startup script continues after that, and writes to the same log.
 LOG = """
     SELECT o.log, o.log_dropped, o.state,
            o.state = 'succeeded' AND o.kind IN ('create', 'start') AND w.generation = o.generation
@@ -79,7 +79,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     QUOTA = "quota"
     RECOVERY = "recovery"
-    DISABLED = "disabled"  # the owner's account
+    DISABLED = "disabled"  # the owner's account was disabled
 
 
 STARTS = frozenset({Kind.CREATE, Kind.START})
@@ -92,7 +92,7 @@ class OperationNotFound(Missing):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as stored. `parameters` and secrets are those of this start only, deleted when it is over."""
+    """An operation as stored. `parameters` and secrets are for this operation only, and are deleted after it."""
 
     id: UUID
     workspace_id: UUID
@@ -120,9 +120,9 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class OperationLog(msgspec.Struct, frozen=True):
-    """The end of the log. `dropped` counts the bytes before it, so a position in the whole log is `dropped + n`.
+    """The end of the log. `dropped` is the number of bytes before it.
 
-    `is_over`: nothing more will be written, not even by the startup script.
+    `is_over` says that nothing more will be written, not even by the startup script.
     """
 
     text: str
@@ -143,7 +143,7 @@ async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
 
 
 async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
-    """Return the owner of the operation's workspace, even if the workspace is deleted; None if there is none."""
+    """Return the owner of the operation's workspace, also of a deleted one. None if there is no such operation."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
     return owner_id
 

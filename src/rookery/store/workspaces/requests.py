@@ -1,8 +1,8 @@
-"""Requests of users and chats to workspaces: create, start, stop, delete, each under the row's lock.
+"""Requests to create, start, stop and delete workspaces. Each one holds the lock of the row.
 
-A request either finds that there is nothing to do, joins the open operation of its kind, is refused because another
-kind is open, or inserts one. Stop and delete may cancel a start. Quotas are counted under a lock per owner, before a
-row or an operation is created.
+A request inserts an operation. It inserts none if there is nothing to do, or if an operation of its kind is open,
+which it then returns. It is refused while an operation of another kind is open, but stop and delete cancel a start.
+Quotas are checked under a lock per owner.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import asyncpg
 import msgspec
 
 from rookery.store.db.hints import Hint, MiscHint
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 from rookery.store.people.errors import Conflict, Disabled, InUse, QuotaExceeded
-from rookery.store.settings.workspaces import WorkspaceSettings, read_workspace_settings
+from rookery.store.settings.limits import WorkspaceSettings, read_workspace_settings
 from rookery.store.workspaces import operations, workspaces
 from rookery.store.workspaces.operations import Kind, Operation, Reason
 from rookery.store.workspaces.templates import TemplateNotFound
 from rookery.store.workspaces.workspaces import Status, Workspace, WorkspaceNotFound
 
-FORCE = "force"  # among the parameters of a delete
-TOPIC = "workspace_operations"  # for executors: there is something to claim, or something was canceled
+FORCE = "force"  # a parameter of delete operations
+TOPIC = "workspace_operations"  # tells executors that an operation can be claimed or was canceled
 
-# The two-key form; the first keys are chosen: "wsow" and "wsno". Always in this order: owner, row, node.
+# Advisory locks with two keys. The first keys are chosen: "wsow" and "wsno". The order of locks is owner, row, node.
 LOCK_OWNER = "SELECT pg_advisory_xact_lock(2003988343, hashtext($1::uuid::text))"
 LOCK_NODE = "SELECT pg_advisory_xact_lock(2003988079, hashtext($1::text))"
 IS_ACTIVE = "SELECT status = 'active' FROM users WHERE id = $1"
@@ -56,7 +55,7 @@ INSERT_OPERATION = f"""
     VALUES ($1, $2, $3, $4, $5)
     RETURNING {operations.COLUMNS}
 """
-# It keeps its claim until its replica has released the driver.
+# A canceled start keeps its claim until its replica has released the driver.
 CANCEL = """
     UPDATE workspace_operations
        SET state = 'canceled', finished_at = clock_timestamp(), parameters = '{}', secrets_enc = NULL,
@@ -79,43 +78,43 @@ NODE_LIVES = """
 
 
 class OperationInProgress(Conflict):
-    """Raised if another kind of operation is in progress; `operation` is the one to wait for."""
+    """An operation of another kind is in progress. `operation` is the one to wait for."""
 
     code = "operation_in_progress"
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        doing = {"create": "being made", "start": "being started", "stop": "being stopped"}
+        doing = {"create": "being created", "start": "being started", "stop": "being stopped"}
         what = doing.get(operation.kind, "being deleted")
-        super().__init__(f"This workspace is {what} right now. Wait for that, then try again.")
+        super().__init__(f"This workspace is {what} right now. Wait until that is done, then try again.")
 
 
 class NodeOffline(Conflict):
-    """Raised if a workspace's files are on a machine where no replica of this deployment runs."""
+    """The workspace's files are on a machine where no replica of this deployment runs."""
 
     code = "node_offline"
 
     def __init__(self) -> None:
-        super().__init__("The machine of this workspace is offline. It has to come back before the workspace can.")
+        super().__init__("The machine of this workspace is offline. Start a Rookery server there, then try again.")
 
 
 class WorkspaceQuotaExceeded(QuotaExceeded):
-    """`kind` is the setting that decides: max_per_user, max_running_per_user or max_running_per_node."""
+    """A quota is used up. `kind` is its setting: max_per_user, max_running_per_user or max_running_per_node."""
 
     def __init__(self, kind: str, *, used: int, limit: int) -> None:
         self.kind, self.used, self.limit = kind, used, limit
         advice = {
-            "max_per_user": f"You have {used} workspaces of {limit}. Delete one that you do not need.",
-            "max_running_per_user": f"{used} of your workspaces are running, of {limit}. Stop one first.",
-            "max_running_per_node": f"{used} workspaces are running on this machine, of {limit}. Try again later.",
+            "max_per_user": f"You have {used} workspaces, and {limit} are allowed. Delete one that you do not need.",
+            "max_running_per_user": f"{used} of your workspaces are running, and {limit} are allowed. Stop one first.",
+            "max_running_per_node": f"{used} workspaces run on this machine, and {limit} are allowed. Try again later.",
         }
         super().__init__(advice[kind])
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace to create. `parameters` are stored with it, `once` only with its first operation.
+    """A workspace to create. `parameters` are stored with the workspace, `once` only with its first operation.
 
-    Secrets are sealed, and masked in the parameters.
+    Secrets are sealed in the `secrets_enc` fields, and masked in the parameters.
     """
 
     id: UUID
@@ -133,7 +132,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a repeated start."""
+    """The revision and parameters for the start of an existing workspace. The fields are those of `Draft`."""
 
     revision: str
     parameters: dict[str, Any]
@@ -143,7 +142,7 @@ class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """`operation` is None if there was nothing to do; `is_new` if this request created it."""
+    """The result of a request. `operation` is None if there was nothing to do. `is_new` if this request created it."""
 
     workspace: Workspace
     operation: Operation | None
@@ -151,9 +150,7 @@ class Requested(msgspec.Struct, frozen=True):
 
 
 async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetime) -> Requested:
-    """Create the row and its first operation. The same id again, from the same owner, joins what the first one
-    created.
-    """
+    """Create the row and its first operation. A repeated request of the same owner returns those of the first one."""
     await conn.execute(LOCK_OWNER, draft.owner_id)
     existing = await workspaces.find_workspace(conn, draft.id)
     if existing is not None:
@@ -182,7 +179,7 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
     except asyncpg.UniqueViolationError:
         raise workspaces.name_taken(draft.name) from None
     except asyncpg.ForeignKeyViolationError:
-        raise TemplateNotFound(draft.template) from None  # deleted since it was read
+        raise TemplateNotFound(draft.template) from None  # it was deleted after it was read
     operation = await _insert(
         conn, draft.id, Kind.CREATE, reason=reason, once=draft.once, secrets_enc=draft.once_secrets_enc
     )
@@ -190,17 +187,18 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
 
 
 async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -> Requested | None:
-    """Lock it for a start. Returns None if it is down and may be started; otherwise what a start would find.
+    """Lock the workspace for a start. Returns None if it is down, so that `start` may be called.
 
-    Raises `OperationInProgress` while it is being stopped or deleted.
+    Otherwise returns the result of the request: the workspace is running or being started. Raises
+    `OperationInProgress` while it is being stopped or deleted.
     """
     await conn.execute(LOCK_OWNER, owner_id)
     workspace = await _locked(conn, workspace_id)
-    is_open = await operations.find_open(conn, workspace_id)
-    if is_open is not None:
-        if not is_open.is_start:
-            raise OperationInProgress(is_open)
-        return Requested(workspace, is_open)
+    open_one = await operations.find_open(conn, workspace_id)
+    if open_one is not None:
+        if not open_one.is_start:
+            raise OperationInProgress(open_one)
+        return Requested(workspace, open_one)
     return Requested(workspace, None) if workspace.is_running else None
 
 
@@ -219,7 +217,7 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
 
 
 async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Requested:
-    """Stop it, even during a start; nothing to do if it is stopped already."""
+    """Stop the workspace, also during its start. Nothing is done if it is stopped."""
     workspace = await _locked(conn, workspace_id)
     open_one = await operations.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.STOP:
@@ -233,16 +231,16 @@ async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Reque
 
 
 async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force: bool = False) -> Requested:
-    """Delete it with its files. Refused while a bound chat is working, unless `force`.
+    """Delete the workspace and its files. Refused while a bound chat is working, unless `force`.
 
-    With `force` it is also deleted if the machine of its files is unreachable; the files stay there then.
+    With `force`, the workspace is deleted even if the machine of its files is unreachable. The files then stay there.
     """
     workspace = await _locked(conn, workspace_id)
     open_one = await operations.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.DELETE:
         return Requested(workspace, open_one)
     if not force and await workspaces.is_busy(conn, workspace_id):
-        raise InUse("A chat is at work in this workspace. Stop it first, or delete the workspace with force.")
+        raise InUse("A chat is working in this workspace. Stop the chat first, or delete the workspace with force.")
     await _cancel(conn, open_one)
     await conn.execute(SET_STATUS, workspace_id, Status.DELETING)
     operation = await _insert(conn, workspace_id, Kind.DELETE, reason=reason, once={FORCE: True} if force else None)
@@ -254,8 +252,8 @@ async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
     if not requested.is_new:
         return []
     assert requested.operation is not None
-    told = await workspaces.hints_about(conn, requested.workspace, operation=str(requested.operation.id))
-    return [MiscHint(topic=TOPIC, data={"workspace": str(requested.workspace.id)}), *told]
+    changes = await workspaces.hints_about(conn, requested.workspace, operation=str(requested.operation.id))
+    return [MiscHint(topic=TOPIC, data={"workspace": str(requested.workspace.id)}), *changes]
 
 
 async def _require_active(conn: Connection, owner_id: UUID) -> None:
@@ -276,7 +274,7 @@ async def _locked(conn: Connection, workspace_id: UUID) -> Workspace:
 
 
 async def _cancel(conn: Connection, operation: Operation | None) -> None:
-    """Cancel a start; any other open operation has to end normally."""
+    """Cancel a start. Raises `OperationInProgress` for an operation of another kind."""
     if operation is None:
         return
     if not operation.is_start:

@@ -1,6 +1,6 @@
-"""Workspace templates and their revisions. The database is the source, so that all nodes agree.
+"""Workspace templates and their revisions. They are stored in the database, so that all nodes use the same ones.
 
-The manifest is stored as the JSON that `workspaces.templates` parsed; nothing here inspects it.
+The manifest is JSON that `workspaces.templates` has checked. Nothing here reads it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.domain.access.rights import Role
-from rookery.store.db.nested_transaction import atomic
-from rookery.store.db.pool import Connection
+from rookery.store.db.pool import Connection, atomic
 from rookery.store.people.errors import InUse, Missing
 
 MAX_ARCHIVE_BYTES = 8 * 1024 * 1024
 
-# The fields of `Template`, in its order. The archive is read separately.
+# The columns of `Template`, in the order of its fields. The archive is read separately.
 COLUMNS = (
     "t.name, t.revision, t.enabled, t.deprecated, t.agents_allowed, t.allowed_users, t.allowed_roles, t.shipped, "
     "t.created_at, t.updated_at, r.manifest, r.readme"
@@ -36,7 +35,7 @@ FIND_REVISION = """
        AND revision = $2
 """
 ARCHIVE = "SELECT archive FROM template_revisions WHERE template = $1 AND revision = $2"
-# How much this owner, and all users, use each template. Only the last 60 days count as use.
+# The use of each template by this owner and by all users. The counts of this owner cover the last 60 days.
 SIGNALS = """
     SELECT w.template,
            count(*) FILTER (WHERE mine AND recent AND w.deleted_at IS NULL) AS active,
@@ -48,7 +47,7 @@ SIGNALS = """
      WHERE w.template IS NOT NULL
      GROUP BY w.template
 """
-# The row first: the reference to its revision is checked at the commit.
+# The template is written before its revision. Its foreign key to the revision is checked at the commit.
 PUSH = """
     INSERT INTO templates AS t (name, revision, shipped)
     VALUES ($1, $2, $3)
@@ -63,7 +62,7 @@ PUSH_REVISION = """
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (template, revision) DO NOTHING
 """
-# Revisions that a workspace was created from stay: it may be started again with the recorded one.
+# Revisions of existing workspaces stay, because a workspace may be started again with its own revision.
 PRUNE = """
     DELETE FROM template_revisions r
      WHERE r.template = $1
@@ -82,7 +81,7 @@ DELETE = "DELETE FROM templates WHERE name = $1"
 
 
 class TemplateNotFound(Missing):
-    """Raised if the template does not exist, or the caller may not know it."""
+    """The template does not exist, or the caller may not see it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,7 +105,7 @@ class Template(msgspec.Struct, frozen=True):
     readme: str
 
     def is_allowed(self, user_id: UUID, role: Role) -> bool:
-        """Return whether this user may create workspaces from it while it is enabled."""
+        """Return whether this user may create workspaces from the template while it is enabled."""
         if not self.allowed_users and not self.allowed_roles:
             return True
         return user_id in self.allowed_users or role in self.allowed_roles
@@ -121,7 +120,7 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked and packed template to store. `manifest` is JSON."""
+    """A template to store, checked and packed. `manifest` is JSON."""
 
     name: str
     revision: str
@@ -131,7 +130,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplatePatch(msgspec.Struct, frozen=True, kw_only=True):
-    """An administrator's changes to a template; UNSET means "leave"."""
+    """An administrator's changes to a template. A field that is UNSET keeps its value."""
 
     enabled: bool | UnsetType = UNSET
     deprecated: bool | UnsetType = UNSET
@@ -141,7 +140,11 @@ class TemplatePatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """The use of a template: by one owner in the last 60 days, and by how many users with a live workspace."""
+    """The use of a template, by which templates are ranked.
+
+    `active` and `deleted` count the workspaces of one owner that were used in the last 60 days. `active_users` counts
+    all users with a workspace that is not deleted.
+    """
 
     active: int = 0
     deleted: int = 0
@@ -162,7 +165,7 @@ async def get_template(conn: Connection, name: str) -> Template:
 
 
 async def list_templates(conn: Connection) -> list[Template]:
-    """List all templates, by name. The caller checks who may use which."""
+    """Return all templates in order of their names. The caller checks which of them a user may use."""
     return [from_record(record) for record in await conn.fetch(LIST)]
 
 
@@ -181,7 +184,7 @@ async def load_archive(conn: Connection, name: str, revision: str) -> bytes | No
 
 
 async def list_signals(conn: Connection, owner_id: UUID, *, now: datetime) -> dict[str, Signals]:
-    """Return the use by template; unused ones are left out."""
+    """Return the use of each template by name. Templates that were never used are left out."""
     records: Sequence[asyncpg.Record] = await conn.fetch(SIGNALS, owner_id, now)
     return {
         record["template"]: Signals(record["active"], record["deleted"], record["last_used_at"], record["active_users"])
@@ -190,9 +193,9 @@ async def list_signals(conn: Connection, owner_id: UUID, *, now: datetime) -> di
 
 
 async def push_template(conn: Connection, push: Push, *, by: UUID | None = None, shipped: bool = False) -> bool:
-    """Make it the current revision for new workspaces. Returns False if it already was. Running ones stay as they are.
+    """Make this the current revision, which new workspaces use. Returns False if nothing changed.
 
-    A template that comes with Rookery never replaces one that was pushed under the same name.
+    A template that ships with Rookery never replaces one that an administrator pushed under the same name.
     """
     async with atomic(conn):
         if await conn.fetchval(PUSH, push.name, push.revision, shipped) is None:
@@ -222,16 +225,17 @@ async def update_template(conn: Connection, name: str, patch: TemplatePatch) -> 
 
 
 async def delete_template(conn: Connection, name: str) -> None:
-    """Delete it with its revisions. Refused while a workspace uses it, or if the next start would restore it: such a
-    template can be disabled.
+    """Delete the template and its revisions.
+
+    Raises `InUse` if a workspace uses it, or if it ships with Rookery: the next start would restore it.
     """
     async with atomic(conn):
         if await conn.fetchval(LOCK, name) is None:
             raise TemplateNotFound(name)
         if (await get_template(conn, name)).shipped:
-            raise InUse("This template comes with Rookery and would be back at the next start. Disable it instead.")
+            raise InUse("This template ships with Rookery, so the next start would restore it. Disable it instead.")
         if used := await conn.fetchval(IN_USE, name):
-            raise InUse(f"{used} workspaces are made of this template. Delete them first, or disable the template.")
+            raise InUse(f"{used} workspaces use this template. Delete them first, or disable the template.")
         await conn.execute(DELETE, name)
 
 

@@ -1,7 +1,7 @@
 """Workspaces as rows, and the hints about their changes.
 
-The row is authoritative: a sandbox without one is stopped. Only operations (`operations`) and the reconciler change the
-status. Tokens are stored as sealed text only.
+The row is authoritative: a sandbox without a row is stopped. Only operations (`operations`) and the reconciler change
+the status. Tokens are stored sealed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SECRETS_COLUMN = "secrets_enc"
 MAX_NAME = 32
 NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
-# How long before an idle workspace is stopped its owner is warned.
+# The owner of an idle workspace is warned this long before it is stopped.
 ENDS_SOON = timedelta(minutes=10)
 
-# The fields of `Workspace`, in its order.
+# The columns of `Workspace`, in the order of its fields.
 COLUMNS = (
     "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.secrets_enc, "
     "w.status, w.error, w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
@@ -38,8 +38,8 @@ COLUMNS = (
     "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at, w.network"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
-# Rows from before secrets were kept separately, whose parameters may have credentials in a URL.
-LIST_CLEAR = f"""
+# Older versions stored credentials in URLs among the parameters.
+LIST_UNSEALED = f"""
     SELECT {COLUMNS}
       FROM workspaces w
      WHERE w.secrets_enc IS NULL
@@ -54,7 +54,7 @@ SEAL_PARAMETERS = """
        AND parameters = $4
 """
 FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
-# Every request and every step of an operation takes this lock; nothing slow ever happens under it.
+# Every request and every step of an operation takes this lock, so nothing slow may happen while it is held.
 LOCK = f"{FIND} FOR NO KEY UPDATE"
 LIST = f"""
     SELECT {COLUMNS}
@@ -75,7 +75,7 @@ LIST_UP = f"""
      ORDER BY w.id
 """
 COUNT_BY_STATUS = "SELECT driver, status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY driver, status"
-# Newest first; archived chats still show which workspace they used.
+# Archived chats are included, because they still show their workspace.
 CHATS = """
     SELECT id
       FROM chats
@@ -83,7 +83,7 @@ CHATS = """
      ORDER BY updated_at DESC, id
      LIMIT $2
 """
-WATCHING = """
+LIST_BOUND_CHATS = """
     SELECT id, owner_id, snapshot_version
       FROM chats
      WHERE workspace_id = $1
@@ -121,7 +121,7 @@ class Status(StrEnum):
 
 
 class AgentState(StrEnum):
-    """The agent's state while running. Both failures of the startup script leave the workspace usable."""
+    """The agent's state while the workspace runs. The workspace is usable even if its startup script failed."""
 
     CONNECTING = "connecting"
     STARTING = "starting"
@@ -131,12 +131,12 @@ class AgentState(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-# The startup script has ended, with success or not.
-SETTLED = frozenset({AgentState.READY, AgentState.SCRIPT_FAILED, AgentState.SCRIPT_TIMEOUT})
+# The states after the end of the startup script, successful or not.
+SCRIPT_ENDED = frozenset({AgentState.READY, AgentState.SCRIPT_FAILED, AgentState.SCRIPT_TIMEOUT})
 
 
 class WorkspaceNotFound(Missing):
-    """Raised if the workspace does not exist, or the caller may not know it."""
+    """The workspace does not exist, or the caller may not see it."""
 
     def __init__(self, workspace_id: UUID) -> None:
         self.workspace_id = workspace_id
@@ -144,7 +144,7 @@ class WorkspaceNotFound(Missing):
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """A workspace as stored. `status` and `agent_state` are plain text: values of a newer version are listed, too."""
+    """A workspace as stored. `status` and `agent_state` are text, so that values of a newer version can be listed."""
 
     id: UUID
     owner_id: UUID
@@ -177,14 +177,14 @@ class Workspace(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
-    network: str | None  # its network access since its last start; none before the first
+    network: str | None  # the network access since the last start; None before the first start
 
     @property
     def is_running(self) -> bool:
         return self.status == Status.RUNNING
 
     def warnings(self, now: datetime) -> str | None:
-        """Warnings for its owner while it runs: that it is not confined, its disk nearly full, its end near."""
+        """Return warnings for the owner: no isolation, a disk that is nearly full, and a stop that is near."""
         disk = self.disk_warning if self.is_running else None
         return " ".join(each for each in (self.warning, disk, self._ending(now)) if each) or None
 
@@ -192,39 +192,40 @@ class Workspace(msgspec.Struct, frozen=True):
         if self.stops_at is None or self.stops_at - now > min(ENDS_SOON, self.idle_stop_after / 2):
             return None
         minutes = max(math.ceil((self.stops_at - now) / timedelta(minutes=1)), 0)
-        return f"Nobody uses it: it stops in {minutes} min, and its processes end. Its files stay."
+        return f"This workspace is unused and stops in {minutes} min. Its processes end, and its files stay."
 
     @property
     def has_run(self) -> bool:
-        """Whether an agent ever answered: then there are files worth keeping."""
+        """Whether an agent ever answered. If so, there may be files of the user."""
         return self.started_at is not None
 
     @property
     def stops_at(self) -> datetime | None:
-        """When it is stopped if it is not used; None while it is down, or never."""
+        """The time at which the workspace is stopped unless it is used. None if it is down or never stopped."""
         if not self.is_running or not self.idle_stop_after:
             return None
         return self.last_used_at + self.idle_stop_after
 
 
 async def find_workspace(conn: Connection, workspace_id: UUID) -> Workspace | None:
-    """Return a workspace, deleted ones included."""
+    """Return a workspace, also a deleted one."""
     record = await conn.fetchrow(FIND, workspace_id)
     return None if record is None else from_record(record)
 
 
 async def find_owner(conn: Connection, workspace_id: UUID) -> UUID | None:
-    """Return its owner; None if it does not exist or is deleted."""
+    """Return the owner of the workspace. None if it does not exist or is deleted."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, workspace_id)
     return owner_id
 
 
 async def check_own(conn: Connection, workspace_id: UUID, owner_id: UUID) -> None:
-    """Check that a chat of this owner may be bound to it. The message is the same for missing and foreign
-    workspaces.
+    """Check that a chat of this owner may be bound to the workspace.
+
+    The message does not show whether the workspace is missing or belongs to another user.
     """
     if await find_owner(conn, workspace_id) != owner_id:
-        raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
+        raise InvalidInput("workspace_id", "You have no such workspace. Choose another one, or none.")
 
 
 async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
@@ -235,7 +236,7 @@ async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
 
 
 async def lock_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
-    """Return the row, locked to the end of the transaction."""
+    """Return the row, locked until the end of the transaction."""
     record = await conn.fetchrow(LOCK, workspace_id)
     if record is None:
         raise WorkspaceNotFound(workspace_id)
@@ -251,7 +252,7 @@ async def list_workspaces(
     after: tuple[datetime, UUID] | None = None,
     limit: int = 200,
 ) -> list[Workspace]:
-    """List workspaces that are not deleted, newest first.
+    """Return the workspaces that are not deleted, newest first.
 
     `after` is the `created_at` and the id of the last workspace on the previous page.
     """
@@ -263,7 +264,10 @@ async def list_workspaces(
 
 
 async def list_up(conn: Connection, *, node: str | None = None) -> list[Workspace]:
-    """List those that run, or are starting or stopping: of one node and those that every node reaches, or all."""
+    """Return the workspaces that are pending, starting, running or stopping.
+
+    With `node`, only those of this node and those without a node, which every node reaches.
+    """
     return [from_record(record) for record in await conn.fetch(LIST_UP, node)]
 
 
@@ -273,7 +277,7 @@ async def count_by_status(conn: Connection) -> dict[tuple[str, str], int]:
 
 
 async def list_chat_ids(conn: Connection, workspace_id: UUID) -> list[UUID]:
-    """Return the newest 20 chats bound to it."""
+    """Return the 20 last changed chats that are bound to the workspace."""
     return [record["id"] for record in await conn.fetch(CHATS, workspace_id, SHOWN_CHATS)]
 
 
@@ -283,14 +287,14 @@ async def is_busy(conn: Connection, workspace_id: UUID) -> bool:
 
 
 async def touch(conn: Connection, workspace_id: UUID, *, now: datetime) -> None:
-    """Record use. Written at most once a minute, so it may be called at every use."""
+    """Record that the workspace is used. The row is written at most once a minute."""
     await conn.execute(TOUCH, workspace_id, now)
 
 
 async def update_workspace(
     conn: Connection, workspace_id: UUID, *, name: str | None = None, idle_stop_after: timedelta | None = None
 ) -> Workspace:
-    """Change what a user may change. The caller checks both, except for a name that is taken."""
+    """Change the name or the idle time. The caller checks both values. Raises `AlreadyExists` for a taken name."""
     current = await lock_workspace(conn, workspace_id)
     if current.deleted_at is not None:
         raise WorkspaceNotFound(workspace_id)
@@ -303,9 +307,9 @@ async def update_workspace(
 
 
 async def hints_about(conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> list[Hint]:
-    """Return the hints to publish after a change: for callers that wait for the workspace, and viewers of its chats."""
-    told: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
-    hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=told | data)]
+    """Return the hints to publish after a change, for callers that wait for the workspace and viewers of its chats."""
+    states: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
+    hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=states | data)]
     hints.extend(
         WatchHint(
             user_id=record["owner_id"],
@@ -313,7 +317,7 @@ async def hints_about(conn: Connection, workspace: Workspace, **data: str | int 
             chat_id=record["id"],
             snapshot_version=record["snapshot_version"],
         )
-        for record in await conn.fetch(WATCHING, workspace.id)
+        for record in await conn.fetch(LIST_BOUND_CHATS, workspace.id)
     )
     return hints
 
@@ -323,11 +327,11 @@ def topic(workspace_id: UUID) -> str:
 
 
 def name_taken(name: str) -> AlreadyExists:
-    return AlreadyExists("name", f"You have a workspace called {name} already. Choose another name.")
+    return AlreadyExists("name", f"You already have a workspace called {name}. Choose another name.")
 
 
 def is_name(name: str) -> bool:
-    """Return whether the name has the form that the table requires, too."""
+    """Return whether the name is valid. A constraint of the table has the same rule."""
     words = name.split("-")
     return (
         0 < len(name) <= MAX_NAME and name.isascii() and all(word.isalnum() and word == word.lower() for word in words)
@@ -340,15 +344,15 @@ def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Workspace:
     return Workspace(**values)
 
 
-async def list_clear_parameters(conn: Connection) -> list[Workspace]:
-    """List workspaces whose parameters may hold credentials that an older version stored in the clear."""
-    return [from_record(record) for record in await conn.fetch(LIST_CLEAR)]
+async def list_unsealed_parameters(conn: Connection) -> list[Workspace]:
+    """Return the workspaces whose parameters may contain credentials that an older version stored unsealed."""
+    return [from_record(record) for record in await conn.fetch(LIST_UNSEALED)]
 
 
 async def seal_parameters(
     conn: Connection, workspace: Workspace, *, parameters: Mapping[str, Any], secrets_enc: str
 ) -> None:
-    """Replace secrets by masks, unless the row has changed meanwhile: then its start has done so."""
+    """Store the sealed secrets, and parameters with masks. Does nothing if a start has sealed them meanwhile."""
     await conn.execute(
         SEAL_PARAMETERS,
         workspace.id,

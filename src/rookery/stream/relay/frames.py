@@ -13,7 +13,7 @@ PATH = "/internal/v1/parts"
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame of both sides. A side with another protocol is not talked to."""
+    """The first frame of both sides. A link between different protocols is closed."""
 
     protocol: int
     replica_id: UUID

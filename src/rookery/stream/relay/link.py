@@ -45,7 +45,7 @@ FindReplica = Callable[[UUID], Awaitable[Replica | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """What a link needs to dial: our own id, the key that all replicas share, and the lookup of addresses."""
+    """The parameters for dialing: the id of this replica, the key that all replicas share, and the address lookup."""
 
     replica_id: UUID
     host_id: str
@@ -66,16 +66,16 @@ class RelayStats:
     received_bytes: int = 0
 
 
-class NoWay(Exception):
+class ReplicaUnreachable(Exception):
     """The replica has no address that can be dialed from here. The message is for the log."""
 
 
-class NoAddress(NoWay):
+class NoAddress(ReplicaUnreachable):
     """The replica runs, but has no address that can be dialed from here: an administrator has to set one."""
 
 
-class _OtherProtocol(Exception):
-    """The other side speaks another protocol: it has another version and is not talked to."""
+class _ProtocolMismatch(Exception):
+    """The other replica uses another relay protocol, so no link to it is possible."""
 
 
 class Mirror:
@@ -153,7 +153,7 @@ class Link:
                 try:
                     await self._serve()
                     wait = self._redial_seconds
-                except _OtherProtocol:
+                except _ProtocolMismatch:
                     self._stats.protocol_mismatches += 1
                     log.warning("relay_protocol_differs", worker_id=self.worker_id)
                     return
@@ -179,7 +179,7 @@ class Link:
             return REFUSED_REDIAL_SECONDS
         if isinstance(error, NoAddress):
             log.warning("relay_has_no_address", worker_id=self.worker_id, advice=str(error))
-        elif isinstance(error, OSError | WebSocketException | NoWay | msgspec.DecodeError | StoreError):
+        elif isinstance(error, OSError | WebSocketException | ReplicaUnreachable | msgspec.DecodeError | StoreError):
             log.info("relay_lost", worker_id=self.worker_id, error=str(error) or type(error).__name__)
         else:
             log.exception("relay_failed", error, worker_id=self.worker_id)
@@ -216,7 +216,7 @@ class Link:
         dialer = self._dialer
         replica = await dialer.find(self.worker_id)
         if replica is None:
-            raise NoWay("The replica has no row.")
+            raise ReplicaUnreachable("The replica has no row.")
         self._stats.dials += 1
         token = dial_tokens.mint(dialer.key, src=dialer.replica_id, dst=self.worker_id, clock=dialer.clock)
         options: dict[str, Any] = {
@@ -243,7 +243,7 @@ class Link:
             answer = await connection.recv()
         hello = frames.decode_from_owner(answer) if isinstance(answer, bytes) else None
         if not isinstance(hello, Hello) or hello.protocol != dialer.protocol:
-            raise _OtherProtocol
+            raise _ProtocolMismatch
 
     async def _send_on(self, connection: ClientConnection) -> None:
         while True:

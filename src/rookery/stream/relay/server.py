@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from rookery import __version__
 from rookery.domain.chat.messages import ChatId
 from rookery.live.feeds import EndReason, Subscription
 from rookery.live.part_buffer import EpisodeKey, PartBufferError
-from rookery.server.asgi import Receive, Scope, Send
 from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
 from rookery.stream.relay import frames
 from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
-from rookery.stream.relay.workspace_agents import AgentGate, FindAgent, OnCutOff
+from rookery.stream.relay.workspace_agents import AgentEndpoint, FindAgent, OnCutOff
 from rookery.stream.ws import Refusal
 from rookery.telemetry.log import get_logger
 
@@ -48,7 +48,7 @@ class RelayEndpoint:
     """The ASGI application of the internal listener: links for live parts, and access to the agents of this machine."""
 
     def __init__(self, replica_id: UUID, buffer: PartSource, *, check: TokenCheck) -> None:
-        self._agents: AgentGate | None = None
+        self._agents: AgentEndpoint | None = None
         self._hello = Hello(frames.PROTOCOL, replica_id, __version__)
         self._buffer = buffer
         self._check = check
@@ -79,7 +79,7 @@ class RelayEndpoint:
             self.stats.links -= 1
 
     def serve_agents(self, find: FindAgent, on_cut_off: OnCutOff) -> None:
-        self._agents = AgentGate(find, self._check, on_cut_off)
+        self._agents = AgentEndpoint(find, self._check, on_cut_off)
 
     def drain(self) -> None:
         """End the selections of every link, and accept no new ones."""

@@ -1,7 +1,7 @@
 """Workspace agents for replicas on other machines: requests are forwarded to the agent's socket on this machine.
 
-The gate checks the replica and the workspace. The request is a matter of the other replica and the agent, which checks
-its own token; bodies are forwarded unchanged in both directions.
+The endpoint checks the sending replica and the workspace. It does not examine the request: the agent checks its own
+token, and bodies are forwarded unchanged in both directions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from uuid import UUID
 
 import aiohttp
 import asyncpg
+from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from rookery.runtime.clock import Clock
-from rookery.server.asgi import Receive, Scope, Send
 from rookery.store.db import replicas
 from rookery.store.db.replicas import ReplicaState
 from rookery.stream.relay import dial_tokens
@@ -95,7 +95,7 @@ def _address(url: str | None) -> str | None:
     return None if url is None else "http" + url.removeprefix("ws").rstrip("/")
 
 
-class AgentGate:
+class AgentEndpoint:
     """The ASGI application below `PATH`."""
 
     def __init__(self, find: FindAgent, check: TokenCheck, on_cut_off: OnCutOff | None = None) -> None:
@@ -125,7 +125,7 @@ class AgentGate:
             if limits.reason is not None:
                 await _refuse(send, _SILENT)
                 return
-            await _Passing(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
+            await _ForwardedRequest(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
         finally:
             await connector.close()
 
@@ -160,7 +160,7 @@ class AgentGate:
         return connector
 
 
-class _Passing:
+class _ForwardedRequest:
     """One request that is being forwarded."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: AgentLimits) -> None:
@@ -175,7 +175,7 @@ class _Passing:
         """Run until the response is complete or the client has left; then the connection to the agent is closed as
         well.
         """
-        passing = asyncio.create_task(self._pass(socket_path, path), name="relay-agent")
+        passing = asyncio.create_task(self._forward(socket_path, path), name="relay-agent")
         leaving = asyncio.create_task(self._left(), name="relay-agent-left")
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +191,7 @@ class _Passing:
             raise ConnectionError("The agent's answer broke off.") from error
         await _refuse(self._send, _SILENT)
 
-    async def _pass(self, socket_path: str, path: str) -> None:
+    async def _forward(self, socket_path: str, path: str) -> None:
         scope = self._scope
         query = scope["query_string"].decode("latin-1")
         url = URL(f"http://agent{path}{'?' + query if query else ''}", encoded=True)

@@ -1,4 +1,4 @@
-"""The clocks of the agent; tests supply their own."""
+"""The clocks of the agent. Tests replace them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    """`now` is for records that outlive the agent, `monotonic` for measuring time."""
+    """`now` is the time of day, for records that outlive the agent. `monotonic` measures durations."""
 
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic

@@ -1,7 +1,7 @@
 """The configuration of one boot: the token and `config.json`, which the driver writes into the run directory.
 
-The file is read once. An absent field has its default. A field of the wrong type ends the start with a message in the
-log, because a workspace that follows its template only in part is worse than none.
+The file is read once. An absent field has its default. A field of the wrong type ends the agent with an error, because
+the workspace must not run with only a part of its template.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MIN_TOKEN_CHARS = 16
 
 
 class ConfigError(Exception):
-    """Raised when the run directory lacks configuration that the agent needs."""
+    """Raised when the token or `config.json` is missing or invalid."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script of the template; `path` is None when it has none."""
+    """A script of the template. `path` is None if the template has no such script."""
 
     path: str | None = None
     timeout_s: float = 600.0
@@ -30,7 +30,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Egress:
-    """The proxy's address for processes, and the server's socket behind it."""
+    """The loopback port that processes use as their proxy, and the server's socket that it forwards to."""
 
     port: int
     socket: str
@@ -93,9 +93,7 @@ def load_token(run_dir: Path) -> str:
 
 
 def environment(config: Config) -> dict[str, str]:
-    """Return the environment of every process of the workspace: a clean base, the template's variables, the
-    parameters.
-    """
+    """Return the environment of the workspace's processes: base variables, those of the template, and parameters."""
     base = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
@@ -111,12 +109,12 @@ def environment(config: Config) -> dict[str, str]:
 
 
 def start_directory(config: Config) -> str:
-    """Return the directory of processes that request none."""
+    """Return the working directory of processes that request none."""
     return next((path for path in (config.directory, config.home) if os.path.isdir(path)), "/")
 
 
 def _as_text(value: object) -> str:
-    """Return a parameter as scripts read it: text unchanged, everything else as JSON (`true`, `3`, `["a"]`)."""
+    """Return a parameter as an environment variable: text unchanged, other values as JSON (`true`, `3`, `["a"]`)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

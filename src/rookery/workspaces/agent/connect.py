@@ -1,7 +1,7 @@
-"""`rookery-agent.pyz connect HOST PORT`: a connection to an outside host on standard input and output.
+"""The command `rookery-agent.pyz connect HOST PORT`: connects standard input and output to an outside host.
 
-For programs that support no proxy but a command instead, such as ssh (`ProxyCommand`). It uses the proxy of the
-workspace, so it reaches the same hosts as every other program here.
+It is for programs that support no proxy but a proxy command, such as ssh (`ProxyCommand`). It connects through the
+proxy of the workspace, so the same hosts are allowed as for every other program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 PROXY = ("127.0.0.1", 3128)
-# The proxy gives up earlier, with a reason.
+# Longer than the timeout of the proxy, whose error states the reason.
 ANSWER_S = 60.0
 MAX_HEAD_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
@@ -35,20 +35,20 @@ def main(arguments: Sequence[str] | None = None, proxy: tuple[str, int] = PROXY)
         _fail(f"connect: the proxy of this workspace cannot be used: {error.strerror or error}")
     connection.settimeout(None)
     threading.Thread(target=_send, args=(connection,), daemon=True).start()
-    with contextlib.suppress(OSError):  # the reader of standard output has left, or the connection broke
+    with contextlib.suppress(OSError):  # standard output was closed, or the connection broke
         _receive(connection)
     # Exit immediately: the other thread may wait for input that never comes.
     os._exit(0)
 
 
 def _ask(connection: socket.socket, place: str) -> None:
-    """Request a tunnel. Bytes after the response head belong to the other side, so not one byte more is read."""
+    """Request a tunnel. The head is read byte by byte, because the bytes after it belong to the tunnel."""
     connection.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
         if not byte or len(head) > MAX_HEAD_BYTES:
-            _fail("connect: the proxy of this workspace gave no answer")
+            _fail("connect: the proxy of this workspace does not answer")
         head += byte
     status = head.split(b"\r\n", 1)[0].decode("latin-1")
     if status.split(" ")[1:2] != ["200"]:
@@ -65,7 +65,7 @@ def _send(connection: socket.socket) -> None:
             connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # the other direction ends it
+        pass  # the other direction notices the end
 
 
 def _receive(connection: socket.socket) -> None:

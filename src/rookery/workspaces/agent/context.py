@@ -1,7 +1,7 @@
-"""The context of the workspace for the model: follows changes and serves requests for it, which may wait for a change.
+"""`GET /v1/context`: the context resources of the workspace, with a version. A request may wait for the next version.
 
-The standard library has no inotify, so the fixed paths are checked every two seconds. Versions continue after a restart
-of the agent in the same boot, because the server never accepts a lower version.
+The standard library has no inotify, so the watched paths are checked every two seconds. A restarted agent continues the
+version numbers of its boot, because the server accepts no lower version.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rookery.workspaces.agent.state import Agent
 POLL_S = 2.0
 DEBOUNCE_S = 0.25
 MAX_WAIT_S = 60.0
-# A file that changes all the time is read as it is after this many checks.
-_MAX_LOOKS = 8
+# A file that keeps changing is read after this many checks.
+_MAX_CHECKS = 8
 _RECORD = "context.json"
 
 
@@ -32,57 +32,57 @@ class Context:
         self._discovery = Discovery(settings.home, settings.directory, settings.context_sources)
         self._found: Found | None = None
         self._waiters: set[asyncio.Future[None]] = set()
-        self.servers = McpServers(agent, self._heard)
+        self.servers = McpServers(agent, self._on_servers_changed)
         self.version = 0
 
     async def follow(self) -> None:
-        """Check for changes forever, once the startup script has ended: its partial writes must not be seen."""
+        """Check for changes forever, from the end of the startup script on: its partial writes are not reported."""
         await self._agent.scripts.startup_ended.wait()
-        earlier = self._earlier_version()
+        earlier = self._recorded_version()
         signature: object = None
         while True:
             try:
-                looked = await self._in_thread(self._discovery.signature)
-                if looked != signature:
-                    signature = await self._settled(looked)
+                seen = await self._in_thread(self._discovery.signature)
+                if seen != signature:
+                    signature = await self._wait_until_settled(seen)
                     found = await self._in_thread(self._discovery.find)
                     self.servers.update(found.servers())
-                    self._take(found, earlier)
+                    self._store(found, earlier)
             except Exception as error:
                 self._agent.log(f"context: {error!r}")
             await asyncio.sleep(POLL_S)
 
-    async def _settled(self, looked: object) -> object:
+    async def _wait_until_settled(self, seen: object) -> object:
         """Wait until the watched paths stop changing, and return their signature."""
         if self._found is None:
-            return looked
-        for _ in range(_MAX_LOOKS):
+            return seen
+        for _ in range(_MAX_CHECKS):
             await asyncio.sleep(DEBOUNCE_S)
             again = await self._in_thread(self._discovery.signature)
-            if again == looked:
+            if again == seen:
                 break
-            looked = again
-        return looked
+            seen = again
+        return seen
 
-    def _take(self, found: Found, earlier: int) -> None:
+    def _store(self, found: Found, earlier: int) -> None:
         if found == self._found:
             return
         self._found = found
         self.version = max(self.version, earlier)
-        self._tell()
+        self._publish()
 
-    def _heard(self) -> None:
-        """Publish a new version: an MCP server of the workspace has other tools."""
+    def _on_servers_changed(self) -> None:
+        """Publish a new version, because the tools of an MCP server have changed."""
         if self._found is not None:
-            self._tell()
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self.version += 1
         try:
-            self._remember()
+            self._write_version()
         except OSError as error:
-            # For example on a full disk. Waiting requests get their response anyway.
-            self._agent.log(f"context: the version could not be written down: {error}")
+            # For example, the disk is full. Waiting requests get their response anyway.
+            self._agent.log(f"context: the version could not be stored: {error}")
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -92,12 +92,12 @@ class Context:
         after = request.optional_number("after")
         wait_s = request.seconds("wait_s", cap=MAX_WAIT_S)
         if after is not None and after == self.version and wait_s > 0:
-            await self._changed(wait_s, request.gone)
+            await self._wait_for_change(wait_s, request.gone)
         if after is not None and after == self.version:
             return Response(304)
         return Response.json(self._described())
 
-    async def _changed(self, wait_s: float, gone: asyncio.Event) -> None:
+    async def _wait_for_change(self, wait_s: float, gone: asyncio.Event) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         leaving = asyncio.ensure_future(gone.wait())
@@ -121,14 +121,14 @@ class Context:
     async def _in_thread(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
-    def _earlier_version(self) -> int:
+    def _recorded_version(self) -> int:
         try:
             value = json.loads((self._agent.run_dir / _RECORD).read_bytes()[:4096])
             return int(value["version"]) if value["generation"] == self._agent.config.generation else 0
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
-    def _remember(self) -> None:
+    def _write_version(self) -> None:
         value = {"generation": self._agent.config.generation, "version": self.version}
         temporary = self._agent.run_dir / (_RECORD + ".new")
         temporary.write_text(json.dumps(value) + "\n")

@@ -1,9 +1,8 @@
-"""Directory handles: a directory is opened one component at a time, and no component may be a symbolic link.
+"""Directory handles: directories opened one path component at a time, without following symbolic links.
 
-Every file tool first checks a path and then uses it. In between, a command in the workspace can replace a directory of
-that path with a link. A handle always refers to the directory that was opened, so all further work is done relative to
-it. `openat2` with RESOLVE_NO_SYMLINKS would save system calls, but Python has no binding for it, and old kernels and
-system call filters do not provide it.
+A file tool first checks a path and then uses it. In between, a command of the workspace can replace a directory in that
+path with a link. A handle always refers to the directory that was opened, so files are opened relative to it. The
+system call `openat2` could do this at once, but Python has no binding for it, and old kernels do not have it.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from rookery.workspaces.agent import paths
 from rookery.workspaces.agent.errors import AgentError
 
 NEW_DIRECTORY_MODE = 0o755
-# A handle for lookups needs no right to list the directory. Systems other than Linux have no O_PATH.
+# O_PATH needs no permission to list the directory. It exists on Linux only.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A reader follows a changed path again this often; then it reports the change.
+# A reader resolves a path that changes meanwhile this often, then it reports the change.
 _READ_TRIES = 3
 
 
 def open_directory(path: str, *, create: bool = False, mode: int = NEW_DIRECTORY_MODE) -> int:
-    """Open a directory by its real path. The caller closes the descriptor; `create` makes missing directories.
+    """Open a directory by its real path. The caller closes the descriptor. `create` makes missing directories.
 
-    Raises OSError as the system does. A component that is a link is reported as changed on disk (`AgentError` 409).
+    Raise OSError, or `AgentError` 409 if a component has become a link.
     """
     handle = os.open("/", _SEARCH)
     try:
@@ -44,7 +43,7 @@ def open_directory(path: str, *, create: bool = False, mode: int = NEW_DIRECTORY
 
 @contextlib.contextmanager
 def directory(path: str) -> Iterator[int]:
-    """Open the handle of a directory for the duration of a `with` block."""
+    """Open a directory for the duration of a `with` block."""
     handle = open_directory(path)
     try:
         yield handle
@@ -67,14 +66,14 @@ def _open_component(handle: int, name: str, path: str) -> int:
     try:
         return os.open(name, _SEARCH, dir_fd=handle)
     except OSError as error:
-        # With O_PATH the kernel reports a link as "not a directory". It may be a directory again by now.
+        # With O_PATH the kernel reports a link as ENOTDIR. Meanwhile it may be a directory again.
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link_or_directory(name, handle):
             raise changed(path) from error
         raise
 
 
 def open_regular(path: str, *, links: bool = True) -> int:
-    """Open a regular file for reading; the caller closes the descriptor. Without `links`, links are refused."""
+    """Open a regular file for reading. The caller closes the descriptor. Without `links`, links are refused."""
     for tries_left in reversed(range(_READ_TRIES)):
         real = resolved(path, links=links)
         try:
@@ -84,14 +83,14 @@ def open_regular(path: str, *, links: bool = True) -> int:
                 raise
         except OSError as error:
             raise paths.refusal(error, path) from error
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("unreachable")
 
 
 def _open_file(real: str) -> int:
     folder, name = os.path.split(real)
     with directory(folder) as handle:
         try:
-            # Without O_NONBLOCK, opening a named pipe waits for a writer.
+            # Without O_NONBLOCK, the open of a named pipe waits for a writer.
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
             descriptor = os.open(name or ".", flags, dir_fd=handle)
         except OSError as error:
@@ -107,7 +106,7 @@ def _open_file(real: str) -> int:
 
 
 def resolved(path: str, *, links: bool = True) -> str:
-    """Return the real path of an absolute one. Without `links`, the path must already be real (409)."""
+    """Return the real path of an absolute path. Without `links`, raise 409 if the path contains a link."""
     real = paths.resolve(path)
     if not links and real != path:
         message = f"{path} leads through a symbolic link to {real}, which may not be used here. Nothing was changed."
@@ -119,7 +118,7 @@ CHANGED = "changed_on_disk"
 
 
 def changed(path: str) -> AgentError:
-    """Return the error for a symbolic link that appeared in a path that had none."""
+    """Return the error for a path in which a symbolic link has appeared."""
     message = f"{path} was replaced by a symbolic link while it was used. Nothing was changed; check it and try again."
     return AgentError(409, CHANGED, message)
 

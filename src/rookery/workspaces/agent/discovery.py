@@ -1,7 +1,7 @@
-"""Discovery of context resources: instruction files, skills, and MCP configurations.
+"""Discovery of context resources: instruction files, skills, kinds of subagents, and MCP configurations.
 
-Only fixed paths are checked: the top level of each root and its skill folders, never deeper or higher. Nothing here is
-trusted: a link out of its root is refused, only regular files are read, and everything is bounded.
+Only fixed paths are checked: the top level of each root, and its folders of skills and kinds. The files are untrusted:
+links that leave their root are refused, only regular files are read, and sizes and numbers are limited.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from rookery.workspaces.agent.mcp.config import BadConfig, ServerConfig
 FILE_BYTES = 64 * 1024
 TOTAL_BYTES = 2 * 1024 * 1024
 MAX_RESOURCES = 500
-# How many excluded resources are listed by name; the others are only counted.
+# At most this many excluded resources are listed. The others are only counted.
 MAX_EXCLUDED = 100
 MAX_SKILLS_LISTED = 2000
 INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md", ".cursorrules")
 SKILL_FOLDERS = ("skills", ".agents/skills", ".claude/skills", ".codex/skills")
 SKILL_FILE = "SKILL.md"
+AGENT_KIND_FOLDER = ".agents/agents"
+MAX_AGENT_KINDS_LISTED = 50
 MCP_FILE = ".mcp.json"
-INSTRUCTION, SKILL, MCP_CONFIG = "instruction_file", "skill", "mcp_config"
+INSTRUCTION, SKILL, MCP_CONFIG, AGENT_KIND = "instruction_file", "skill", "mcp_config", "agent_kind"
 
-# Mounts of every sandbox; a source below another mount is a bind of the template.
+# Mounts that every sandbox has. Other mounts are binds of the template.
 _SYSTEM = re.compile(r"/(usr|bin|sbin|lib\w*|opt|etc|proc|sys|dev|run|tmp|boot)(/|$)")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One discovered resource. `body` is set for content a model may see; `servers` never leave the workspace."""
+    """One resource. `body` is content that the model may see. `servers` may hold secrets and stay in the workspace."""
 
     kind: str
     source: str
@@ -68,13 +70,13 @@ class Resource:
 
 @dataclass(frozen=True)
 class Found:
-    """All resources found at one time, in order of precedence."""
+    """The resources of one search, in order of precedence."""
 
     resources: tuple[Resource, ...]
     error: str | None
 
     def servers(self) -> tuple[ServerConfig, ...]:
-        """Return the MCP servers; the first of a name wins."""
+        """Return the MCP servers. If several have the same name, only the first counts."""
         found: dict[str, ServerConfig] = {}
         for item in self.resources:
             for server in item.servers:
@@ -82,12 +84,10 @@ class Found:
         return tuple(found.values())
 
     def hash(self) -> str:
-        """Return the hash of what ends up in prompts. MCP servers are excluded: a change of them does not make a chat's
-        instructions stale.
-        """
+        """Return the hash of the resources that are part of prompts: instruction files, skills, kinds of subagents."""
         digest = hashlib.sha256()
         for item in self.resources:
-            if item.kind in (INSTRUCTION, SKILL):
+            if item.kind in (INSTRUCTION, SKILL, AGENT_KIND):
                 digest.update("\0".join((item.kind, item.source, item.status, item.hash)).encode("utf-8", "replace"))
                 digest.update(b"\n")
         return digest.hexdigest()
@@ -95,7 +95,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Root:
-    """A directory to search, or a source that is a single file; links may then lead within its folder."""
+    """A directory to search. `file` is set for a source that is a single file; `path` is then its folder."""
 
     path: str
     file: str | None = None
@@ -113,16 +113,14 @@ class Candidate:
     def with_status(
         self, status: str, error: str | None = None, *, size: int = 0, data: bytes | None = None
     ) -> Resource:
-        """Return the resource of this candidate. Content of an MCP configuration never leaves the workspace: it may
-        hold secrets.
-        """
+        """Return the resource of this candidate, without the content of an MCP configuration: it may hold secrets."""
         digest = hashlib.sha256(data).hexdigest() if data is not None else ""
         body = data.decode("utf-8", "replace") if data is not None and self.kind != MCP_CONFIG else None
         return Resource(self.kind, self.path, self.root.path, status, size, digest, body, error)
 
 
 class Discovery:
-    """Searches the roots of one workspace. It blocks, so call it in a thread."""
+    """Searches the roots of one workspace. Its methods block, so call them in a thread."""
 
     def __init__(self, home: str, directory: str, sources: Sequence[str]) -> None:
         self._home = home
@@ -132,16 +130,16 @@ class Discovery:
     def signature(self) -> tuple[Any, ...]:
         """Return a value that changes whenever a checked path changes."""
         roots, _ = self._roots()
-        places = [place for root in roots for place in _places(root)]
-        return tuple((kind, path, _look(path)) for kind, path in places) + tuple(
-            (root.path, _look(root.path)) for root in roots
+        paths = [place for root in roots for place in _candidate_paths(root)]
+        return tuple((kind, path, _path_state(path)) for kind, path in paths) + tuple(
+            (root.path, _path_state(root.path)) for root in roots
         )
 
     def find(self) -> Found:
         roots, problems = self._roots()
-        kept, left_out = _read_all(_once_per_file(roots))
-        if left_out:
-            problems.append(f"{left_out} more resources are excluded and not named.")
+        kept, unlisted = _read_all(_unique_candidates(roots))
+        if unlisted:
+            problems.append(f"{unlisted} more resources are excluded and not listed.")
         return Found(tuple(kept), " ".join(problems) or None)
 
     def _roots(self) -> tuple[list[Root], list[str]]:
@@ -156,7 +154,7 @@ class Discovery:
                 roots.append(Root(os.path.dirname(path), path))
             else:
                 roots.append(Root(path))
-        return _once_each(roots), problems
+        return _unique_roots(roots), problems
 
     def _problem_of(self, source: str, path: str) -> str | None:
         if not os.path.isabs(path):
@@ -170,7 +168,7 @@ class Discovery:
         return "is outside of the home, the working directory and the binds"
 
 
-def _once_each(roots: list[Root]) -> list[Root]:
+def _unique_roots(roots: list[Root]) -> list[Root]:
     seen: set[str] = set()
     kept = []
     for root in roots:
@@ -181,8 +179,8 @@ def _once_each(roots: list[Root]) -> list[Root]:
     return kept
 
 
-def _places(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield every path that may be a resource, in order of precedence."""
+def _candidate_paths(root: Root) -> Iterator[tuple[str, str]]:
+    """Yield the kind and path of every possible resource, in order of precedence."""
     if root.file is not None:
         yield INSTRUCTION, root.file
         return
@@ -194,13 +192,14 @@ def _places(root: Root) -> Iterator[tuple[str, str]]:
         skills = os.path.join(root.path, folder)
         for name in sorted(_listed(skills))[:MAX_SKILLS_LISTED]:
             yield SKILL, os.path.join(skills, name, SKILL_FILE)
+    kinds = os.path.join(root.path, AGENT_KIND_FOLDER)
+    for name in sorted(name for name in _listed(kinds) if name.endswith(".md"))[:MAX_AGENT_KINDS_LISTED]:
+        yield AGENT_KIND, os.path.join(kinds, name)
     yield MCP_CONFIG, os.path.join(root.path, MCP_FILE)
 
 
 def _names(path: str) -> frozenset[str] | None:
-    """Return the exact names in a folder of a case-insensitive file system, for exact matching; None on a
-    case-sensitive one.
-    """
+    """Return the exact names in a folder on a case-insensitive file system; None on a case-sensitive one."""
     if not os.path.lexists(os.path.join(path, "agents.md")) or not os.path.lexists(os.path.join(path, "AGENTS.md")):
         return None
     return frozenset(_listed(path))
@@ -213,8 +212,8 @@ def _listed(path: str) -> list[str]:
         return []
 
 
-def _look(path: str) -> tuple[Any, ...] | None:
-    """Return what distinguishes two states of a path, of a link and of its target."""
+def _path_state(path: str) -> tuple[Any, ...] | None:
+    """Return a value that changes when the path, or the target of a link, changes."""
     seen: list[Any] = []
     for follow in (False, True):
         try:
@@ -223,16 +222,16 @@ def _look(path: str) -> tuple[Any, ...] | None:
             seen.append(error.errno)
             continue
         is_folder = stat.S_ISDIR(info.st_mode)
-        # Of a folder only its existence: its time changes with files that are not resources.
+        # Times of a folder do not count: they change with files that are not resources.
         times = () if is_folder else (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         seen.append((info.st_mode, info.st_dev, info.st_ino, *times))
     return None if seen[0] == errno.ENOENT else tuple(seen)
 
 
 def _read(item: Candidate) -> Resource:
-    """Read one resource with its status. A problem of one file never fails the whole discovery."""
+    """Read one resource. A problem becomes its status, so that it does not affect other resources."""
     if not os.path.exists(item.path):
-        return item.with_status("unreadable", "It is a link to something that does not exist.")
+        return item.with_status("unreadable", "It is a link to a path that does not exist.")
     if not _is_inside(item.real, os.path.realpath(item.root.path)):
         return item.with_status("invalid", "It is a link that leads out of its root.")
     try:
@@ -247,7 +246,7 @@ def _read(item: Candidate) -> Resource:
         message = f"Only the first {len(data)} of {size} bytes are used."
         return item.with_status("truncated", message, size=size, data=data)
     if too_large:
-        return item.with_status("oversize", f"It has {size} bytes; {FILE_BYTES} are the most.", size=size)
+        return item.with_status("oversize", f"It has {size} bytes. The limit is {FILE_BYTES}.", size=size)
     if item.kind == MCP_CONFIG:
         try:
             servers = config.parse(data, os.path.dirname(item.path))
@@ -258,7 +257,7 @@ def _read(item: Candidate) -> Resource:
 
 
 def _content(real: str) -> tuple[int, bytes]:
-    """Return the size and the first bytes of a regular file. It never waits for a pipe or a device."""
+    """Return the size and the first bytes of a regular file. Never wait for a pipe or a device."""
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         info = os.fstat(descriptor)
@@ -268,19 +267,19 @@ def _content(real: str) -> tuple[int, bytes]:
 
 
 def _cut(data: bytes) -> bytes:
-    """Return at most FILE_BYTES, cut between two characters."""
+    """Return the first FILE_BYTES bytes, or fewer, to cut between two characters."""
     size = FILE_BYTES
     while size > FILE_BYTES - 4 and data[size] & 0xC0 == 0x80:
         size -= 1
     return data[:size]
 
 
-def _once_per_file(roots: list[Root]) -> list[Candidate]:
-    """Return the existing candidates, each real file once, in order of precedence; MCP configurations come last."""
+def _unique_candidates(roots: list[Root]) -> list[Candidate]:
+    """Return the existing candidates in order of precedence, MCP configurations last. Each real file occurs once."""
     seen: set[str] = set()
     found: list[Candidate] = []
     for root in roots:
-        for kind, path in _places(root):
+        for kind, path in _candidate_paths(root):
             if not os.path.lexists(path):
                 continue
             real = os.path.realpath(path)
@@ -291,9 +290,9 @@ def _once_per_file(roots: list[Root]) -> list[Candidate]:
 
 
 def _read_all(found: list[Candidate]) -> tuple[list[Resource], int]:
-    """Read what fits and mark the rest as excluded; also return how many of the excluded are not listed."""
+    """Read resources up to the limits and mark the others as excluded. Also return how many of these are not listed."""
     kept: list[Resource] = []
-    count = size = excluded = left_out = 0
+    count = size = excluded = unlisted = 0
     for item in found:
         resource = _read(item) if count < MAX_RESOURCES else None
         length = len(resource.body.encode("utf-8", "replace")) if resource and resource.body is not None else 0
@@ -305,8 +304,8 @@ def _read_all(found: list[Candidate]) -> tuple[list[Resource], int]:
             reason = f"The workspace has more than {MAX_RESOURCES} resources or {TOTAL_BYTES} bytes of them."
             kept.append(item.with_status("excluded", reason))
         else:
-            left_out += 1
-    return kept, left_out
+            unlisted += 1
+    return kept, unlisted
 
 
 def _is_inside(path: str, folder: str) -> bool:
@@ -314,7 +313,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _is_bound(path: str) -> bool:
-    """Return whether the path is below a mount that the template requested."""
+    """Return whether the path is in a bind of the template."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             mounts = [_OCTAL.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in file]

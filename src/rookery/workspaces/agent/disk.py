@@ -1,8 +1,8 @@
-"""The disk limit of a workspace: the size of its home, and whether a write still fits.
+"""The disk limit of a workspace: measures the size of the home, and refuses writes that do not fit.
 
-Walking a home takes a while, so the sum is cached for a minute, or for two seconds once half of the limit is used, and
-own writes are added to it. A refusal always uses a fresh sum, so that writes succeed immediately after files are
-deleted.
+A measurement walks the whole home, so its result is cached: for a minute, or for two seconds if more than half of the
+limit is used. The agent adds its own writes to the cached size. Before a refusal the size is measured again, so that
+writes succeed immediately after files were deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 512
 
 
 class Disk:
-    """The disk usage of the workspace's files and the template's limit. Used from threads that hold no lock of it."""
+    """The disk usage of a workspace and its limit. Threads use it without a lock, so the sum is approximate."""
 
     def __init__(self, config: Config, monotonic: Callable[[], float]) -> None:
         self._limit = config.disk_mb * MEBIBYTE
@@ -34,18 +34,16 @@ class Disk:
 
     @property
     def limit(self) -> int:
-        """Return the limit in bytes; 0 means none."""
+        """Return the limit in bytes. 0 means no limit."""
         return max(self._limit, 0)
 
     @property
     def used(self) -> int:
-        """Return the usage of the last walk plus own writes since; 0 without a limit, because then nothing is
-        measured.
-        """
+        """Return the last measured usage plus the agent's writes since then; 0 without a limit."""
         return self._used if self._limit > 0 else 0
 
     def require(self, growth: int) -> None:
-        """Raise 507 if this many more bytes do not fit. Blocks: it may walk the home."""
+        """Raise 507 if this many more bytes do not fit. Blocks while it measures."""
         if self._limit <= 0 or growth <= 0:
             return
         wanted = self._used + growth
@@ -62,16 +60,16 @@ class Disk:
         self._used += growth
 
     def claim(self, growth: int) -> bool:
-        """Return whether this many more bytes fit, by the cached sum. Never walks, so the event loop may call it."""
+        """Return whether this many more bytes fit, according to the cached size. Never blocks."""
         if self._limit > 0 and self._used + growth > self._limit:
             return False
         self._used += growth
         return True
 
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Measure every ten minutes, and log when the limit is near, because commands write without asking."""
+        """Measure every ten minutes and log when the limit is near. Commands write without asking the agent."""
         while self._limit > 0:
-            # Not used by `require`: its first decision needs its own walk.
+            # `_measured_at` is unchanged, so the next `require` measures itself.
             self._used = await asyncio.to_thread(self._sum)
             if self._used >= NEARLY_FULL * self._limit:
                 log(f"disk: {self._used} of {self._limit} bytes are used")
@@ -86,7 +84,7 @@ class Disk:
 
 
 def used_bytes(root: str) -> int:
-    """Return the disk usage of the files below a folder. Hard links count once; symbolic links are not followed."""
+    """Return the disk usage of the files below a folder. Hard links count once. Symbolic links are not followed."""
     total = 0
     seen: set[tuple[int, int]] = set()
     folders = [root]
@@ -103,7 +101,7 @@ def used_bytes(root: str) -> int:
                         seen.add((status.st_dev, status.st_ino))
                     total += status.st_blocks * _BLOCK_BYTES
         except OSError:
-            continue  # gone meanwhile, or not readable
+            continue  # deleted meanwhile, or not readable
     return total
 
 

@@ -1,7 +1,7 @@
 """The egress forwarder: a loopback port in the workspace that forwards connections to the server's proxy.
 
-Connections are forwarded unchanged to a unix socket that the server provides in the workspace. No check is made here,
-because any process of the workspace could bypass it. The proxy, on the other side of the socket, makes all checks.
+The bytes are forwarded unchanged to a Unix socket that the server provides in the workspace. The proxy at the other end
+makes all checks. A check here would be useless, because any process of the workspace could bypass it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rookery.workspaces.agent.log import Log
 MAX_CONNECTIONS = 128
 READ_BYTES = 32 * 1024
 WRITE_BYTES = 64 * 1024
-# Chosen: a restarted server is back by then, and connections meanwhile only wait.
+# Chosen: a server restarts within this time. Connections wait for it.
 CONNECT_S = 20.0
 PAUSE_S = 0.1
-# Limit after the server has ended its side.
+# Time limit after the server has closed its direction.
 HALF_S = 60.0
 LINGER_S = 2.0
 BACKLOG = 128
@@ -27,7 +27,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Forwarder:
-    """Listens until it is closed."""
+    """The forwarder of one workspace. `listen` starts it, and `close` ends it with all connections."""
 
     def __init__(self, settings: Egress, log: Log, *, connect_s: float = CONNECT_S) -> None:
         self._settings = settings
@@ -37,7 +37,7 @@ class Forwarder:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> int:
-        """Listen and return the port. If this fails the workspace still works, without network."""
+        """Listen and return the port."""
         server = await asyncio.start_server(
             self._accept, "127.0.0.1", self._settings.port, limit=READ_BYTES, backlog=BACKLOG
         )
@@ -53,7 +53,7 @@ class Forwarder:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= 2 * MAX_CONNECTIONS:
-            # Abort without a response: the agent needs its remaining file descriptors for requests of the server.
+            # No response: the agent needs its remaining file descriptors for requests of the server.
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._handle(reader, writer))
@@ -72,7 +72,7 @@ class Forwarder:
                 return
             far = await self._connect()
             if far is None:
-                why = "The server that lets this workspace reach the network does not answer. Try again in a minute."
+                why = "The server that provides the network of this workspace does not answer. Try again in a minute."
                 await _refuse(reader, writer, why)
                 return
             try:
@@ -91,7 +91,7 @@ class Forwarder:
             try:
                 return await asyncio.open_unix_connection(self._settings.socket, limit=READ_BYTES)
             except OSError:
-                # The socket is full or has no listener: a server that comes up creates a new socket at the same path.
+                # The socket is busy, or has no listener. A server that starts creates a new socket at the same path.
                 if loop.time() > deadline:
                     return None
             await asyncio.sleep(PAUSE_S)
@@ -105,7 +105,7 @@ async def _forward(near: Stream, far: Stream) -> None:
     try:
         await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
         if not back.done() and out.exception() is None:
-            # The request is complete, and the response may take long: the server ends idle connections.
+            # The request is complete. The response may take long; the server closes idle connections.
             await asyncio.wait({back})
         elif not out.done() and back.exception() is None:
             await asyncio.wait({out}, timeout=HALF_S)
@@ -122,7 +122,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             break
         writer.write(data)
         await writer.drain()
-    # The caller closes the connection after this, so nothing may be left to be sent.
+    # The caller closes the connection afterwards, so wait until everything is sent.
     writer.transport.set_write_buffer_limits(high=0)
     await writer.drain()
     writer.write_eof()
@@ -138,10 +138,10 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wh
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.drain(), LINGER_S)
         writer.write_eof()
-        # Closing with unread bytes would discard the response.
-        await asyncio.wait_for(_read_out(reader), LINGER_S)
+        # A close with unread bytes would discard the response.
+        await asyncio.wait_for(_read_to_end(reader), LINGER_S)
 
 
-async def _read_out(reader: asyncio.StreamReader) -> None:
+async def _read_to_end(reader: asyncio.StreamReader) -> None:
     while await reader.read(READ_BYTES):
         pass

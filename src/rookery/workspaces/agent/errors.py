@@ -1,7 +1,4 @@
-"""The error responses of the agent.
-
-There is one class: an error here is a response on the wire, and its message alone must help a model.
-"""
+"""The error responses of the agent. The message of an error is for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 
 
 class AgentError(Exception):
-    """An error response. `fields` are pairs of a request field and its problem."""
+    """Raised to send an error response. `fields` are pairs of a request field and its problem."""
 
     def __init__(
         self,
@@ -28,7 +25,7 @@ class AgentError(Exception):
         self.fields = tuple(fields)
 
     def body(self) -> dict[str, Any]:
-        """Return the response body."""
+        """Return the JSON object of the response."""
         answer: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.detail is not None:
             answer["detail"] = self.detail
@@ -38,5 +35,5 @@ class AgentError(Exception):
 
 
 def invalid(field: str, detail: str) -> AgentError:
-    """Return the error for a request with one wrong field."""
+    """Return the error for a request with one invalid field."""
     return AgentError(400, "invalid", f"`{field}` {detail}.", fields=[(field, detail)])

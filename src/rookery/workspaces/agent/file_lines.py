@@ -1,6 +1,6 @@
-"""Lines of a file for a model: numbered, from any offset, within limits, and never the whole file in memory.
+"""Numbered lines of a file for the model, from any offset and within limits. The file is never whole in memory.
 
-Every problem is a response with `ok` false and a sentence, because the model reads that sentence.
+A problem is a response with `ok` false and a sentence for the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES = mimetypes.MimeTypes(filenames=())
 
 
 class Window(NamedTuple):
-    """The requested part of a file. The caller's limits can only lower the built-in ones."""
+    """The requested part of a file. The caller can lower the limits, but not raise them."""
 
     offset: int = 1
     limit: int = MAX_LINES
@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 
 def content_type(path: str) -> str:
-    """Return the content type that a file's name suggests."""
+    """Return the content type for the name of a file."""
     return _TYPES.guess_type(path)[0] or "application/octet-stream"
 
 
@@ -97,7 +97,7 @@ def _read(file: BinaryIO, path: str, window: Window) -> dict[str, Any]:
 
 
 def _skip(file: BinaryIO, count: int) -> int:
-    """Skip `count` lines, or to the end; return the number of lines skipped."""
+    """Skip `count` lines, or all lines to the end. Return the number of lines skipped."""
     passed = 0
     while passed < count:
         start = file.tell()
@@ -117,7 +117,7 @@ def _skip(file: BinaryIO, count: int) -> int:
 
 
 def _open_line(file: BinaryIO) -> int:
-    """Return 1 if the bytes before here end in a line without a newline, else 0. The file is at its end."""
+    """Return 1 if the file ends in a line without a newline, else 0. The position must be the end of the file."""
     if file.tell() == 0:
         return 0
     file.seek(-1, os.SEEK_CUR)
@@ -125,7 +125,7 @@ def _open_line(file: BinaryIO) -> int:
 
 
 def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bool, bool]:
-    """Return the lines that fit, whether one was cut, and whether the byte limit ended the window."""
+    """Return the lines of the window, whether a line was cut, and whether the byte limit ended the window."""
     shown: list[str] = []
     used = 0
     cut = False
@@ -139,7 +139,7 @@ def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bo
         consumed = len(raw) if raw.endswith(b"\n") else len(raw) + _skip_line(file)
         text = f"{number}\t{_text(content) if whole else _cut(content, window.max_line_bytes)}"
         used += (len(text) if text.isascii() else len(text.encode())) + 1
-        # The first line is always shown: otherwise a reader that continues at `next_offset` would make no progress.
+        # The first line is always shown. Otherwise a reader that continues at `next_offset` would make no progress.
         if shown and used > window.max_bytes:
             file.seek(position)
             return shown, cut, True
@@ -151,7 +151,7 @@ def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bo
 
 
 def _skip_line(file: BinaryIO) -> int:
-    """Skip the rest of a line and return its length. A line of any length needs little memory."""
+    """Skip the rest of a line in pieces, and return its length."""
     passed = 0
     piece = file.readline(_CHUNK_BYTES)
     while piece:
@@ -174,7 +174,7 @@ def _text(content: bytes) -> str:
 
 
 def _cut(content: bytes, max_line_bytes: int) -> str:
-    """Return the beginning of a long line. An incomplete character at the cut is dropped."""
+    """Return the beginning of a long line, cut between two characters."""
     piece = content[:max_line_bytes]
     for back in range(1, min(4, len(piece)) + 1):
         byte = piece[-back]
@@ -192,7 +192,7 @@ def _width(lead: int) -> int:
 
 
 def _count_rest(file: BinaryIO) -> int:
-    """Return how many lines follow. A file that grows meanwhile is not followed beyond the limit."""
+    """Return how many lines follow. Lines beyond the size limit do not count, if the file grows meanwhile."""
     count = 0
     last = b"\n"
     while file.tell() <= MAX_FILE_BYTES:

@@ -1,8 +1,8 @@
-"""Atomic file replacement: new content is written beside its target, flushed, then renamed over it.
+"""Atomic file replacement: new content is written to a temporary file beside its target, then renamed over it.
 
-Several files are replaced together: if one rename fails, the earlier ones get their originals back. Every step is
-relative to a handle of the file's directory, so a link that appears in its path cannot redirect a write. All of this
-blocks and runs in a thread; the caller holds the locks of the paths.
+Several files can be replaced together: if one rename fails, the files that were renamed before are restored. Every
+system call uses a handle of the file's directory, so a link that appears in the path cannot redirect a write. The
+functions block, so they run in a thread. The caller holds the locks of the paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rename = Callable[[int, str, str], None]
 
 
 class Version(NamedTuple):
-    """The version of a file that was read: another writer changes at least one of these fields."""
+    """The version of a file when it was read. A write by another program changes at least one field."""
 
     device: int
     inode: int
@@ -36,9 +36,9 @@ class Version(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """New content staged beside its target. `version` is None for a file that was not read before.
+    """A temporary file beside its target. `version` is None for a file that was not read before.
 
-    `folder` is the handle of the directory of both names. `commit` and `discard` close it.
+    `folder` is the handle of the directory that holds both. `commit` and `discard` close it.
     """
 
     target: str
@@ -54,9 +54,9 @@ def version_of(status: os.stat_result) -> Version:
 
 
 def stage(target: str, data: bytes, *, version: Version | None = None) -> Staged:
-    """Write the content beside its target, with the target's mode, and flush it. Makes missing parents.
+    """Write the content to a temporary file with the mode of the target. Make missing parent directories.
 
-    `target` is a real path: a symbolic link in it, or in its place, is refused.
+    `target` is a real path. A symbolic link in it is refused.
     """
     folder_path, name = os.path.split(target)
     try:
@@ -92,9 +92,7 @@ def _stage(folder: int, name: str, target: str, data: bytes, version: Version | 
 
 
 def _mode(folder: int, name: str, target: str) -> int | None:
-    """Return the mode of the file to be replaced, or None if it does not exist. Refuses files that may not be
-    written.
-    """
+    """Return the mode of the file to replace, or None if it does not exist. Raise if it may not be written."""
     try:
         status = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -104,14 +102,14 @@ def _mode(folder: int, name: str, target: str) -> int | None:
     if stat.S_ISLNK(status.st_mode):
         raise directory_handles.changed(target)
     paths.require_regular(status.st_mode, target)
-    # A rename needs only write permission on the directory; a read-only file must stay unchanged.
+    # A rename needs write permission for the directory only, but a read-only file must not be replaced.
     if not os.access(name, os.W_OK, dir_fd=folder):
         raise AgentError(403, "forbidden", f"{target} cannot be written: permission denied.")
     return stat.S_IMODE(status.st_mode)
 
 
 def check_unchanged(staged: Sequence[Staged]) -> None:
-    """Raise 409 if a file changed since it was read."""
+    """Raise 409 if a file has changed since it was read."""
     for one in staged:
         if one.version is None:
             continue
@@ -129,35 +127,35 @@ def replace(folder: int, name: str, target: str) -> None:
 
 
 def commit(staged: Sequence[Staged], *, rename: Rename = replace) -> None:
-    """Rename all of them over their targets, or none: a failure restores the originals."""
-    kept: list[tuple[Staged, str]] = []
-    lost: list[tuple[Staged, str]] = []
+    """Rename all temporary files over their targets. After a failure restore the originals."""
+    originals: list[tuple[Staged, str]] = []
+    unrestored: list[tuple[Staged, str]] = []
     done = 0
     try:
-        # A single rename is atomic; only several need a rollback.
+        # A single rename is atomic. Only several renames need a rollback.
         for one in staged if len(staged) > 1 else ():
-            kept.append((one, _keep(one)))  # noqa: PERF401 - those made before a failure are to be removed
+            originals.append((one, _keep_original(one)))  # noqa: PERF401 - after a failure, those made so far are removed
         for one in staged:
             rename(one.folder, one.temporary, one.name)
             done += 1
     except OSError as error:
-        lost = [pair for pair in kept[:done] if not _restored(*pair)]
-        raise _not_committed(error, staged[done].target, lost) from error
+        unrestored = [pair for pair in originals[:done] if not _restore(*pair)]
+        raise _not_committed(error, staged[done].target, unrestored) from error
     finally:
-        for one, original in kept:
-            if (one, original) not in lost:
+        for one, original in originals:
+            if (one, original) not in unrestored:
                 _unlink(one.folder, original)
         discard(staged[done:])
         for one in staged[:done]:
             os.close(one.folder)
 
 
-def _not_committed(error: OSError, failing: str, lost: Sequence[tuple[Staged, str]]) -> AgentError:
+def _not_committed(error: OSError, failing: str, unrestored: Sequence[tuple[Staged, str]]) -> AgentError:
     refused = paths.refusal(error, failing)
-    if lost:
+    if unrestored:
         places = ", ".join(
             f"{one.target} (its original is {os.path.join(os.path.dirname(one.target), original)})"
-            for one, original in lost
+            for one, original in unrestored
         )
         return AgentError(500, "half_written", f"{refused.message} Not restored: {places}.")
     return AgentError(refused.status, refused.code, f"{refused.message} Nothing was changed.")
@@ -175,10 +173,8 @@ def _unlink(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _keep(one: Staged) -> str:
-    """Give the original a second name, so that it outlives the rename. It is a copy where hard links are not
-    possible.
-    """
+def _keep_original(one: Staged) -> str:
+    """Link the original under a second name, so that it survives the rename. Copy it if hard links are not possible."""
     original = _temporary_name(one.name)
     try:
         os.link(one.name, original, src_dir_fd=one.folder, dst_dir_fd=one.folder, follow_symlinks=False)
@@ -201,8 +197,8 @@ def _copy(folder: int, name: str, copy: str) -> None:
             os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _restored(one: Staged, original: str) -> bool:
-    """Restore an original. If that fails, its second name stays."""
+def _restore(one: Staged, original: str) -> bool:
+    """Restore an original and return whether that worked. If not, its second name stays."""
     try:
         replace(one.folder, original, one.name)
     except OSError:
@@ -211,6 +207,6 @@ def _restored(one: Staged, original: str) -> bool:
 
 
 def _temporary_name(name: str) -> str:
-    # Cut by bytes: a name may have 255 of them, and this one is longer than the target's.
+    # A file name has at most 255 bytes, and this one is longer than that of the target.
     shown = os.fsdecode(os.fsencode(name)[:_NAME_BYTES])
     return f".{shown}.rookery-{secrets.token_hex(6)}"

@@ -1,4 +1,4 @@
-"""Reading, listing and writing files: `/v1/files`, `/v1/files/lines`, `/v1/files/resolve`, `/v1/files/list`."""
+"""The routes that read, list and write files: `/v1/files`, `/v1/files/lines|resolve|list`, and `/v1/results`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from rookery.workspaces.agent import directory_handles, file_lines, file_replace
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt
+from rookery.workspaces.agent.process import spill_file
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
 from rookery.workspaces.agent.state import Agent
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
+MAX_RESULT_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 2000
-# Chosen: uploads are held in memory until they are complete; this many take 64 MiB.
+# Chosen: uploads are in memory until they are complete. This many take 64 MiB.
 UPLOADS_AT_ONCE = 4
 UPLOAD_S = 120.0
 _CHUNK_BYTES = 256 * 1024
-_FAR = -(10**15)
+_MIN_OFFSET = -(10**15)
 
 
 class Files:
-    """The handlers of single files."""
+    """The handlers for single files and folders."""
 
     def __init__(self, agent: Agent, disk: Disk) -> None:
         self._agent = agent
@@ -39,7 +41,7 @@ class Files:
         path = paths.absolute(request.text("path"))
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
-        # A file object, not a descriptor: it is also closed when the client leaves before the first byte.
+        # The file object closes the descriptor, even if the client leaves before the first byte.
         opened = await asyncio.to_thread(directory_handles.open_regular, path, links=request.follows_links)
         file = os.fdopen(opened, "rb", buffering=0)
         length = max(os.fstat(file.fileno()).st_size - offset, 0)
@@ -50,10 +52,10 @@ class Files:
 
     async def read_lines(self, request: Request) -> Response:
         window = file_lines.Window(
-            offset=request.number("offset", 1, minimum=_FAR),
-            limit=min(request.number("limit", file_lines.MAX_LINES, minimum=1), _at_most(request, "max_lines")),
-            max_line_bytes=_at_most(request, "max_line_bytes"),
-            max_bytes=_at_most(request, "max_bytes"),
+            offset=request.number("offset", 1, minimum=_MIN_OFFSET),
+            limit=min(request.number("limit", file_lines.MAX_LINES, minimum=1), _capped(request, "max_lines")),
+            max_line_bytes=_capped(request, "max_line_bytes"),
+            max_bytes=_capped(request, "max_bytes"),
         )
         return Response.json(await asyncio.to_thread(file_lines.read, request.query.get("path", ""), window))
 
@@ -90,7 +92,7 @@ class Files:
                 raise AgentError(408, "slow_upload", f"The body did not arrive within {UPLOAD_S:g} s.") from None
 
     def _write(self, real: str, data: bytes) -> bool:
-        """Replace one file and return whether it is new."""
+        """Write one file and return whether it is new."""
         self._disk.require(len(data) - _size_of(real))
         staged = file_replace.stage(real, data)
         file_replace.commit([staged])
@@ -108,6 +110,37 @@ class Files:
         return paths.absolute("/".join([bases[base], *parts]))
 
 
+class Results:
+    """Stores tool results that are too large for the prompt as files of the workspace."""
+
+    def __init__(self, agent: Agent, disk: Disk) -> None:
+        self._agent = agent
+        self._disk = disk
+
+    async def write(self, request: Request) -> Response:
+        name = request.text("name")
+        if not spill_file.is_name(name):
+            raise invalid("name", "must be letters, digits, hyphens and underscores")
+        data = await request.read(MAX_RESULT_BYTES)
+
+        async def run(attempt: Attempt) -> Response:
+            return Response.json({"path": await asyncio.to_thread(self._write, name, data)})
+
+        digest = journal.hash_of(name, data) if request.idempotency_key is not None else ""
+        return await self._agent.journal.once(request.idempotency_key, "result", digest, run)
+
+    def _write(self, name: str, data: bytes) -> str:
+        self._disk.require(len(data))
+        home = self._agent.config.home
+        try:
+            descriptor, path = spill_file.new_file(home, name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise paths.refusal(error, os.path.join(home, spill_file.FOLDER)) from error
+        return path
+
+
 def register(router: Router, agent: Agent, disk: Disk) -> None:
     files = Files(agent, disk)
     router.add("GET", "/v1/files", files.read, query=["path", "offset", "limit"])
@@ -116,9 +149,10 @@ def register(router: Router, agent: Agent, disk: Disk) -> None:
     router.add("GET", "/v1/files/lines", files.read_lines, query=["path", "offset", "limit", *limits])
     router.add("GET", "/v1/files/resolve", files.resolve, query=["path"])
     router.add("POST", "/v1/files/list", files.list)
+    router.add("PUT", "/v1/results", Results(agent, disk).write, query=("name",))
 
 
-def _at_most(request: Request, name: str) -> int:
+def _capped(request: Request, name: str) -> int:
     caps = {
         "max_lines": file_lines.MAX_LINES,
         "max_line_bytes": file_lines.MAX_LINE_BYTES,
@@ -128,9 +162,7 @@ def _at_most(request: Request, name: str) -> int:
 
 
 async def _bytes_of(file: FileIO, offset: int, length: int) -> AsyncIterator[bytes]:
-    """Stream the bytes of an open file and close it at the end. If the file shrank the stream is shorter, which the
-    sender detects.
-    """
+    """Stream the bytes of an open file, then close it. If the file has shrunk, the stream ends early."""
     with file:
         while length > 0:
             chunk = await asyncio.to_thread(os.pread, file.fileno(), min(length, _CHUNK_BYTES), offset)
@@ -153,9 +185,9 @@ def _list(path: str) -> dict[str, Any]:
         with directory_handles.directory(paths.resolve(path)) as handle:
             listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
         try:
-            # Entries are inspected through the handle, so it stays open until the end.
+            # Entries are read through this descriptor, so it stays open until the end.
             with os.scandir(listed) as found:
-                # Keep only as many entries as are shown: a folder may hold millions.
+                # A folder may have millions of entries. Only those that are shown stay in memory.
                 entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))
         finally:
             os.close(listed)
@@ -184,5 +216,5 @@ def _entries(found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, bool, os.
 
 
 def _shown(name: str) -> str:
-    """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
+    """Return a name as text. Bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(name).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""`GET /v1/health`: the identity of the agent and the state of the workspace."""
+"""`GET /v1/health`: the version of the agent, and the state of the workspace."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return "agent"  # a uid without a name
+        return "agent"  # the user id has no name
 
 
 def register(router: Router, agent: Agent, context: Context, disk: Disk) -> None:

@@ -1,8 +1,8 @@
-"""The idempotency journal: the effects of idempotency keys, in memory and in a file that survives restarts.
+"""The idempotency journal: records the effect of each idempotency key, in memory and in a file that survives restarts.
 
-The line "started" is written before an effect and "done" after it, so a key is never forgotten between the two. A line
-is in the kernel's buffers when the effect begins: it survives the death of the agent, but not a power loss. The file
-belongs to the workspace, where any program may have written to it: an unreadable line is skipped.
+A "started" line is written before an effect and a "done" line after it, so a restart in between loses no key. A written
+line is in the kernel's buffers: it survives the death of the agent, but not a power loss. Any program of the workspace
+may write to the file, so invalid lines are skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rookery.workspaces.agent.server.http import MAX_KEY_CHARS, Response
 
 MAX_ENTRIES = 4096
 MAX_AGE_S = 24 * 3600.0
-# Chosen: 4096 views of a process would be 128 MiB; the oldest responses are dropped first.
+# Chosen: 4096 process views would take 128 MiB. The oldest responses are dropped first.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
-# Rewriting pays when most lines are about entries that are gone.
+# The file is rewritten when it has this many more lines than entries.
 _SPARE_LINES = 3 * MAX_ENTRIES
 _MAX_FILE_BYTES = 4 * MAX_ANSWER_BYTES
 
@@ -32,9 +32,7 @@ Run = Callable[["Attempt"], Awaitable[Response]]
 
 
 def hash_of(*parts: str | bytes) -> str:
-    """Return a hash that distinguishes requests. Each part is hashed with its length, so parts cannot run into each
-    other.
-    """
+    """Return a hash of the parts of a request. Each part is hashed with its length, so the borders of parts count."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -56,7 +54,7 @@ class Entry:
         self.data: Mapping[str, Any] | None = None
         self.running: asyncio.Future[Response] | None = None
         self.deferred = False
-        self.size = 0  # size of what is kept for the replay
+        self.size = 0  # bytes kept for the replay
 
     @property
     def busy(self) -> bool:
@@ -77,33 +75,30 @@ class Entry:
 
 
 class Attempt:
-    """One run of an effect. `found` is the note of an earlier attempt that a restart interrupted."""
+    """One run of an effect. `earlier_note` is the note of a run that a restart interrupted."""
 
-    def __init__(self, journal: Journal | None, entry: Entry | None, found: Mapping[str, Any] | None) -> None:
+    def __init__(self, journal: Journal | None, entry: Entry | None, earlier_note: Mapping[str, Any] | None) -> None:
         self._journal = journal
         self._entry = entry
-        self.found = found
+        self.earlier_note = earlier_note
 
     @property
     def key(self) -> str | None:
         return self._entry.key if self._entry is not None else None
 
     def note(self, value: Mapping[str, Any]) -> None:
-        """Record, before the effect, what is needed to decide after a restart whether it happened.
-
-        Callable from any thread.
-        """
+        """Write a note before the effect. After a restart it shows whether the effect has happened. Thread-safe."""
         if self._journal is not None and self._entry is not None:
             self._journal.note(self._entry, value)
 
     def defer(self) -> None:
-        """Respond now while the effect continues: `Journal.finish` writes "done"."""
+        """Let the effect continue after the response. `Journal.finish` then writes the "done" line."""
         if self._entry is not None:
             self._entry.deferred = True
 
 
 class Journal:
-    """The keys of the last day. One process writes the file: the agent that was started last."""
+    """The keys of the last day. Only the agent that was started last writes the file."""
 
     def __init__(self, path: Path, clock: Clock, log: Callable[[str], None]) -> None:
         self._path = path
@@ -114,11 +109,11 @@ class Journal:
         self._lines = 0
         self._file_bytes = 0
         self._descriptor = -1
-        # Notes come from worker threads; a rewrite of the file at the same time must include them.
+        # Notes come from worker threads, and a concurrent rewrite of the file must include them.
         self._writing = threading.RLock()
 
     def load(self) -> None:
-        """Read the lines of earlier runs, and rewrite the file without torn, old or removed entries."""
+        """Read the lines of earlier runs, and rewrite the file without invalid, old and dropped entries."""
         try:
             with open(self._path, "rb") as file:
                 data = file.read(_MAX_FILE_BYTES)
@@ -126,7 +121,7 @@ class Journal:
             data = b""
         skipped = sum(not self._read(line) for line in data.split(b"\n") if line)
         if skipped:
-            self._log(f"journal: {skipped} lines do not read and were skipped")
+            self._log(f"journal: skipped {skipped} invalid lines")
         self._forget_old()
         self._rewrite()
 
@@ -144,10 +139,10 @@ class Journal:
         *,
         lost: Callable[[], AgentError] | None = None,
     ) -> Response:
-        """Run an effect for its key the first time; later join it or replay its response.
+        """Run an effect once for its key. A repeated request joins the running effect or gets the recorded response.
 
-        Without a key it simply runs. A failed effect is forgotten, so the same key may try again. An effect that a
-        restart interrupted runs again with `Attempt.found`, or, with `lost`, always fails with that error.
+        Without a key the effect always runs. A failed effect is dropped, so its key may be used again. An effect that a
+        restart interrupted runs again with `Attempt.earlier_note`; if `lost` is given, that error is raised instead.
         """
         if key is None:
             return await run(Attempt(None, None, None))
@@ -176,7 +171,7 @@ class Journal:
         except Exception as error:
             self._drop(entry)
             outcome.set_exception(error)
-            outcome.exception()  # mark it as retrieved: there may be no request that joined
+            outcome.exception()  # mark it as retrieved: maybe no other request has joined
             raise
         except BaseException:
             outcome.cancel()
@@ -194,38 +189,38 @@ class Journal:
         return response
 
     def finish(self, key: str, data: Mapping[str, Any]) -> None:
-        """Record the end of a key's deferred effect; `settled` returns `data` after a restart."""
+        """Record the end of a deferred effect. `finished` returns `data`, also after a restart."""
         entry = self._entries.get(key)
         if entry is not None and entry.deferred and entry.answer is not None:
             entry.deferred = False
             entry.settle(entry.answer, data)
             self._done(entry)
 
-    def settled(self, kind: str) -> list[Mapping[str, Any]]:
-        """Return the data of the finished effects of a kind, oldest first."""
+    def finished(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the data of all finished effects of a kind, oldest first."""
         entries = [entry for entry in self._entries.values() if entry.kind == kind]
         return [entry.data for entry in entries if entry.answer is not None and entry.data is not None]
 
-    def cut_off(self, kind: str) -> list[Mapping[str, Any]]:
-        """Return the notes of the effects of a kind that were started and are neither done nor running."""
+    def interrupted(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the notes of all effects of a kind that a restart interrupted."""
         entries = [entry for entry in self._entries.values() if entry.kind == kind and not entry.busy]
         return [entry.note for entry in entries if entry.answer is None and entry.note is not None]
 
     def note(self, entry: Entry, value: Mapping[str, Any]) -> None:
-        """Store the note of an attempt. `cut_off` returns it if the attempt is interrupted. Safe from any thread."""
+        """Store the note of an attempt. `interrupted` returns it after a restart. Thread-safe."""
         with self._writing:
             entry.note = value
             self.append({"line": "note", "key": entry.key, "note": value})
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one line completely or not at all. Callable from any thread."""
+        """Write one line completely or not at all. Thread-safe."""
         data = _encode(value)
         with self._writing:
             try:
                 written = os.write(self._descriptor, data)
                 if written != len(data):
                     os.ftruncate(self._descriptor, self._file_bytes)
-                    raise OSError("the line was written in part")
+                    raise OSError("the line was written only in part")
             except OSError as error:
                 message = f"The workspace agent cannot write its journal, so nothing was done: {error}."
                 raise AgentError(507, "journal", message) from error
@@ -237,7 +232,7 @@ class Journal:
         try:
             self.append(list(entry.lines())[-1])
         except AgentError as error:
-            self._log(error.message)  # the effect happened and the response is known; only a restart would forget it
+            self._log(error.message)  # the effect has happened; only a restart would forget it
         self._forget_old()
         if self._lines > len(self._entries) + _SPARE_LINES or self._file_bytes > _MAX_FILE_BYTES:
             self._rewrite()
@@ -250,9 +245,7 @@ class Journal:
             self._log(error.message)
 
     def _forget_old(self, room: int = 0) -> None:
-        """Drop the oldest entries to stay within the limits, with room for more. Running entries and the newest
-        stay.
-        """
+        """Drop the oldest entries until the limits hold with `room` more. Running entries and the newest are kept."""
         oldest = self._clock.now() - MAX_AGE_S
         newest = next(reversed(self._entries.values()), None)
         count, size, gone = len(self._entries) + room, self._bytes, []
@@ -268,7 +261,7 @@ class Journal:
         self._bytes = size
 
     def _read(self, data: bytes) -> bool:
-        """Apply one line of the file. Return False when it is invalid."""
+        """Apply one line of the file. Return whether it is valid."""
         try:
             value = json.loads(data)
             key, line = value["key"], value["line"]
@@ -301,7 +294,7 @@ class Journal:
             self._bytes += entry.size
 
     def _rewrite(self) -> None:
-        """Replace the file by one that holds only the current entries."""
+        """Replace the file by one with only the current entries."""
         with self._writing:
             self._rewrite_alone()
 
@@ -316,7 +309,7 @@ class Journal:
             os.replace(temporary, self._path)
         except OSError as error:
             os.close(descriptor)
-            self._log(f"journal: it could not be rewritten: {error}")
+            self._log(f"journal: the file could not be rewritten: {error}")
             if self._descriptor < 0:
                 raise
             return

@@ -1,4 +1,4 @@
-"""The log of the agent: a file of bounded size in the run directory, with one older file beside it."""
+"""The log of the agent: a file in the run directory. When it is full, it becomes `agent.log.1` and a new one begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class Log:
-    """Call it with one line. If the log cannot be written, only the line is lost."""
+    """Call it with one line. Errors are ignored: a full disk must not stop the agent."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
@@ -20,7 +20,7 @@ class Log:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         data = f"{stamp} {line}\n".encode("utf-8", "replace")[-self._max_bytes :]
         try:
-            self._turn_over(len(data))
+            self._rotate(len(data))
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)
             try:
@@ -30,7 +30,7 @@ class Log:
         except OSError:
             pass
 
-    def _turn_over(self, more: int) -> None:
+    def _rotate(self, more: int) -> None:
         try:
             size = os.stat(self._path, follow_symlinks=False).st_size
         except FileNotFoundError:

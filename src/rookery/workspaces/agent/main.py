@@ -1,4 +1,4 @@
-"""The entry point of the agent: read the run directory, listen, and serve until shutdown."""
+"""The entry point of the agent: reads the run directory, listens, and serves requests until shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rookery.workspaces.agent import config, files, health, result_files
+from rookery.workspaces.agent import config, files, health
 from rookery.workspaces.agent import context as contexts
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.context import Context
@@ -30,7 +30,7 @@ from rookery.workspaces.agent.process.processes import Processes
 from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.server.connections import Server
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.shutdown import Ending
+from rookery.workspaces.agent.shutdown import Shutdown
 from rookery.workspaces.agent.state import Agent
 
 MAX_THREADS = 8
@@ -38,12 +38,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until shutdown. A start that cannot work ends with a message on standard error and in the log."""
+    """Run until shutdown. If the agent cannot start, write the reason to standard error and to the log."""
     options = _options(arguments)
     run_dir = Path(options.run_dir).resolve()
     os.umask(0o022)
-    # By default Python turns SIGINT into an exception. As the first process of a sandbox the agent leaves every signal
-    # at its default, because then the kernel drops those that processes inside send to it.
+    # The first process of a sandbox must have no signal handlers: then the kernel drops signals that processes of the
+    # sandbox send to it. Python installs a handler for SIGINT, so it is removed.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     log = Log(run_dir / "agent.log")
     try:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"rookery-agent: {error}")
 
 
-def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
+def build_router(agent: Agent, shutdown: Shutdown, context: Context) -> Router:
     """Return the router with every route of the agent."""
     router = Router()
     disk = Disk(agent.config, agent.clock.monotonic)
@@ -62,50 +62,49 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     files.register(router, agent, disk)
     routes.register(router, agent, disk)
     process_routes.register(router, agent, disk)
-    result_files.register(router, agent, disk)
     git_routes.register(router, agent)
     contexts.register(router, context)
     servers.register(router, context.servers)
     router.add("POST", "/v1/secrets", agent.scripts.take_secrets)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
-    router.add("POST", "/v1/shutdown", ending.shutdown)
+    router.add("POST", "/v1/shutdown", shutdown.handle)
     return router
 
 
 async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, told: log(f"{told.get('message')}: {told.get('exception')!r}"))
+    loop.set_exception_handler(lambda _, details: log(f"{details.get('message')}: {details.get('exception')!r}"))
     loop.set_default_executor(ThreadPoolExecutor(MAX_THREADS, "agent", block_signals))
     agent = _assemble(run_dir, log)
-    ending = Ending(agent)
+    shutdown = Shutdown(agent)
     if os.getpid() != 1:
-        # The first process of a sandbox can only be ended from outside, and it adopts orphans anyway.
+        # The first process of a sandbox adopts orphans anyway, and is ended from outside of the sandbox.
         adopt_orphans()
-        loop.add_signal_handler(signal.SIGTERM, ending.begin)
-    _make_directory(agent)
+        loop.add_signal_handler(signal.SIGTERM, shutdown.begin)
+    _make_working_directory(agent)
     agent.journal.load()
     agent.children.watch()
     context = Context(agent)
-    server = Server(agent, build_router(agent, ending, context))
+    server = Server(agent, build_router(agent, shutdown, context))
     where = await _listen(server, agent, listen)
-    await _open_the_way_out(agent)
-    _write_identity(agent)
+    await _start_egress_forwarder(agent)
     log(f"generation {agent.config.generation} listens on {where}")
+    _write_identity(agent)
     agent.background(agent.processes.sweep_regularly())
     agent.background(agent.scripts.run_startup())
     agent.background(context.follow())
-    agent.background(ending.watch_directory(where[5:] if where.startswith("unix:") else None))
-    await ending.over.wait()
+    agent.background(shutdown.watch_directory(where[5:] if where.startswith("unix:") else None))
+    await shutdown.over.wait()
     await server.close()
     log("ended")
 
 
 def block_signals() -> None:
-    """Block all signals in threads other than the main thread.
+    """Block all signals in a worker thread.
 
-    Python blocks signals in the main thread while it starts a program. For the first process of a sandbox the kernel
-    does not drop a blocked signal but delivers it to a thread that accepts it, which would end the agent.
+    Python blocks signals in the main thread while it starts a program. The kernel then delivers a signal to another
+    thread of the first process that does not block it, and the agent would end.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
@@ -126,8 +125,8 @@ def _assemble(run_dir: Path, log: Log) -> Agent:
     )
 
 
-def _make_directory(agent: Agent) -> None:
-    """Make the working directory at the first start. A failure is treated like a missing directory."""
+def _make_working_directory(agent: Agent) -> None:
+    """Make the working directory if it is missing. A failure is only logged."""
     try:
         os.makedirs(agent.config.directory, exist_ok=True)
     except OSError as error:
@@ -138,20 +137,21 @@ async def _listen(server: Server, agent: Agent, listen: str | None) -> str:
     kind, _, place = (listen or f"unix:{agent.run_dir / 'agent.sock'}").partition(":")
     if kind == "unix" and place:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)  # left by an agent that was killed; the driver runs one agent at a time
+            os.unlink(place)  # of an agent that was killed; the driver runs one agent at a time
         await server.listen_unix(place)
         os.chmod(place, 0o600)
         return f"unix:{place}"
     host, _, port = place.rpartition(":")
     host = host.strip("[]")
     if kind != "tcp" or host not in LOOPBACK or not port.isdigit():
-        raise config.ConfigError("--listen takes unix:PATH or tcp:HOST:PORT with a host of the loopback")
+        raise config.ConfigError("--listen takes unix:PATH or tcp:HOST:PORT with a loopback host")
     return f"tcp:{host}:{await server.listen_tcp(host, int(port))}"
 
 
-async def _open_the_way_out(agent: Agent) -> None:
-    """Start the egress forwarder before any script runs, because the first may need the network. On failure the
-    workspace runs without network.
+async def _start_egress_forwarder(agent: Agent) -> None:
+    """Start the egress forwarder. Call this before the startup script, which may need the network.
+
+    If it fails, the workspace runs without network.
     """
     if agent.config.egress is None:
         return
@@ -164,7 +164,7 @@ async def _open_the_way_out(agent: Agent) -> None:
 
 
 def _write_identity(agent: Agent) -> None:
-    """Write the identity of this process, by which the driver finds it after a restart of the server."""
+    """Write `agent.json` with the process id and start time of this process."""
     value = {"pid": os.getpid(), "pid_start": _pid_start(), "generation": agent.config.generation}
     temporary = agent.run_dir / "agent.json.new"
     temporary.write_text(json.dumps(value) + "\n")
@@ -172,9 +172,7 @@ def _write_identity(agent: Agent) -> None:
 
 
 def _pid_start() -> int | None:
-    """Return the start time of this process in kernel ticks since boot: together with the pid it identifies the process
-    uniquely.
-    """
+    """Return the start time of this process in kernel ticks. With the process id it identifies the process."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[19])
@@ -184,7 +182,9 @@ def _pid_start() -> int | None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rookery-agent", description="The workspace agent of Rookery.")
-    parser.add_argument("--run-dir", required=True, metavar="DIR", help="where token and config.json are")
+    parser.add_argument(
+        "--run-dir", required=True, metavar="DIR", help="the directory that holds token and config.json"
+    )
     parser.add_argument(
         "--listen", help="unix:PATH or tcp:HOST:PORT (loopback); default: agent.sock in the run directory"
     )

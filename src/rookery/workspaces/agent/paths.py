@@ -1,4 +1,4 @@
-"""Paths of requests: made absolute, resolved step by step, and system errors translated to messages."""
+"""Paths in requests: normalization, resolution of symbolic links, and error responses for system errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRONG = {
 
 
 def absolute(path: object) -> str:
-    """Return a path of a request without `.`, `..` and doubled slashes; raise 400 if it is not absolute text."""
+    """Return a path without `.`, `..` and doubled slashes. Raise 400 if it is not an absolute path."""
     if not isinstance(path, str) or not path.strip():
         raise AgentError(400, "invalid", "A path is required, and it must be text that is not blank.")
     if "\x00" in path:
@@ -34,12 +34,12 @@ def absolute(path: object) -> str:
         raise AgentError(400, "invalid", f"A path has at most {MAX_PATH_CHARS} characters.")
     if not path.startswith("/"):
         raise AgentError(400, "relative_path", f"{path!r} is a relative path. Paths must be absolute, such as /home/x.")
-    # In POSIX two leading slashes have a special meaning, here they have none.
+    # `normpath` keeps two leading slashes, because POSIX gives them a special meaning.
     return os.path.normpath("/" + path.lstrip("/"))
 
 
 def resolve(path: str) -> str:
-    """Return the real path of an absolute one: links of the existing part followed, at most 40; a missing tail kept."""
+    """Return the real path of an absolute path: at most 40 links are followed, and missing components are kept."""
     pending = deque(path.split("/"))
     current = "/"
     links = 0
@@ -68,7 +68,7 @@ def resolve(path: str) -> str:
 
 
 def refusal(error: OSError, path: str) -> AgentError:
-    """Translate a system error to the response for a request about this path."""
+    """Convert a system error to the error response for this path."""
     number = error.errno
     if number == errno.ENOENT:
         return AgentError(404, "not_found", f"{path} does not exist.")
@@ -83,7 +83,7 @@ def refusal(error: OSError, path: str) -> AgentError:
 
 
 def require_regular(mode: int, path: str) -> None:
-    """Raise 400 unless it is a regular file: a read of a pipe or a device may never end."""
+    """Raise 400 unless it is a regular file. A read of a pipe or device may never end."""
     if stat.S_ISDIR(mode):
         raise AgentError(400, "wrong_kind", f"{path} is a directory, not a file.")
     if not stat.S_ISREG(mode):

@@ -1,11 +1,11 @@
-"""The scripts of the template: startup once per boot, shutdown before the end.
+"""The scripts of the template: the startup script, once per boot, and the shutdown script.
 
-The server sends the secret parameters, and the startup script reads them from a descriptor, whose number is in
-`ROOKERY_SECRETS_FD`. It holds shell assignments, `ROOKERY_SECRET_name='value'`; they are on no disk and in no
-environment.
+The server sends the secret parameters. The startup script reads them as shell assignments,
+`ROOKERY_SECRET_name='value'`, from a file descriptor whose number is in `ROOKERY_SECRETS_FD`. They are never on disk or
+in an environment.
 
-If the startup script fails or takes too long, the workspace can still be used; its state shows what happened. The run
-is recorded before it begins, so an agent that is restarted in the same boot does not run it twice.
+A startup script that fails or takes too long sets the state of the workspace, which can still be used. The run is
+recorded before it begins, so an agent that restarts in the same boot does not run the script again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rookery.workspaces.agent.config import Script
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.log import Log
 from rookery.workspaces.agent.process import processes
-from rookery.workspaces.agent.process.processes import Order, Process, Processes
+from rookery.workspaces.agent.process.processes import Process, Processes, ProcessSpec
 from rookery.workspaces.agent.server.http import ChatHeaders, Request, Response
 
 STARTING, READY, FAILED, TIMEOUT = "starting", "ready", "script_failed", "script_timeout"
 KILL_AFTER_S = 5.0
 MAX_WAIT_S = 60.0
 _RECORD = "startup.json"
-# The server sends them as soon as the agent responds.
+# Time limit for the secrets, which the server sends as soon as the agent responds.
 SECRETS_S = 60.0
-# Chosen: shorter ones would hide half of what a script prints, and can be guessed anyway.
+# Shorter secrets are not masked in output: they occur in ordinary text, and can be guessed anyway.
 MIN_MASKED_BYTES = 4
 _MAX_SECRETS_BYTES = 4 * 1024 * 1024
 
@@ -46,7 +46,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Scripts:
-    """Runs the scripts and holds the resulting state of the workspace."""
+    """Runs the scripts, and holds the state of the workspace that results."""
 
     def __init__(self, settings: config.Config, run_dir: os.PathLike[str], runner: Processes, log: Log) -> None:
         self._config = settings
@@ -54,7 +54,7 @@ class Scripts:
         self._processes = runner
         self._log = log
         self._running: dict[str, Process] = {}
-        self._said: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
         self.state = STARTING
         self.exit_code: int | None = None
         self.startup_ended = asyncio.Event()
@@ -62,37 +62,37 @@ class Scripts:
         self._secrets_given = asyncio.Event()
 
     async def run_startup(self) -> None:
-        """Run the startup script unless this boot has run it; the state shows the result."""
+        """Run the startup script unless it has run in this boot, and set the state."""
         try:
             self.state = await self._startup()
         except Exception as error:
             self.state = FAILED
-            self._said["startup"] = f"The startup script could not be run: {error}"
-            self._log(self._said["startup"])
+            self._messages["startup"] = f"The startup script could not be run: {error}"
+            self._log(self._messages["startup"])
         self.startup_ended.set()
 
     async def _startup(self) -> str:
-        earlier = self._earlier()
-        if earlier is not None:
-            self.exit_code = earlier.get("exit_code")
-            state = earlier.get("state")
+        record = self._read_record()
+        if record is not None:
+            self.exit_code = record.get("exit_code")
+            state = record.get("state")
             return state if state in (READY, FAILED, TIMEOUT) else FAILED
         if self._config.secrets:
             try:
                 await asyncio.wait_for(self._secrets_given.wait(), SECRETS_S)
             except asyncio.TimeoutError:
-                raise AgentError(409, "no_secrets", "the server did not hand over the secret parameters") from None
-        self._remember(STARTING)
+                raise AgentError(409, "no_secrets", "the server did not send the secret parameters") from None
+        self._write_record(STARTING)
         secrets, self._secrets = self._secrets or {}, {}
         state = await self._run("startup", self._config.startup, self._config.startup.timeout_s, secrets)
         process = self._running.get("startup")
         self.exit_code = process.exit_code if process is not None else None
-        self._remember(state)
+        self._write_record(state)
         self._log(f"startup script: {state}")
         return state
 
     async def run_shutdown(self, grace_s: float) -> None:
-        """Run the shutdown script. Its result does not affect the shutdown."""
+        """Run the shutdown script. A failure does not stop the shutdown."""
         script = self._config.shutdown
         try:
             state = await self._run("shutdown", script, min(script.timeout_s, grace_s))
@@ -102,7 +102,7 @@ class Scripts:
             self._log(f"shutdown script: {state}")
 
     async def take_secrets(self, request: Request) -> Response:
-        """Accept the secret parameters, once and all of them."""
+        """Accept the secret parameters: all of them, and once."""
         body = await request.json(_MAX_SECRETS_BYTES)
         given = body.get("secrets")
         if not isinstance(given, dict) or not all(
@@ -112,7 +112,7 @@ class Scripts:
         if sorted(given) != sorted(self._config.secrets):
             raise invalid("secrets", "must be those that the workspace was started with")
         if self._secrets_given.is_set():
-            raise AgentError(409, "secrets_given", "The secrets of this start were handed over already.")
+            raise AgentError(409, "secrets_given", "The secrets of this start were sent already.")
         self._secrets = given
         self._secrets_given.set()
         return Response.json({"ok": True})
@@ -127,7 +127,7 @@ class Scripts:
                 file = stack.enter_context(_assignments(secrets))
                 descriptors = (file.fileno(),)
                 environment["ROOKERY_SECRETS_FD"] = str(file.fileno())
-            order = Order(
+            spec = ProcessSpec(
                 name,
                 _arguments(script.path),
                 directory,
@@ -136,7 +136,7 @@ class Scripts:
                 descriptors=descriptors,
                 masked=_masked(secrets.values()),
             )
-            process = self._processes.start(order, processes.new_id(), counted=False)
+            process = self._processes.start(spec, processes.new_id(), counted=False)
         self._running[name] = process
         if await _ends_within(process, timeout_s):
             return READY if process.exit_code == 0 else FAILED
@@ -144,11 +144,11 @@ class Scripts:
             if process.running:
                 processes.send_signal(process, number)
                 await _ends_within(process, KILL_AFTER_S)
-        self._said[name] = f"The {name} script was ended after {timeout_s:g} seconds.\n"
+        self._messages[name] = f"The {name} script was ended after {timeout_s:g} seconds.\n"
         return TIMEOUT
 
-    def _earlier(self) -> dict[str, Any] | None:
-        """Return the record of an earlier agent of this boot."""
+    def _read_record(self) -> dict[str, Any] | None:
+        """Return the record that an earlier agent wrote in this boot, or None."""
         try:
             with open(self._record, "rb") as file:
                 value = json.loads(file.read(64 * 1024))
@@ -158,14 +158,14 @@ class Scripts:
             return None
         return value
 
-    def _remember(self, state: str) -> None:
+    def _write_record(self, state: str) -> None:
         value = {"generation": self._config.generation, "state": state, "exit_code": self.exit_code}
         with open(self._record + ".new", "w") as file:
             file.write(json.dumps(value) + "\n")
         os.replace(self._record + ".new", self._record)
 
     async def show_log(self, request: Request) -> Response:
-        """Return the output of a script: the view, or with `since` new output, waiting for it."""
+        """Return the output of a script: a view, or with `since` the new output. `wait_s` waits for it."""
         name = request.query.get("name", "startup")
         if name not in ("startup", "shutdown"):
             raise invalid("name", "must be startup or shutdown")
@@ -179,17 +179,17 @@ class Scripts:
             if since is not None and since > process.output.total:
                 raise invalid("since", f"is beyond the {process.output.total} bytes that were printed")
             answer.update(processes.snapshot(process, since))
-        if name in self._said and not answer["running"]:
-            answer["error"] = self._said[name]
+        if name in self._messages and not answer["running"]:
+            answer["error"] = self._messages[name]
         return Response.json(answer)
 
     async def show_startup(self, request: Request) -> Response:
-        """Return the result of the startup script, which the agent runs once without a request."""
+        """Return the result of the startup script, which the agent runs without a request."""
         return Response.json({"agent_state": self.state, "exit_code": self.exit_code})
 
 
 def _masked(secrets: Iterable[str]) -> tuple[bytes, ...]:
-    """Return what the log must not show: the secrets, and separately the user info of URLs. Longest first."""
+    """Return the texts that output must not show, longest first: the secrets, and the user info in their URLs."""
     found = set()
     for secret in secrets:
         found.add(secret)
@@ -200,17 +200,17 @@ def _masked(secrets: Iterable[str]) -> tuple[bytes, ...]:
 
 
 def _assignments(secrets: Mapping[str, str]) -> BinaryIO:
-    """Return the secrets as shell assignments, in an unnamed file."""
+    """Return an unnamed file with the secrets as shell assignments."""
     text = "".join(f"ROOKERY_SECRET_{name}={shlex.quote(value)}\n" for name, value in secrets.items())
-    file = _nameless_file()
+    file = _unnamed_file()
     file.write(text.encode())
     file.flush()
     file.seek(0)
     return file
 
 
-def _nameless_file() -> BinaryIO:
-    """Return a file in memory where the system supports it, else one that is deleted as soon as it is open."""
+def _unnamed_file() -> BinaryIO:
+    """Return a file in memory if the system supports it, else a temporary file without a name."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("secrets"), "w+b")
     return cast("BinaryIO", tempfile.TemporaryFile())
@@ -225,7 +225,7 @@ async def _ends_within(process: Process, seconds: float) -> bool:
 
 
 def _arguments(path: str) -> list[str]:
-    """Return the command line of a script, executable or not: by its first line, else with `sh`."""
+    """Return the command line of a script: the interpreter of its first line, or `sh`. It need not be executable."""
     with open(path, "rb") as file:
         first = file.readline(4096)
     if not first.startswith(b"#!"):

@@ -1,6 +1,6 @@
-"""The shutdown of the agent: requested, or because its run directory is gone. No process of the workspace survives it.
+"""The shutdown of the agent, which ends all processes of the workspace. A request or a removed run directory starts it.
 
-Inside a sandbox the kernel ends every process with the agent. Without a sandbox, the agent finds its children and
+In a sandbox the kernel ends every process together with the agent. Without a sandbox, the agent finds its children and
 adopted orphans in /proc.
 """
 
@@ -25,16 +25,19 @@ MAX_GRACE_S = 3600.0
 _POLL_S = 0.05
 
 
-class Ending:
+class Shutdown:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._begun = False
+        self._has_begun = False
         self.over = asyncio.Event()
 
     def begin(self, grace_s: float | None = None) -> None:
-        """Shut down, once: the shutdown script (at most `grace_s`; 0 skips it), TERM, five seconds, KILL."""
-        if not self._begun:
-            self._begun = True
+        """Begin the shutdown: run the shutdown script for at most `grace_s`, send TERM, and KILL after five seconds.
+
+        With `grace_s` 0 the script is skipped. Repeated calls have no effect.
+        """
+        if not self._has_begun:
+            self._has_begun = True
             self._agent.processes.stopping = True
             self._agent.background(self._run(grace_s))
 
@@ -48,8 +51,8 @@ class Ending:
         finally:
             self.over.set()
 
-    async def shutdown(self, request: Request) -> Response:
-        """Respond immediately. The shutdown is complete when the agent's process ends."""
+    async def handle(self, request: Request) -> Response:
+        """Begin the shutdown and respond immediately. It is complete when the agent's process has ended."""
         body = await request.json()
         grace_s = body.get("grace_s")
         unknown = [name for name in body if name != "grace_s"]
@@ -61,8 +64,8 @@ class Ending:
         return Response.json({"stopping": True}, 202)
 
     async def watch_directory(self, socket: str | None) -> None:
-        """Shut down when the run directory was removed: no client can reach this agent any more."""
-        while not self._begun:
+        """Shut down when the run directory is removed, because then no client can reach this agent."""
+        while not self._has_begun:
             await asyncio.sleep(WATCH_S)
             if is_removed(self._agent.run_dir, socket):
                 self._agent.log("the run directory is gone")
@@ -71,7 +74,7 @@ class Ending:
 
 def is_removed(run_dir: Path, socket: str | None) -> bool:
     try:
-        if os.stat(run_dir).st_nlink == 0:  # removed, and still here because it is the root of a mount
+        if os.stat(run_dir).st_nlink == 0:  # removed, but still there as the root of a mount
             return True
     except FileNotFoundError:
         return True
@@ -82,10 +85,10 @@ def is_removed(run_dir: Path, socket: str | None) -> bool:
 
 
 async def _end_all(agent: Agent, number: int, wait_s: float) -> None:
-    """Send a signal to every process of the workspace and wait until none is left, at most this long."""
+    """Send a signal to every process of the workspace. Wait at most `wait_s` until all have ended."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    if not _left(agent):
+    if not _remaining(agent):
         return
     if os.getpid() == 1:
         with contextlib.suppress(OSError):
@@ -96,10 +99,10 @@ async def _end_all(agent: Agent, number: int, wait_s: float) -> None:
         for pid in children.descendants():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-    # Orphaned daemons cause no event when they end.
-    while _left(agent) and loop.time() < deadline:  # noqa: ASYNC110
+    # The end of an orphan causes no event, so this polls.
+    while _remaining(agent) and loop.time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
 
 
-def _left(agent: Agent) -> Any:
+def _remaining(agent: Agent) -> Any:
     return agent.children.alive() or children.descendants()

@@ -1,7 +1,4 @@
-"""The two requests that drivers make to an agent: health and shutdown.
-
-Responses are untrusted: they must be short, typed and in time.
-"""
+"""The two requests that drivers send to an agent: health and shutdown. Responses are untrusted."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 async def health(connector: Connector, *, token: str, generation: int, timeout: float = 5.0) -> bool:
-    """Return whether an agent of this boot, which knows this token, responds."""
+    """Return whether the agent of this boot responds and accepts the token."""
     try:
         status, body = await _ask(connector, "GET /v1/health", token, generation, None, timeout)
         return status == 200 and msgspec.json.decode(body, type=Health).generation == generation
@@ -29,9 +26,7 @@ async def health(connector: Connector, *, token: str, generation: int, timeout: 
 
 
 async def shutdown(connector: Connector, *, token: str, generation: int, grace: float) -> bool:
-    """Return whether the agent accepted the shutdown. It may respond before or after it is done, so watch its
-    process.
-    """
+    """Request a shutdown, and return whether the agent accepted it. The shutdown ends when its process ends."""
     body = json.dumps({"grace_s": grace}).encode()
     try:
         status, _ = await _ask(connector, "POST /v1/shutdown", token, generation, body, timeout=5.0)
@@ -61,7 +56,7 @@ async def _ask(
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b""))
             return await _answer(reader)
         finally:
-            # Not awaited: an agent that does not read must not delay the caller.
+            # A graceful close could take as long as the agent does not read.
             writer.transport.abort()
 
 
@@ -72,5 +67,5 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = int(headers.get("content-length") or 0)
     if not 0 <= length <= MAX_ANSWER:
-        raise ValueError("the answer is too long")
+        raise ValueError("the response is too long")
     return status, await reader.readexactly(length)

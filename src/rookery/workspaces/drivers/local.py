@@ -1,6 +1,4 @@
-"""The local driver: workspaces on this machine, each in a bubblewrap sandbox that outlives the replica that started
-it.
-"""
+"""The local driver: runs workspaces on this machine, each in a bubblewrap sandbox that outlives the replica."""
 
 from __future__ import annotations
 
@@ -9,7 +7,9 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import stat
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -17,9 +17,8 @@ import msgspec
 
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import network_levels
-from rookery.workspaces.drivers import agent_health, launch, sandbox_check, sandboxes, workspace_directory
-from rookery.workspaces.drivers.agent_socket import HeldSocket
-from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup, process_identity
+from rookery.workspaces.drivers import agent_health, sandbox_check, sandboxes, workspace_directory
+from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.protocol import (
@@ -40,15 +39,15 @@ from rookery.workspaces.network_levels import BY_PROXY, Network
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 2.0
-# After the grace period an agent still ends its processes: TERM, 5 s, KILL.
+# After the grace period, the agent needs this long to end its processes: TERM, 5 s, KILL.
 ENDING_SECONDS = 8.0
-LOOK_AGAIN_SECONDS = 30.0
+RECHECK_SECONDS = 30.0
 
 PROXY_PORT = 3128
 EGRESS_SOCKET = f"{bwrap_arguments.EGRESS}/egress.sock"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# In both cases, because programs read different ones. The template's own variables take precedence. All of them name
-# HTTP: Python libraries fail with SOCKS when they lack the module for it.
+# In upper and lower case, because programs differ in what they read. Variables of the template take precedence. None
+# names SOCKS, because Python libraries without SOCKS support would fail.
 PROXY_VARIABLES = {
     **{name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")},
     **{name: "localhost,127.0.0.1,::1" for name in ("NO_PROXY", "no_proxy")},
@@ -57,17 +56,16 @@ PROXY_VARIABLES = {
 }
 
 UNCONFINED = (
-    "This workspace is not confined: its commands can do all that the server's user can, "
+    "This workspace is not confined: its commands have all rights of the server's user, "
     "because drivers.local.unsafe is set and this machine cannot start a sandbox."
 )
 
 
 class LocalDriver:
-    """A Driver and an Inventory.
+    """The `Driver` and `Inventory` of this machine.
 
-    `build_agent` writes the agent's zipapp into a directory and returns its path; `machine` is the result of an earlier
-    check. `egress_sockets` serve the workspaces that reach the network by a proxy; a long-running process calls
-    `egress_sockets.keep` repeatedly.
+    `build_agent` writes the agent's zipapp into a directory and returns its path. `machine` is the result of an earlier
+    check. `egress_sockets` serve workspaces that use the proxy; a server calls `egress_sockets.reconcile` every second.
     """
 
     def __init__(
@@ -89,63 +87,65 @@ class LocalDriver:
             is_open=config.network_max != "none",
         )
         self._unavailable: DriverUnavailable | None = None
-        self._looked_at = 0.0
-        self._looking = asyncio.Lock()
+        self._checked_at = 0.0
+        self._checking = asyncio.Lock()
 
     @property
     def network_max(self) -> Network:
         return self._config.network_max
 
     async def machine(self) -> Machine:
-        """Return what this machine supports. It is checked once; a failed check is repeated after half a minute."""
-        async with self._looking:
+        """Return the result of the sandbox check. It runs once; a failed check is repeated after half a minute."""
+        async with self._checking:
             if self._machine is not None:
                 return self._machine
-            recent = time.monotonic() - self._looked_at < LOOK_AGAIN_SECONDS
+            recent = time.monotonic() - self._checked_at < RECHECK_SECONDS
             if self._unavailable is not None and recent:
                 raise self._unavailable
             try:
                 agent = await asyncio.to_thread(self._agent)
-                self._machine = await sandbox_check.look(self._config, agent)
+                self._machine = await sandbox_check.check(self._config, agent)
             except DriverUnavailable as error:
-                self._unavailable, self._looked_at = error, time.monotonic()
+                self._unavailable, self._checked_at = error, time.monotonic()
                 raise
             return self._machine
 
     async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
-        with sandboxes.told_as("sandbox_failed"):
+        with sandboxes.os_errors_as("sandbox_failed"):
             return await self._start(ws, log)
 
     async def _start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
         found = await self.machine()
-        place = Layout.of(self._config.data_dir, ws.id)
-        inside = _inside(place, found)
+        layout = Layout.of(self._config.data_dir, ws.id)
+        inside = _inside(layout, found)
         network = self._network(ws, found, log)
         if network in BY_PROXY:
             ws = msgspec.structs.replace(ws, env={**PROXY_VARIABLES, **ws.env})
-        plan = await asyncio.to_thread(self._plan, ws, place, found, network=network)
-        place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with _locked(place):
-            running = await self._alone(ws, place, log)
+        plan = await asyncio.to_thread(self._plan, ws, layout, found, network=network)
+        layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with _locked(layout):
+            running = await self._end_other_boots(ws, layout, log)
             if running is None:
-                _say_limits(plan, log)
-                owner = await self._user(place, plan) if found.bwrap else None
+                _log_limits(plan, log)
+                owner = await self._user(layout, plan) if found.bwrap else None
                 plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
                 nested = bwrap_arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
-                files = workspace_directory.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
-                await self.egress_sockets.shut(ws.id)
+                files = workspace_directory.files_of(
+                    ws, inside, is_confined=found.bwrap is not None, bwrap=nested, egress=egress
+                )
+                await self.egress_sockets.stop(ws.id)
                 if network in BY_PROXY:
                     await sandboxes.in_thread(self.egress_sockets.allow, ws.id, _policy(ws, network))
-                await sandboxes.in_thread(directory_setup.fill, place.directory, files, ws.files, owner=owner)
+                await sandboxes.in_thread(directory_setup.fill, layout.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
-                running = Running(**await launch.launch(plan))
+                running = Running(**await sandboxes.launch(plan))
             if network in BY_PROXY:
                 await self.egress_sockets.serve(ws.id)
-        await self._until_it_answers(ws, place, running)
+        await self._wait_for_agent(ws, layout, running)
         log("The agent answers.")
         return Endpoint(
-            url=f"unix://{place.socket}",
+            url=f"unix://{layout.socket}",
             home=inside.home,
             directory=inside.expand(ws.directory),
             network=network,
@@ -153,39 +153,39 @@ class LocalDriver:
         )
 
     async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
-        place = Layout.of(self._config.data_dir, ws.id)
-        if not place.directory.is_dir():
+        layout = Layout.of(self._config.data_dir, ws.id)
+        if not layout.directory.is_dir():
             return
-        with sandboxes.told_as("stop_failed"):
-            await self._stop(ws, place, grace)
+        with sandboxes.os_errors_as("stop_failed"):
+            await self._stop(ws, layout, grace)
 
-    async def _stop(self, ws: WorkspaceSpec, place: Layout, grace: float) -> None:
-        async with _locked(place):
-            for running in await sandboxes.find(place.directory):
+    async def _stop(self, ws: WorkspaceSpec, layout: Layout, grace: float) -> None:
+        async with _locked(layout):
+            for running in await sandboxes.find(layout.directory):
                 if running.generation == ws.generation and grace > 0:
-                    await self._ask_to_end(ws, place, running, grace)
+                    await self._request_shutdown(ws, layout, running, grace)
                 await sandboxes.kill(running)
-            await self.egress_sockets.shut(ws.id)
-            if left := await sandboxes.find(place.directory):
+            await self.egress_sockets.stop(ws.id)
+            if left := await sandboxes.find(layout.directory):
                 raise DriverError("stop_failed", f"{len(left)} sandboxes of the workspace still run.")
-            await asyncio.to_thread(self._tidy, place)
+            await asyncio.to_thread(self._remove_record, layout)
 
     async def delete(self, ws: WorkspaceSpec) -> None:
         await self.stop(ws, 0)
-        place = Layout.of(self._config.data_dir, ws.id)
-        # Renamed first: a partially deleted workspace must not be found as an existing one.
-        gone = place.directory.with_name(f".gone-{ws.id}")
+        layout = Layout.of(self._config.data_dir, ws.id)
+        # Renamed first, so that a partly deleted workspace is not taken for an existing one.
+        gone = layout.directory.with_name(f".gone-{ws.id}")
         try:
-            await asyncio.to_thread(_discard, place.directory, gone)
+            await asyncio.to_thread(_discard, layout.directory, gone)
         except OSError as error:
             what = f"{error.filename}: " if error.filename else ""
             raise DriverError("delete_failed", f"Its files could not be removed: {what}{error.strerror}.") from error
 
     async def probe(self, ws: WorkspaceSpec) -> Probe:
-        place = Layout.of(self._config.data_dir, ws.id)
-        running = await sandboxes.find(place.directory)
+        layout = Layout.of(self._config.data_dir, ws.id)
+        running = await sandboxes.find(layout.directory)
         if not running:
-            tail = await asyncio.to_thread(workspace_directory.tail, place.log)
+            tail = await asyncio.to_thread(directory_setup.tail, layout.log)
             return Probe(alive=False, detail=tail.rpartition("\n")[2])
         same = next((one for one in running if one.generation == ws.generation), None)
         if same is None:
@@ -193,35 +193,35 @@ class LocalDriver:
         answers = await agent_health.health(self.connector(ws), token=ws.token, generation=ws.generation)
         return Probe(alive=True, answers=answers, pid=same.pid, generation=same.generation)
 
-    def connector(self, ws: WorkspaceSpec) -> HeldSocket:
-        place = Layout.of(self._config.data_dir, ws.id)
-        return HeldSocket(place.socket, frozenset({os.geteuid()} if self._config.unsafe else ()))
+    def connector(self, ws: WorkspaceSpec) -> AgentSocket:
+        layout = Layout.of(self._config.data_dir, ws.id)
+        return AgentSocket(layout.socket, frozenset({os.geteuid()} if self._config.unsafe else ()))
 
     async def list_running(self) -> list[Found]:
         running = await sandboxes.find_all(self._config.workspaces)
         return [Found(one.workspace_id, one.generation, one.pid) for one in running]
 
     async def stop_stray(self, found: Found) -> None:
-        place = Layout.of(self._config.data_dir, found.workspace_id)
-        for running in await sandboxes.find(place.directory):
+        layout = Layout.of(self._config.data_dir, found.workspace_id)
+        for running in await sandboxes.find(layout.directory):
             if running.pid == found.pid:
                 await sandboxes.kill(running)
-        if not await sandboxes.find(place.directory):
-            await self.egress_sockets.shut(found.workspace_id)
+        if not await sandboxes.find(layout.directory):
+            await self.egress_sockets.stop(found.workspace_id)
 
-    async def _alone(self, ws: WorkspaceSpec, place: Layout, log: Log) -> Running | None:
-        """End every other boot; return this one if it is running already."""
+    async def _end_other_boots(self, ws: WorkspaceSpec, layout: Layout, log: Log) -> Running | None:
+        """Kill the sandboxes of other boots. Return the sandbox of this boot if it is running."""
         same = None
-        for running in await sandboxes.find(place.directory):
+        for running in await sandboxes.find(layout.directory):
             if running.generation == ws.generation and same is None:
                 same = running
-                log("It runs already.")
+                log("It is already running.")
             else:
                 log(f"Ending generation {running.generation}.")
                 await sandboxes.kill(running)
         return same
 
-    async def _until_it_answers(self, ws: WorkspaceSpec, place: Layout, running: Running) -> None:
+    async def _wait_for_agent(self, ws: WorkspaceSpec, layout: Layout, running: Running) -> None:
         connector = self.connector(ws)
         deadline = time.monotonic() + self._answer_seconds
         pause = 0.02
@@ -230,7 +230,7 @@ class LocalDriver:
                 connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS
             ):
                 if await sandboxes.wait_until_gone(running, pause):
-                    said = await asyncio.to_thread(workspace_directory.tail, place.log)
+                    said = await asyncio.to_thread(directory_setup.tail, layout.log)
                     raise DriverError("agent_exited", f"The agent ended before it answered. {said}".strip())
                 if time.monotonic() > deadline:
                     await sandboxes.kill(running)
@@ -240,7 +240,7 @@ class LocalDriver:
         finally:
             await connector.close()
 
-    async def _ask_to_end(self, ws: WorkspaceSpec, place: Layout, running: Running, grace: float) -> None:
+    async def _request_shutdown(self, ws: WorkspaceSpec, layout: Layout, running: Running, grace: float) -> None:
         connector = self.connector(ws)
         try:
             if await agent_health.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
@@ -249,20 +249,20 @@ class LocalDriver:
             await connector.close()
 
     def _network(self, ws: WorkspaceSpec, found: Machine, log: Log) -> Network:
-        """Return the network that the template requests, capped by the settings."""
+        """Return the network level that the template requests, limited by the settings."""
         asked, most = ws.sandbox.network, self._config.network_max
         network = network_levels.lowered(asked, most)
         if found.bwrap is None:
-            return "host"  # nothing is confined, and the proxy's port would be on the machine itself
+            return "host"  # an unconfined workspace has no network namespace
         if network != asked:
-            log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
+            log(f"The template requests the network {asked}; drivers.local.network_max allows {most}.")
         log(f"The workspace reaches {network_levels.WORDS[network]}.")
         return network
 
-    async def _user(self, place: Layout, plan: Plan) -> int | None:
-        return await sandboxes.in_thread(self._config.users.choose, place, writes_shared=bool(plan.rw_binds))
+    async def _user(self, layout: Layout, plan: Plan) -> int | None:
+        return await sandboxes.in_thread(self._config.users.choose, layout.directory, writes_shared=bool(plan.rw_binds))
 
-    def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
+    def _plan(self, ws: WorkspaceSpec, layout: Layout, found: Machine, *, network: Network) -> Plan:
         config, sandbox, limits = self._config, ws.sandbox, sandbox_check.bounded(ws.limits)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if problem := bwrap_arguments.problem_of_bind(path, config.all_hidden):
@@ -270,14 +270,14 @@ class LocalDriver:
         return Plan(
             workspace_id=ws.id,
             generation=ws.generation,
-            directory=str(place.directory),
+            directory=str(layout.directory),
             agent=str(self._agent()),
             python=found.python,
             python_prefix=found.python_prefix,
             bwrap=found.bwrap,
             bwrap_libraries=found.bwrap_libraries,
             network=network,
-            egress=str(place.egress) if network in BY_PROXY else None,
+            egress=str(layout.egress) if network in BY_PROXY else None,
             nested=sandbox.nested,
             ro_binds=list(sandbox.ro_binds),
             rw_binds=list(sandbox.rw_binds),
@@ -298,14 +298,65 @@ class LocalDriver:
         path.chmod(0o644)
         return path
 
-    def _tidy(self, place: Layout) -> None:
-        place.record.unlink(missing_ok=True)
+    def _remove_record(self, layout: Layout) -> None:
+        layout.record.unlink(missing_ok=True)
         if self._config.cgroup is not None:
-            cgroups.remove(str(self._config.cgroup), place.directory.name)
+            cgroups.remove(str(self._config.cgroup), layout.directory.name)
+
+
+class AgentSocket:
+    """The `Connector` to an agent on this machine. It keeps its Unix socket open by a handle.
+
+    A workspace may replace its socket with a link to any socket of the machine. The handle always refers to the socket
+    that was checked: it must belong to the owner of its directory, which is the workspace's user, or to `others`. The
+    path of a handle is also short, as socket paths must be.
+    """
+
+    def __init__(self, path: Path, others: frozenset[int] = frozenset()) -> None:
+        self._path = path
+        self._others = others
+        self._handle: int | None = None
+        self._finalizer: weakref.finalize[..., AgentSocket] | None = None
+
+    @property
+    def unix_path(self) -> str | None:
+        return None if self._handle is None else f"/proc/self/fd/{self._handle}"
+
+    async def prepare(self) -> None:
+        """Open the current socket: a started agent may have created or replaced it."""
+        try:
+            owner = self._path.parent.lstat().st_uid
+            handle = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise ConnectionRefusedError(f"the agent has no socket: {error.strerror}") from error
+        found = os.fstat(handle)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in (owner, *self._others):
+            os.close(handle)
+            raise DriverError("agent_exited", "The file at the path of the agent's socket is not the agent's socket.")
+        if self._handle is not None and os.path.samestat(os.fstat(self._handle), found):
+            os.close(handle)
+            return
+        self._release()
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, os.close, handle)
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._handle is None:
+            await self.prepare()
+        assert self.unix_path is not None
+        return await asyncio.open_unix_connection(self.unix_path)
+
+    async def close(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self._handle = self._finalizer = None
 
 
 def _policy(ws: WorkspaceSpec, network: Network) -> Policy:
-    # Without a list of hosts, `hosts` has no meaning.
+    # If the settings lower the level to `hosts`, the template has no list, and nothing is allowed.
     is_capped = network == "hosts" and ws.sandbox.network != "hosts"
     listed = ws.sandbox.hosts if network == "hosts" else ()
     made = Policy(ws.generation, listed, is_capped=is_capped, is_public=network == "public")
@@ -316,28 +367,17 @@ def _policy(ws: WorkspaceSpec, network: Network) -> Policy:
     return made
 
 
-def _inside(place: Layout, found: Machine) -> Inside:
+def _inside(layout: Layout, found: Machine) -> Inside:
     if found.bwrap:
         return Inside(bwrap_arguments.HOME, bwrap_arguments.RUN)
-    return Inside(str(place.home), str(place.run))
+    return Inside(str(layout.home), str(layout.run))
 
 
-def _marked(ws: WorkspaceSpec, found: Machine) -> WorkspaceSpec:
-    """Add a mark to the environment: without a namespace that ends with its first process, processes are found by
-    it.
-    """
-    if found.bwrap:
-        return ws
-    return msgspec.structs.replace(
-        ws, env={**ws.env, process_identity.VARIABLE: process_identity.mark(ws.id, ws.generation)}
-    )
-
-
-def _say_limits(plan: Plan, log: Log) -> None:
+def _log_limits(plan: Plan, log: Log) -> None:
     if plan.cgroup is None and (plan.memory_mb or plan.cpus):
         log("Without drivers.local.cgroup, memory is limited for each process only, and processor time not at all.")
     if plan.disk_mb:
-        log("The disk limit is watched; the kernel enforces it for single files only.")
+        log("The kernel enforces the disk limit for single files only; the agent checks the total.")
 
 
 def _discard(directory: Path, gone: Path) -> None:
@@ -348,11 +388,9 @@ def _discard(directory: Path, gone: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _locked(place: Layout) -> AsyncIterator[None]:
-    """Lock a workspace, so that one replica at a time acts on it. The kernel releases the lock of a dead process
-    immediately.
-    """
-    descriptor = os.open(place.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+async def _locked(layout: Layout) -> AsyncIterator[None]:
+    """Hold the lock of a workspace, which serializes the replicas. The kernel releases it if the process dies."""
+    descriptor = os.open(layout.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The driver contract: its input, results and errors.
+"""The interface of drivers: their input, results and errors.
 
-Every action is idempotent, because an operation whose replica died is run again by another: starting a boot that
-already responds is a success, and so is stopping one that does not run.
+Every action is idempotent, because another replica repeats an operation whose replica has died. The start of a running
+boot succeeds, and so does the stop of a workspace that does not run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_MESSAGE_CHARS = 4000
 
 # Values of `DriverError.code`, stored in `workspaces.error_code`.
 ErrorCode = Literal[
-    "driver_unavailable",  # this machine lacks a requirement: no bubblewrap, no user namespaces, no ssh client
-    "invalid_workspace",  # the template requests something the driver refuses, for example a bind of the server's data
+    "driver_unavailable",  # this machine lacks bubblewrap, user namespaces, or an ssh client
+    "invalid_workspace",  # the driver refuses a part of the template, for example a bind of the server's data
     "sandbox_failed",  # bubblewrap ended before the agent ran
     "agent_exited",  # the agent ended before it responded
     "agent_timeout",  # the agent did not respond in time
@@ -33,9 +33,7 @@ ErrorCode = Literal[
 
 
 class DriverError(Exception):
-    """Raised when a driver's action failed. The message is a sentence for users; `code` is stored with the
-    workspace.
-    """
+    """Raised when an action of a driver fails. The message is for users. `code` is stored with the workspace."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         message = _storable(message)
@@ -45,18 +43,18 @@ class DriverError(Exception):
 
     @property
     def advice(self) -> str:
-        """Return the message, with the fix where one is known."""
+        """Return the message, and the fix if one is known."""
         return self.message
 
 
 def _storable(message: str) -> str:
-    """Replace characters that the database refuses: the message may quote output of a sandbox or another machine."""
+    """Replace characters that the database refuses. The message may quote output of a sandbox or another machine."""
     whole = message.encode("utf-8", "replace").decode()
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_MESSAGE_CHARS]
 
 
 class DriverUnavailable(DriverError):
-    """Raised when this machine cannot run workspaces of this driver. `fix` tells an operator what to do."""
+    """Raised when this machine cannot run workspaces of the driver. `fix` tells the operator what to do."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__("driver_unavailable", message)
@@ -69,7 +67,7 @@ class DriverUnavailable(DriverError):
 
 
 class Log(Protocol):
-    """The progress log of a driver. Called from the event loop with one line, without a newline; never blocks."""
+    """The progress log of an action. Call it in the event loop with one line without a newline. It never blocks."""
 
     def __call__(self, line: str, /) -> None: ...
 
@@ -82,7 +80,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's `[sandbox]`. Binds are absolute paths of the host, and have the same path inside."""
+    """The manifest's `[sandbox]`. Binds are absolute paths of the host, with the same path in the sandbox."""
 
     enabled: bool = True  # ssh only: a local workspace is always confined
     network: Network = network_levels.DEFAULT
@@ -93,7 +91,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's `[limits]`; 0 means none."""
+    """The manifest's `[limits]`. 0 means no limit."""
 
     memory_mb: int = 0
     cpus: float = 0
@@ -102,19 +100,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ssh(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's `[ssh]`, with the secret filled in: `identity` is the text of a private key."""
+    """The manifest's `[ssh]`. `identity` is the text of the private key, not its name."""
 
     host: str
     known_hosts: str  # lines in the format of the file
     user: str | None = None
     port: int = 22
     jump: str | None = None  # user@host:port, checked against the same known_hosts
-    identity: str | None = None  # none: the server's own agent and default keys
+    identity: str | None = None  # None: the ssh agent and the default keys of the server
 
 
 class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver's input for a workspace. `stop`, `delete`, `probe` and `connector` need only id, generation and token
-    (and `ssh`, for that driver); the rest may have its defaults.
+    """The input of a driver. `start` needs all fields.
+
+    The other actions need only `id`, `generation`, `token`, and for the ssh driver `ssh`.
     """
 
     id: str
@@ -124,7 +123,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "~"
     env: dict[str, str] = msgspec.field(default_factory=dict)
     parameters: dict[str, str] = msgspec.field(default_factory=dict)  # without the prefix ROOKERY_PARAM_
-    secrets: dict[str, str] = msgspec.field(default_factory=dict)  # sent to the agent once it responds, never written
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)  # sent to the running agent, never written to disk
     startup: Script | None = None
     shutdown: Script | None = None
     files: bytes | None = None  # a tar archive, gzipped or not, of the content of `files/`; names relative to the home
@@ -139,34 +138,34 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a started agent, and its own paths.
+    """The address of a started agent, and the paths in its workspace.
 
     `url` is `unix:///path` on this node, `tcp://host:port`, or `ssh-unix://host/path`. It is stored for display and to
-    notice changes; connections are made by `Driver.connector`, not from it.
+    detect changes. Connections are made by `Driver.connector`.
     """
 
     url: str
     home: str
     directory: str
-    network: Network  # the granted network, which may be less than the template requests
+    network: Network  # the granted level, which may be lower than the template requests
     warnings: tuple[str, ...] = ()  # shown with the workspace, for example that it is not confined
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """The current state. `alive` is the process of this boot; `answers` is its health with our token."""
+    """The state of a boot: `alive` if its process runs, `answers` if its agent responds and accepts the token."""
 
     alive: bool
     answers: bool = False
     pid: int | None = None
-    generation: int | None = None  # of the sandbox that was found, which may be of another boot
+    generation: int | None = None  # the boot of the sandbox that was found
     detail: str = ""
 
 
 class Connector(Protocol):
-    """The connector of this replica to one agent.
+    """The access of this replica to one agent.
 
-    Call `prepare` before the first connection and after a failed one: it opens a tunnel if one is needed, and is cheap
-    otherwise. Once prepared, `unix_path` may be used instead of `open` (aiohttp's UnixConnector).
+    Call `prepare` before the first connection, and after a failed one. It opens a tunnel if one is needed. After it,
+    `unix_path` can be used instead of `open`, for example by aiohttp's `UnixConnector`.
     """
 
     @property
@@ -178,18 +177,18 @@ class Connector(Protocol):
 
 class Driver(Protocol):
     async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
-        """Start this boot and wait until its agent responds; end agents of other boots first.
+        """End agents of other boots, start this boot, and wait until its agent responds.
 
-        A canceled start leaves nothing that a later start, stop or delete does not find.
+        A later start, stop or delete finds everything that a canceled start has left.
         """
         ...
 
     async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
-        """Ask the agent to shut down, wait `grace` seconds, then kill. Returns once none of its processes is left."""
+        """Request a shutdown of the agent, and kill it after `grace` seconds. Return when all processes have ended."""
         ...
 
     async def delete(self, ws: WorkspaceSpec) -> None:
-        """Stop without grace, and remove the files."""
+        """Kill the workspace and remove its files."""
         ...
 
     async def probe(self, ws: WorkspaceSpec) -> Probe: ...
@@ -197,7 +196,7 @@ class Driver(Protocol):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A sandbox that runs on this node, whatever the database says."""
+    """A sandbox that runs on this node. Its row may be missing or different."""
 
     workspace_id: str
     generation: int
@@ -205,9 +204,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Inventory(Protocol):
-    """The local driver's interface for the reconciler, besides `Driver`."""
+    """The interface of the local driver for the reconciler, in addition to `Driver`."""
 
     async def list_running(self) -> list[Found]: ...
     async def stop_stray(self, found: Found) -> None:
-        """Kill a sandbox that has no row. Its files stay."""
+        """Kill a sandbox that has no row. Keep its files."""
         ...

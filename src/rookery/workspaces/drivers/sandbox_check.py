@@ -1,6 +1,6 @@
-"""The sandbox check: starts one real sandbox to find out whether this machine can confine workspaces.
+"""The sandbox check: starts one sandbox to find out whether this machine can confine workspaces.
 
-There is no weaker fallback. Missing requirements are reported with what an operator can do about them.
+There is no weaker sandbox to fall back to. A failed check tells the operator what to do.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers import bubblewrap, launch
+from rookery.workspaces.drivers import bubblewrap, sandboxes
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE, Users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
-from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE, Users
 from rookery.workspaces.network_levels import Network
 
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
 
-# The largest share of a machine's memory and processors that one template's limits may take.
+# The limits of a template may be at most this share of the machine's memory and processors.
 SHARE = 0.75
 LEAST_MEMORY_MB = 2048
-PROC = "The machine, usually a container, forbids a new /proc. Run the server outside of it, or with `--privileged`."
+PROC = "This machine, usually a container, forbids a new /proc. Run the server outside of it, or with `--privileged`."
 NAMESPACES = "user namespaces"
 # Kernel settings that forbid user namespaces: the file, its forbidding value, and the setting that allows them.
 _FORBIDDING = (
@@ -39,7 +39,7 @@ _FORBIDDING = (
 )
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 
-# Error messages of bubblewrap, and what to do about them. The first match is reported.
+# Error messages of bubblewrap, and their fixes. The first match counts.
 _FIXES = (
     ("Unknown option", INSTALL),
     ("Can't mount proc", PROC),
@@ -51,7 +51,7 @@ _FIXES = (
     ("Operation not permitted", NAMESPACES),
 )
 
-_LOOK = """
+_REPORT_PROGRAM = """
 import json, os, sys
 looked_at = ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel/core_pattern")
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines() if ":" in line)
@@ -70,14 +70,14 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings `drivers.local.*`, with the data directory."""
 
     data_dir: Path
-    hidden: tuple[Path, ...] = ()  # also hidden from workspaces: the files that the server's settings name
+    hidden: tuple[Path, ...] = ()  # further paths to hide from workspaces: the files in the server's settings
     bwrap: Path | None = None
     uid: int | None = None  # of workspaces that may write to shared folders
     uid_range: tuple[int, int] = DEFAULT_RANGE  # of all others, when the server is root
     cgroup: Path | None = None
     network_max: Network = "public"
-    net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests allows
-    own_ports: tuple[int, ...] = ()  # ports of the server itself, which no exemption makes reachable
+    net_allow_private: tuple[str, ...] = ()  # private networks that the address guard allows
+    own_ports: tuple[int, ...] = ()  # ports of the server, which the address guard never allows
     tmp_mb: int = 1024
     unsafe: bool = False
 
@@ -91,12 +91,12 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_hidden(self) -> list[str]:
-        """Every file and directory that is hidden from all workspaces, whatever they bind; the data comes first."""
+        """Return all paths that are hidden from workspaces. The data directory is the first."""
         return [str(path) for path in (self.data_dir, *self.hidden)]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the check. `bwrap` is None when the settings let workspaces run unconfined."""
+    """The result of the check. `bwrap` is None if workspaces run unconfined."""
 
     bwrap: str | None
     bwrap_libraries: str | None = None
@@ -106,8 +106,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     unconfined_because: str = ""
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """The sandbox's report about itself."""
+class SandboxReport(msgspec.Struct, frozen=True):
+    """The report of the program that runs in the sandbox."""
 
     uid: int
     capabilities: int
@@ -117,16 +117,16 @@ class Seen(msgspec.Struct, frozen=True):
     python: tuple[int, int]
 
 
-async def look(config: LocalConfig, agent: Path) -> Machine:
-    """Start a sandbox and check from inside that it confines. Raises `DriverUnavailable` if it does not.
+async def check(config: LocalConfig, agent: Path) -> Machine:
+    """Start a sandbox, and check from inside that it confines. Raise `DriverUnavailable` if it does not.
 
-    With `config.unsafe`, return a result without a sandbox instead; `unconfined_because` has the reason.
+    With `config.unsafe`, return a result without a sandbox instead. `unconfined_because` is the reason.
     """
     python, prefix = await _find_python()
     try:
         bwrap = await asyncio.to_thread(bubblewrap.find, config.bwrap)
-        seen = await _look_inside(config, agent, bwrap=bwrap, python=python, prefix=prefix)
-        _judge(seen)
+        report = await _run_in_sandbox(config, agent, bwrap=bwrap, python=python, prefix=prefix)
+        _require_confined(report)
     except DriverUnavailable as error:
         if not config.unsafe:
             raise
@@ -141,7 +141,7 @@ async def look(config: LocalConfig, agent: Path) -> Machine:
 
 
 def notes_of(config: LocalConfig) -> tuple[str, ...]:
-    """Return notes for an operator about a working setup."""
+    """Return notes for the operator about a machine that passed the check."""
     notes = []
     if config.users.is_root and problem_of_users(config) is None:
         low, high = config.uid_range
@@ -156,11 +156,10 @@ def notes_of(config: LocalConfig) -> tuple[str, ...]:
 
 
 def bounded(limits: Limits, *, memory_mb: int | None = None, cores: int | None = None) -> Limits:
-    """Return a template's limits, capped at three quarters of the machine's memory and processors, so that the rest of
-    the machine, above all the server, keeps working. Templates without a limit stay without.
+    """Return the limits of a template, reduced to three quarters of the machine's memory and processors.
 
-    The cap is never below 2 GiB of memory and one processor: below that, builds fail, and a machine that small has
-    swap.
+    The rest is for the server. The reduced limits are never below 2 GiB and one processor, which builds need. No limit
+    (0) stays no limit.
     """
     if memory_mb is None:
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024**2
@@ -173,7 +172,7 @@ def bounded(limits: Limits, *, memory_mb: int | None = None, cores: int | None =
 
 
 def problem_of_users(config: LocalConfig) -> str | None:
-    """Return the problem with the users of workspaces, in a sentence; None when there is none."""
+    """Return why workspaces cannot have their own users, as a sentence; None if they can."""
     if not config.users.is_root:
         return None
     if (problem := config.users.problem()) is not None:
@@ -185,9 +184,7 @@ def problem_of_users(config: LocalConfig) -> str | None:
 
 
 def problem_of_limits(config: LocalConfig) -> str | None:
-    """Return why templates with limits do not start, in a sentence; None when they do, or no control group is
-    configured.
-    """
+    """Return why templates with limits cannot start, as a sentence; None if they can, or without a control group."""
     problem = None if config.cgroup is None else cgroups.problem_of(str(config.cgroup))
     if problem is None:
         return None
@@ -195,7 +192,7 @@ def problem_of_limits(config: LocalConfig) -> str | None:
 
 
 async def _find_python() -> tuple[str, str | None]:
-    """Return the machine's Python when it is new enough, else the one that the server runs on."""
+    """Return the Python of the machine if it is new enough, else that of the server; and its prefix outside of /usr."""
     if os.access(USUAL_PYTHON, os.X_OK):
         process = await asyncio.create_subprocess_exec(
             *(USUAL_PYTHON, "-I", "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"),
@@ -216,16 +213,18 @@ def _own_python() -> tuple[str, str | None]:
     return own, None if prefix == "/usr" or prefix.startswith("/usr/") else prefix
 
 
-async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, python: str, prefix: str | None) -> Seen:
+async def _run_in_sandbox(
+    config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, python: str, prefix: str | None
+) -> SandboxReport:
     config.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # In the directory of workspaces, so that problems of that path are found now.
+    # Made in the directory of workspaces, so that problems with that path are found.
     directory = Path(tempfile.mkdtemp(prefix=".look-", dir=config.workspaces))
-    tester = config.users.tester
+    check_uid = config.users.check_uid
     try:
         for name in ("home", "run"):
             (directory / name).mkdir(mode=0o700)
-            if tester is not None:
-                os.chown(directory / name, tester, tester)
+            if check_uid is not None:
+                os.chown(directory / name, check_uid, check_uid)
         plan = Plan(
             workspace_id="look",
             generation=0,
@@ -235,36 +234,34 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, p
             python_prefix=prefix,
             bwrap=bwrap.path,
             bwrap_libraries=bwrap.libraries,
-            uid=tester,
+            uid=check_uid,
             hidden=config.all_hidden,
             tmp_mb=1,
-            command=[python, "-I", "-c", _LOOK],
+            command=[python, "-I", "-c", _REPORT_PROGRAM],
         )
         try:
-            told = await launch.launch(plan)
+            result = await sandboxes.launch(plan)
         except DriverUnavailable:
             raise
         except DriverError as error:
             raise _unavailable(error.message) from error
-        if told["status"] != 0:
-            raise _unavailable(told["log"] or f"bubblewrap ended with status {told['status']}")
-        return msgspec.convert(json.loads(told["output"]), Seen)
+        if result["status"] != 0:
+            raise _unavailable(result["log"] or f"bubblewrap ended with status {result['status']}")
+        return msgspec.convert(json.loads(result["output"]), SandboxReport)
     finally:
         archives.discard(directory)
 
 
 def _unavailable(why: str) -> DriverUnavailable:
     last = why.strip().rpartition("\n")[2].removeprefix("The sandbox did not start: ")
-    fix = next((fix for said, fix in _FIXES if said in why), "Run `rookery admin doctor` for what else is wrong.")
+    fix = next((fix for said, fix in _FIXES if said in why), "Run `rookery admin doctor` to find other problems.")
     return DriverUnavailable(
-        f"a sandbox cannot be started here: {last}", how_to_allow_namespaces() if fix is NAMESPACES else fix
+        f"a sandbox cannot be started here: {last}", namespaces_advice() if fix is NAMESPACES else fix
     )
 
 
-def how_to_allow_namespaces(proc_sys: Path = Path("/proc/sys"), containers: Sequence[str] = _CONTAINERS) -> str:
-    """Return a sentence with the command that helps on this machine. Systems forbid user namespaces in different
-    ways.
-    """
+def namespaces_advice(proc_sys: Path = Path("/proc/sys"), containers: Sequence[str] = _CONTAINERS) -> str:
+    """Return a sentence with the command that allows user namespaces on this machine."""
     for name, forbids, allows in _FORBIDDING:
         try:
             found = (proc_sys / name).read_text().strip()
@@ -283,16 +280,16 @@ def how_to_allow_namespaces(proc_sys: Path = Path("/proc/sys"), containers: Sequ
     )
 
 
-def _judge(seen: Seen) -> None:
-    """Fail closed: raise if the sandbox started but does not confine."""
+def _require_confined(report: SandboxReport) -> None:
+    """Raise `DriverUnavailable` if the sandbox has started but does not confine."""
     wrong = [
-        *(["its user is root"] if seen.uid == 0 else []),
-        *(["it has capabilities"] if seen.capabilities else []),
-        *([] if seen.no_new_privileges else ["it may gain privileges"]),
-        *([] if seen.filtered else ["system calls are not filtered"]),
-        *([f"it may write to {', '.join(seen.writable)}"] if seen.writable else []),
+        *(["its user is root"] if report.uid == 0 else []),
+        *(["it has capabilities"] if report.capabilities else []),
+        *([] if report.no_new_privileges else ["it may gain privileges"]),
+        *([] if report.filtered else ["system calls are not filtered"]),
+        *([f"it may write to {', '.join(report.writable)}"] if report.writable else []),
     ]
     if wrong:
         raise DriverUnavailable(f"the sandbox does not confine: {'; '.join(wrong)}.", INSTALL)
-    if tuple(seen.python) < OLDEST_PYTHON:
+    if tuple(report.python) < OLDEST_PYTHON:
         raise DriverUnavailable("there is no Python 3.9 or newer for workspaces.", "Install python3.")

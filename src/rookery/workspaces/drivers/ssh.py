@@ -1,4 +1,4 @@
-"""The ssh driver: workspaces on machines reached by ssh, confined there if bubblewrap is installed."""
+"""The ssh driver: runs workspaces on other machines. They are confined if bubblewrap is installed there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rookery.workspaces.drivers import agent_health, workspace_directory
-from rookery.workspaces.drivers.launcher import bwrap_arguments, process_identity
+from rookery.workspaces.drivers.launcher import bwrap_arguments
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
 from rookery.workspaces.drivers.ssh_connection import Done, Facts, Host, name_of
@@ -28,43 +28,52 @@ ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 2.0
 ENDING_SECONDS = 8.0
-NOBODY = 65534
 
 UNCONFINED = (
-    "This workspace is not confined on {host}: its commands can do all that the user of the login can. "
+    "This workspace is not confined on {host}: its commands have all rights of the login's user. "
     "Install bubblewrap there to confine it."
 )
 
 
+SHARED_USER = (
+    "On {host}, this workspace and others run as the same user and share the kernel's limits for one user: "
+    "the login is root in a container with too few user ids."
+)
+
+
 class Started(msgspec.Struct, frozen=True):
-    """The result of a start on the remote machine. `ended` are the boots that were ended."""
+    """The result of a start on the remote machine. `ended` are the other boots that were ended.
+
+    With `shares_user` the login is root, but workspaces cannot each have their own user there.
+    """
 
     ended: tuple[int, ...] = ()
+    shares_user: bool = False
     already: bool = False
     lacks_agent: bool = False
 
 
-class RunningThere(msgspec.Struct, frozen=True):
+class RemoteSandbox(msgspec.Struct, frozen=True):
     generation: int
     pid: int
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """The running sandboxes of a workspace on the remote machine, and the end of its log."""
+class RemoteState(msgspec.Struct, frozen=True):
+    """The running sandboxes of a workspace on the remote machine, and the end of the sandbox log."""
 
-    running: tuple[RunningThere, ...] = ()
+    running: tuple[RemoteSandbox, ...] = ()
     log: str = ""
 
 
-# The length limit of a socket address, without the terminating zero.
+# The maximum length of a socket path, without the terminating zero.
 MAX_SOCKET_PATH = 107
-TOO_DEEP = (
-    "The home of this login has a path that is too long for the sockets of workspaces. Use a login with a shorter."
+PATH_TOO_LONG = (
+    "The path of this login's home is too long for the sockets of workspaces. Use a login with a shorter path."
 )
 
 
 class SshDriver:
-    """A Driver. Connections are shared by all workspaces of a machine and kept until `close`."""
+    """The `Driver` for other machines. Workspaces of a machine share one connection, which is kept until `close`."""
 
     def __init__(
         self, build_agent: Callable[[Path], Path], *, ssh: str = "ssh", answer_seconds: float = ANSWER_SECONDS
@@ -76,18 +85,20 @@ class SshDriver:
         self._hosts: dict[str, Host] = {}
 
     async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
-        place, host = self._host(ws)
-        log(f"Connecting to {place.host}.")
+        address, host = self._host(ws)
+        log(f"Connecting to {address.host}.")
         agent = await asyncio.to_thread(self._agent)
-        facts = await host.look()
+        facts = await host.get_facts()
         plan = _plan(ws, facts, agent.name)
         if len(f"{plan.run}/agent.sock".encode()) > MAX_SOCKET_PATH:
-            # Otherwise the agent would never respond, without an explanation.
-            raise DriverError("invalid_workspace", TOO_DEEP)
+            # Otherwise the agent could not listen, and the start would time out without a reason.
+            raise DriverError("invalid_workspace", PATH_TOO_LONG)
         inside = Inside(bwrap_arguments.HOME, bwrap_arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
-        unconfined = UNCONFINED.format(host=place.host)
+        unconfined = UNCONFINED.format(host=address.host)
         log("Starting the sandbox." if plan.bwrap else unconfined)
-        files = workspace_directory.files_of(_marked(ws, plan), inside, bwrap=_bwrap_inside(plan.bwrap))
+        files = workspace_directory.files_of(
+            ws, inside, is_confined=plan.bwrap is not None, bwrap=_bwrap_inside(plan.bwrap)
+        )
         header = {
             "action": "start",
             "plan": asdict(plan),
@@ -103,22 +114,25 @@ class SshDriver:
         for generation in answer.ended:
             log(f"Ended generation {generation}.")
         if answer.already:
-            log("It runs already.")
-        await self._until_it_answers(ws, host, plan.directory)
+            log("It is already running.")
+        warnings = [] if plan.bwrap else [unconfined]
+        if answer.shares_user:
+            warnings.append(SHARED_USER.format(host=address.host))
+        await self._wait_for_agent(ws, host, plan.directory)
         log("The agent answers.")
         return Endpoint(
-            url=f"ssh-unix://{place.host}{plan.run}/agent.sock",
+            url=f"ssh-unix://{address.host}{plan.run}/agent.sock",
             home=inside.home,
             directory=inside.expand(ws.directory),
             network=ws.sandbox.network if plan.bwrap else "host",
-            warnings=() if plan.bwrap else (unconfined,),
+            warnings=tuple(warnings),
         )
 
     async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
         _, host = self._host(ws)
         directory = await self._directory_of(ws, host)
         if grace > 0:
-            await self._ask_to_end(ws, host, directory, grace)
+            await self._request_shutdown(ws, host, directory, grace)
         await host.run({"action": "stop", "directory": directory, "on_error": "stop_failed"}, kind=Done)
 
     async def delete(self, ws: WorkspaceSpec) -> None:
@@ -128,7 +142,7 @@ class SshDriver:
 
     async def probe(self, ws: WorkspaceSpec) -> Probe:
         _, host = self._host(ws)
-        found = await _look(host, await self._directory_of(ws, host))
+        found = await _probe(host, await self._directory_of(ws, host))
         if not found.running:
             return Probe(alive=False, detail=found.log.rpartition("\n")[2][:500])
         same = next((one for one in found.running if one.generation == ws.generation), None)
@@ -147,10 +161,10 @@ class SshDriver:
         async def remote() -> str:
             return f"{await self._directory_of(ws, host)}/run/agent.sock"
 
-        return ForwardedSocket(host, self._sockets(), remote)
+        return ForwardedSocket(host, self._socket_directory(), remote)
 
     async def close(self) -> None:
-        """Close every connection; agents keep running."""
+        """Close all connections. Agents keep running."""
         for host in self._hosts.values():
             await host.close()
         self._hosts.clear()
@@ -160,27 +174,27 @@ class SshDriver:
 
     def _host(self, ws: WorkspaceSpec) -> tuple[Ssh, Host]:
         if ws.ssh is None:
-            raise DriverError("invalid_workspace", "The template says nothing about ssh.")
+            raise DriverError("invalid_workspace", "The template has no table [ssh].")
         name = name_of(ws.ssh)
         if name not in self._hosts:
-            self._hosts[name] = Host(ws.ssh, self._sockets(), ssh=self._ssh)
+            self._hosts[name] = Host(ws.ssh, self._socket_directory(), ssh=self._ssh)
         return ws.ssh, self._hosts[name]
 
-    def _sockets(self) -> Path:
-        """Return a private directory with a short path, because socket paths are limited to 108 bytes."""
+    def _socket_directory(self) -> Path:
+        """Return a private directory for sockets. Its path is short, because socket paths are limited to 108 bytes."""
         if self._directory is None:
             usual = tempfile.gettempdir()
             self._directory = Path(tempfile.mkdtemp(prefix="rk-ssh-", dir=usual if len(usual) < 40 else "/tmp"))  # noqa: S108 - made with a fresh name
         return self._directory
 
     def _agent(self) -> Path:
-        return self._build_agent(self._sockets())
+        return self._build_agent(self._socket_directory())
 
     async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
         workspace_directory.check_id(ws.id)
-        return f"{(await host.look()).root}/workspaces/{ws.id}"
+        return f"{(await host.get_facts()).root}/workspaces/{ws.id}"
 
-    async def _until_it_answers(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
+    async def _wait_for_agent(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
         connector = self.connector(ws)
         deadline = time.monotonic() + self._answer_seconds
         pause = 0.05
@@ -188,7 +202,7 @@ class SshDriver:
             while not await agent_health.health(
                 connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS
             ):
-                found = await _look(host, directory)
+                found = await _probe(host, directory)
                 if not found.running:
                     raise DriverError("agent_exited", f"The agent ended before it answered. {found.log}".strip())
                 if time.monotonic() > deadline:
@@ -200,14 +214,14 @@ class SshDriver:
         finally:
             await connector.close()
 
-    async def _ask_to_end(self, ws: WorkspaceSpec, host: Host, directory: str, grace: float) -> None:
+    async def _request_shutdown(self, ws: WorkspaceSpec, host: Host, directory: str, grace: float) -> None:
         connector = self.connector(ws)
         try:
             if not await agent_health.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
                 return
             deadline = time.monotonic() + grace + ENDING_SECONDS
             pause = 0.05
-            while (await _look(host, directory)).running:
+            while (await _probe(host, directory)).running:
                 if time.monotonic() > deadline:
                     return
                 await asyncio.sleep(pause)
@@ -217,7 +231,10 @@ class SshDriver:
 
 
 class ForwardedSocket:
-    """A Connector: a local socket forwarded to the agent's. It is created again with each new connection."""
+    """The `Connector` to an agent on another machine: a local socket that ssh forwards to the agent's socket.
+
+    Each new ssh connection needs a new forward.
+    """
 
     def __init__(self, host: Host, directory: Path, remote: Callable[[], Any]) -> None:
         self._host = host
@@ -261,15 +278,15 @@ async def _send(agent: Path, host: Host) -> None:
     await host.run(header, content, kind=Done)
 
 
-async def _look(host: Host, directory: str) -> Seen:
-    return await host.run({"action": "probe", "directory": directory}, kind=Seen)
+async def _probe(host: Host, directory: str) -> RemoteState:
+    return await host.run({"action": "probe", "directory": directory}, kind=RemoteState)
 
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
     workspace_directory.check_id(ws.id)
     if ws.sandbox.network in BY_PROXY:
-        # Such templates are refused when they are pushed; this covers stored ones.
-        message = f'Workspaces of other machines cannot have network = "{ws.sandbox.network}".'
+        # New templates of this kind are refused. Stored ones may still exist.
+        message = f'Workspaces on other machines cannot have network = "{ws.sandbox.network}".'
         raise DriverError("invalid_workspace", message)
     confined = facts.bwrap if ws.sandbox.enabled else None
     own = facts.python_prefix == "/usr" or facts.python_prefix.startswith("/usr/")
@@ -281,7 +298,6 @@ def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
         python=facts.python,
         python_prefix=None if own else facts.python_prefix,
         bwrap=confined,
-        uid=NOBODY if facts.uid == 0 else None,
         network=ws.sandbox.network,
         nested=ws.sandbox.nested,
         ro_binds=list(ws.sandbox.ro_binds),
@@ -292,14 +308,6 @@ def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
         cpus=ws.limits.cpus,
         pids=ws.limits.pids,
         disk_mb=ws.limits.disk_mb,
-    )
-
-
-def _marked(ws: WorkspaceSpec, plan: Plan) -> WorkspaceSpec:
-    if plan.bwrap:
-        return ws
-    return msgspec.structs.replace(
-        ws, env={**ws.env, process_identity.VARIABLE: process_identity.mark(ws.id, ws.generation)}
     )
 
 

@@ -1,9 +1,8 @@
-"""The directory of one workspace: its paths, outside and as the agent sees them, and the content of `run/`."""
+"""The directory of one workspace: its paths on the machine and in the sandbox, and the files of `run/`."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.launcher.directory_setup import File
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 
@@ -18,13 +18,13 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def check_id(workspace_id: str) -> None:
-    """Check an id, because it becomes the name of a directory."""
+    """Raise `DriverError` unless the id is safe as the name of a directory."""
     if _ID.fullmatch(workspace_id) is None:
         raise DriverError("invalid_workspace", f"{workspace_id!r:.80} is not the id of a workspace.")
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The paths of a workspace's files. Only the server may enter `directory`."""
+    """The paths of a workspace on the machine. Only the server may enter `directory`."""
 
     directory: Path
 
@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Inside(msgspec.Struct, frozen=True):
-    """The same paths as the agent sees them."""
+    """The paths of a workspace as the agent sees them."""
 
     home: str
     run: str
@@ -84,9 +84,20 @@ class Inside(msgspec.Struct, frozen=True):
 
 
 def files_of(
-    ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
+    ws: WorkspaceSpec,
+    inside: Inside,
+    *,
+    is_confined: bool,
+    bwrap: str | None,
+    egress: Mapping[str, Any] | None = None,
 ) -> list[File]:
-    """Return the files of `run/`: the token, the settings and the scripts of this boot."""
+    """Return the files of `run/`: the token, `config.json` and the scripts of this boot.
+
+    The environment of an unconfined workspace gets a mark, by which a stop finds its processes.
+    """
+    if not is_confined:
+        mark = sandbox_processes.mark(ws.id, ws.generation)
+        ws = msgspec.structs.replace(ws, env={**ws.env, sandbox_processes.MARK_VARIABLE: mark})
     files = [
         File("token", ws.token.encode(), 0o600),
         File("config.json", json.dumps(agent_config(ws, inside, bwrap=bwrap, egress=egress)).encode(), 0o600),
@@ -100,14 +111,14 @@ def files_of(
 def agent_config(
     ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return `config.json`, which the agent reads at its start."""
+    """Return the content of `config.json`, which the agent reads when it starts."""
     return {
         "generation": ws.generation,
         "directory": inside.expand(ws.directory),
         "home": inside.home,
         "env": ws.env,
         "parameters": ws.parameters,
-        # Names only: the values are sent when the agent responds, and are on no disk.
+        # Only the names. The values are sent to the running agent, and are never on disk.
         "secrets": sorted(ws.secrets),
         "startup": {
             "script": f"{inside.run}/startup.sh" if ws.startup else None,
@@ -124,14 +135,3 @@ def agent_config(
         "bwrap": bwrap if ws.sandbox.nested else None,
         "egress": egress,
     }
-
-
-def tail(path: Path, limit: int = 2000) -> str:
-    """Return the end of a log that the server writes; never call it on a file that a workspace may replace."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            return file.read().decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return ""

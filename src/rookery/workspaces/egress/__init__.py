@@ -1,6 +1,5 @@
-"""Network egress of workspaces whose network is `hosts` or `public`: a socket for each, with a proxy behind it.
+"""The egress of workspaces with the network `hosts` or `public`: one socket for each workspace, and a proxy behind it.
 
-Code in a workspace writes to the socket, so nothing that arrives is trusted. May import `guard`, `log` and the
-launcher's records, and no database. Start with `sockets` (which replica serves which socket), then `proxy` (one
-connection).
+Programs of the workspace write to the socket, so all input is untrusted. This package does not import the database.
+Start with `sockets` (which replica serves a socket), then read `proxy` (one connection).
 """

@@ -1,4 +1,4 @@
-"""Bounded copying of bytes between two sockets: data that one side does not read stops the other from sending."""
+"""Byte streams, and functions that copy between them with flow control and limited memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Callable
 
-# A reader holds twice its limit, a writer its mark and one piece more: about 200 KiB for each direction at most.
+# A reader buffers at most twice its limit, and a writer its limit plus one piece: about 200 KiB per direction.
 READ_BYTES = 32 * 1024
 WRITE_BYTES = 64 * 1024
 LINGER_BYTES = 1024 * 1024
@@ -17,20 +17,20 @@ MAX_TRAILER_BYTES = 8 * 1024
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _LONE_NEWLINE = re.compile(rb"(?<!\r)\n")
 
-# Called with the number of bytes that were forwarded.
-Moved = Callable[[int], None]
+# Called with the number of copied bytes.
+OnBytes = Callable[[int], None]
 
 
 class TooLong(Exception):
-    """Raised when a head exceeds its limit."""
+    """Raised when an HTTP head is too long."""
 
 
 class Broken(Exception):
-    """Raised when a body is not framed as its head announced, or ends too early."""
+    """Raised when a message ends too early, or its framing is invalid."""
 
 
-class Wire:
-    """One end of a connection."""
+class ByteStream:
+    """One connection, with methods that read HTTP and SOCKS messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -39,18 +39,18 @@ class Wire:
         self._unread = bytearray()
 
     @classmethod
-    async def over(cls, made: socket.socket) -> Wire:
-        """Wrap a connected socket and take ownership of it."""
+    async def from_socket(cls, sock: socket.socket) -> ByteStream:
+        """Return the stream of a connected socket, and take ownership of the socket."""
         try:
-            if made.family == socket.AF_UNIX:
-                return cls(*await asyncio.open_unix_connection(sock=made, limit=READ_BYTES))
-            return cls(*await asyncio.open_connection(sock=made, limit=READ_BYTES))
+            if sock.family == socket.AF_UNIX:
+                return cls(*await asyncio.open_unix_connection(sock=sock, limit=READ_BYTES))
+            return cls(*await asyncio.open_connection(sock=sock, limit=READ_BYTES))
         except BaseException:
-            made.close()
+            sock.close()
             raise
 
     async def read(self, most: int = READ_BYTES) -> bytes:
-        """Return received bytes, empty at the end."""
+        """Return received bytes; empty at the end of the stream."""
         return self._take(most) if self._unread else await self.reader.read(most)
 
     def _take(self, count: int) -> bytes:
@@ -59,13 +59,13 @@ class Wire:
         return data
 
     async def peek(self) -> bytes:
-        """Return the first unread byte without consuming it; empty at the end."""
+        """Return the next byte without consuming it; empty at the end of the stream."""
         if not self._unread:
             self._unread += await self.reader.read(READ_BYTES)
         return bytes(self._unread[:1])
 
     async def read_exactly(self, count: int) -> bytes:
-        """Return this many bytes; raise `Broken` when the connection ends before that."""
+        """Return exactly this many bytes. Raise `Broken` if the stream ends before."""
         while len(self._unread) < count:
             data = await self.reader.read(READ_BYTES)
             if not data:
@@ -74,15 +74,16 @@ class Wire:
         return self._take(count)
 
     async def read_head(self, most: int) -> bytes:
-        """Return the bytes up to an empty line, without it; empty at the end of the connection. Raises `Broken` when it
-        ends inside a head.
+        """Return the bytes up to an empty line, without it; empty at the end of the stream.
+
+        Raise `Broken` if the stream ends inside of a head.
         """
         found = self._unread
-        seen = 0  # avoids searching from the beginning after each received byte
+        seen = 0  # the bytes that were searched already
         while (end := found.find(b"\r\n\r\n", max(0, seen - 3), most + 4)) < 0:
             if len(found) > most:
                 raise TooLong
-            # Otherwise a head with other line endings would be awaited until the timeout.
+            # A head with other line endings is refused now, not at the timeout.
             if _LONE_NEWLINE.search(found, seen):
                 raise Broken
             seen = len(found)
@@ -113,14 +114,14 @@ class Wire:
         self.writer.write(data)
         await self.writer.drain()
 
-    def end(self) -> None:
-        """Close the sending direction; the other stays open."""
+    def close_sending(self) -> None:
+        """Close the sending direction. Receiving is still possible."""
         with contextlib.suppress(OSError, RuntimeError):
             if self.writer.can_write_eof():
                 self.writer.write_eof()
 
     async def linger(self, seconds: float) -> None:
-        """Read for a moment: closing with unread bytes would discard the response before the client reads it."""
+        """Read for a moment before a close. A close with unread bytes would discard the response."""
         left = LINGER_BYTES
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -128,7 +129,7 @@ class Wire:
                     left -= len(data)
 
     async def close(self, seconds: float) -> None:
-        """Close after sending what is buffered; give up when it is not read within this time."""
+        """Send the buffered bytes and close. Abort if this takes longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 self.writer.close()
@@ -136,40 +137,40 @@ class Wire:
         except (TimeoutError, OSError):
             pass
         finally:
-            self.drop()
+            self.abort()
 
-    def drop(self) -> None:
-        """Close immediately."""
+    def abort(self) -> None:
+        """Close immediately, and discard buffered bytes."""
         self.writer.transport.abort()
 
 
-async def copy(source: Wire, target: Wire, moved: Moved) -> None:
-    """Copy until the source ends, then close the sending direction of the target."""
+async def copy(source: ByteStream, target: ByteStream, on_bytes: OnBytes) -> None:
+    """Copy to the end of the source, then close the sending direction of the target."""
     while data := await source.read():
         await target.write(data)
-        moved(len(data))
-    target.end()
+        on_bytes(len(data))
+    target.close_sending()
 
 
-async def copy_exactly(source: Wire, target: Wire, length: int, moved: Moved) -> None:
+async def copy_exactly(source: ByteStream, target: ByteStream, length: int, on_bytes: OnBytes) -> None:
     while length > 0:
         data = await source.read(min(READ_BYTES, length))
         if not data:
             raise Broken
         await target.write(data)
-        moved(len(data))
+        on_bytes(len(data))
         length -= len(data)
 
 
-async def copy_chunks(source: Wire, target: Wire, moved: Moved) -> None:
-    """Copy a chunked body and frame it again; extensions and trailers are dropped."""
+async def copy_chunks(source: ByteStream, target: ByteStream, on_bytes: OnBytes) -> None:
+    """Copy a chunked body with new framing. Extensions and trailers are dropped."""
     while size := await _chunk_size(source):
         target.writer.write(b"%x\r\n" % size)
-        await copy_exactly(source, target, size, moved)
+        await copy_exactly(source, target, size, on_bytes)
         if await source.read_line() != b"":
             raise Broken
         await target.write(b"\r\n")
-        # Thousands of tiny chunks may have arrived together; let other tasks run.
+        # Thousands of small chunks may have arrived together. Let other tasks run.
         await asyncio.sleep(0)
     left = MAX_TRAILER_BYTES
     while line := await source.read_line():
@@ -179,7 +180,7 @@ async def copy_chunks(source: Wire, target: Wire, moved: Moved) -> None:
     await target.write(b"0\r\n\r\n")
 
 
-async def _chunk_size(source: Wire) -> int:
+async def _chunk_size(source: ByteStream) -> int:
     match = _CHUNK.fullmatch(await source.read_line())
     if match is None:
         raise Broken

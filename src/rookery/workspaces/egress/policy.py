@@ -1,7 +1,7 @@
-"""The egress policy of a running workspace, stored outside of it: `data_dir/egress/ID.json`.
+"""The egress policies of running workspaces, in files of the server: `data_dir/egress/ID.json`.
 
-It is written at the start and is valid until the workspace stops. Every replica of the machine reads the file for each
-request, so all apply the same policy, even right after a restart with another list.
+A policy is written when the workspace starts, and removed when it stops. The replica that serves the socket reads the
+file for each request, so it always applies the policy of the current boot.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _SUFFIX = ".json"
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """With `is_public` every public host is allowed. With `is_capped` the template requested more than listed hosts,
-    and the server's settings allow only those.
+    """The hosts that a workspace may reach. With `is_public` all public hosts are allowed.
+
+    With `is_capped` the template requests more than a list of hosts, but the settings allow no more.
     """
 
     generation: int

@@ -1,8 +1,7 @@
-"""The egress proxy: parses one connection of a workspace, checks it against the policy and the guard, and forwards it.
+"""The egress proxy: reads a request of a workspace, checks it by the policy and the address guard, and forwards it.
 
-A connection carries one request, or one tunnel. Each further request needs a new connection, so that no second request
-can hide behind the first. Refusals state what to do, because a model reads them. Many programs show only the status
-line of a proxy, so the reason is there too.
+A connection carries one request or one tunnel, so that no second request can be hidden after the first. A refusal tells
+the model what to do. Its reason is also in the status line, because many programs show only that line.
 """
 
 from __future__ import annotations
@@ -10,29 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.runtime.address_guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.egress import byte_relay, hosts, requests, socks
-from rookery.workspaces.egress.byte_relay import Broken, TooLong, Wire
+from rookery.workspaces.egress.byte_relay import Broken, ByteStream, TooLong
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.requests import Decision, Refusal, Request
-from rookery.workspaces.egress.stats import EgressStats
 
 log = get_logger("workspaces.egress")
 
 MAX_ANSWER_HEAD_BYTES = 64 * 1024
 MAX_INTERIM = 10
-ASK = "An administrator can add hosts to the template; it then holds from the workspace's next start."
+ASK = "An administrator can add hosts to the template; this takes effect at the next start of the workspace."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times:
-    """Timeouts in seconds. `idle`: no byte in either direction. `half`: the same after one side has closed its
-    direction.
+class Timeouts:
+    """Timeouts in seconds. `idle` is the time without a byte in either direction.
+
+    `half` replaces it when one side has closed its sending direction.
     """
 
     head: float = 30.0
@@ -42,79 +42,89 @@ class Times:
     linger: float = 2.0
 
 
+@dataclass(slots=True)
+class EgressStats:
+    requests: Counter[Decision] = field(default_factory=Counter)
+    # By direction, seen from the workspace: sent, received.
+    bytes: Counter[str] = field(default_factory=Counter)
+    connections: int = 0
+
+
 class Proxy:
-    def __init__(self, guard: Guard, stats: EgressStats, times: Times) -> None:
+    def __init__(self, guard: Guard, stats: EgressStats, timeouts: Timeouts) -> None:
         self._guard = guard
         self._stats = stats
-        self._times = times
+        self._timeouts = timeouts
 
-    async def serve(self, client: Wire, workspace_id: str, policy: Policy | None, *, lookups: Lookups) -> None:
-        """Serve a connection to its end. The caller closes the connection when this is canceled."""
-        visit = _Visit(self._stats)
+    async def serve(self, client: ByteStream, workspace_id: str, policy: Policy | None, *, lookups: Lookups) -> None:
+        """Serve a connection to its end. The caller closes it."""
+        outcome = _Outcome(self._stats)
         try:
-            await self._serve(client, policy, visit, lookups)
+            await self._serve(client, policy, outcome, lookups)
         except Refusal as refusal:
-            visit.decide(refusal.decision)
-            visit.status = refusal.status
-            await self._refuse(client, visit.form(refusal))
+            outcome.decide(refusal.decision)
+            outcome.status = refusal.status
+            await self._refuse(client, outcome.encode_refusal(refusal))
         except TimeoutError:
-            visit.has_idled = True
-            if visit.is_unanswered:
-                late = _no_answer(visit, f"did not answer within {self._times.idle:g} seconds")
-                await self._refuse(client, visit.form(late))
+            outcome.is_idle = True
+            if outcome.is_unanswered:
+                late = _no_answer(outcome, f"did not answer within {self._timeouts.idle:g} seconds")
+                await self._refuse(client, outcome.encode_refusal(late))
         except (OSError, Broken):
             pass  # one side has left
         finally:
-            visit.tell(workspace_id)
+            outcome.write_log(workspace_id)
 
-    async def turn_away(self, client: Wire, refusal: Refusal) -> None:
-        """Refuse any request, in the protocol of the client."""
+    async def refuse(self, client: ByteStream, refusal: Refusal) -> None:
+        """Refuse a connection in the client's protocol, HTTP or SOCKS, before its request is read."""
         first = b""
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(self._times.linger):
+            async with asyncio.timeout(self._timeouts.linger):
                 first = await client.peek()
-        await self._refuse(client, socks.unwilling(refusal) if first == socks.FIRST_BYTE else requests.answer(refusal))
+        await self._refuse(
+            client, socks.encode_no_method(refusal) if first == socks.FIRST_BYTE else requests.encode_refusal(refusal)
+        )
 
-    async def _refuse(self, client: Wire, answer: bytes) -> None:
-        """Send a refusal, and close when it has been read."""
+    async def _refuse(self, client: ByteStream, answer: bytes) -> None:
+        """Send a refusal, and wait until the client has read it."""
         try:
-            async with asyncio.timeout(self._times.linger):
+            async with asyncio.timeout(self._timeouts.linger):
                 await client.write(answer)
-            client.end()
-            await client.linger(self._times.linger)
+            client.close_sending()
+            await client.linger(self._timeouts.linger)
         except (OSError, TimeoutError):
             pass
 
-    async def _serve(self, client: Wire, policy: Policy | None, visit: _Visit, lookups: Lookups) -> None:
-        request = await self._read(client, policy, visit)
+    async def _serve(self, client: ByteStream, policy: Policy | None, outcome: _Outcome, lookups: Lookups) -> None:
+        request = await self._read(client, policy, outcome)
         if request is None:
             return
-        visit.request = request
+        outcome.request = request
         if policy is None:
             raise _no_policy()
         check(request, policy)
         upstream = await self._connect(request, lookups)
-        visit.decide("allowed")
+        outcome.decide("allowed")
         try:
             if request.is_tunnel:
-                await self._tunnel(client, upstream, visit)
+                await self._tunnel(client, upstream, outcome)
             else:
-                await self._exchange(client, upstream, visit)
+                await self._exchange(client, upstream, outcome)
         except BaseException:
-            upstream.drop()
+            upstream.abort()
             raise
-        await upstream.close(self._times.linger)
+        await upstream.close(self._timeouts.linger)
 
-    async def _read(self, client: Wire, policy: Policy | None, visit: _Visit) -> Request | None:
-        """Read the request; return None when the client left without sending anything."""
+    async def _read(self, client: ByteStream, policy: Policy | None, outcome: _Outcome) -> Request | None:
+        """Read the request; return None if the client has left without sending any."""
         head = b""
         try:
-            async with asyncio.timeout(self._times.head):
+            async with asyncio.timeout(self._timeouts.head):
                 if await client.peek() == socks.FIRST_BYTE:
-                    return await self._read_socks(client, visit)
+                    return await self._read_socks(client, outcome)
                 head = await client.read_head(requests.MAX_HEAD_BYTES)
         except TimeoutError:
-            late = f"The request was not complete within {self._times.head:g} seconds."
+            late = f"The request was not complete within {self._timeouts.head:g} seconds."
             raise Refusal(408, "Request too slow", late) from None
         except TooLong:
             most = f"The first line and the headers may have at most {requests.MAX_HEAD_BYTES} bytes here."
@@ -125,30 +135,30 @@ class Proxy:
             return requests.parse(head) if head else None
         except Refusal as refusal:
             if policy is not None:
-                raise _with_list(refusal, policy) from None
+                raise _with_allowed_hosts(refusal, policy) from None
             raise
 
-    async def _read_socks(self, client: Wire, visit: _Visit) -> Request:
-        visit.form, visit.established = socks.unwilling, socks.ESTABLISHED
+    async def _read_socks(self, client: ByteStream, outcome: _Outcome) -> Request:
+        outcome.encode_refusal, outcome.established = socks.encode_no_method, socks.ESTABLISHED
         try:
             await socks.negotiate(client)
-            visit.form = socks.answer
+            outcome.encode_refusal = socks.encode_refusal
             return await socks.read_request(client)
         except Broken:
             raise requests.malformed("it ends in the middle") from None
 
-    async def _connect(self, request: Request, lookups: Lookups) -> Wire:
-        host, port, seconds = request.host, request.port, self._times.connect
+    async def _connect(self, request: Request, lookups: Lookups) -> ByteStream:
+        host, port, seconds = request.host, request.port, self._timeouts.connect
         try:
-            return await Wire.over(await self._guard.connect(host, port, seconds=seconds, lookups=lookups))
+            return await ByteStream.from_socket(await self._guard.connect(host, port, seconds=seconds, lookups=lookups))
         except Blocked:
-            # The address is not shown: a workspace must not learn how names of the server's network resolve.
+            # The address is not shown, because it would reveal names of the server's network.
             raise Refusal(
                 403,
                 f"{request.host} leads to a private address",
                 f"{request.host} leads to an address of the server's machine, of a private network or of a cloud's "
-                "metadata, which workspaces never reach. Use a public host, or ask the operator of the server about "
-                "net_allow_private.",
+                "metadata service, which workspaces cannot reach. Use a public host, or ask the operator of the server "
+                "about net_allow_private.",
                 decision="blocked_address",
             ) from None
         except Unreachable as error:
@@ -160,150 +170,152 @@ class Proxy:
                 decision="unreachable",
             ) from error
 
-    async def _tunnel(self, client: Wire, upstream: Wire, visit: _Visit) -> None:
-        await client.write(visit.established)
-        async with asyncio.timeout(self._times.idle) as limit:
-            awake = _Awake(limit, self._times)
+    async def _tunnel(self, client: ByteStream, upstream: ByteStream, outcome: _Outcome) -> None:
+        await client.write(outcome.established)
+        async with asyncio.timeout(self._timeouts.idle) as limit:
+            idle = _IdleTimeout(limit, self._timeouts)
 
             async def up() -> None:
-                await byte_relay.copy(client, upstream, lambda count: visit.sent(count, awake))
-                awake.half_over()
+                await byte_relay.copy(client, upstream, lambda count: outcome.sent(count, idle))
+                idle.half_closed()
 
             async def down() -> None:
-                await byte_relay.copy(upstream, client, lambda count: visit.received(count, awake))
-                awake.half_over()
+                await byte_relay.copy(upstream, client, lambda count: outcome.received(count, idle))
+                idle.half_closed()
 
             await _both(up(), down())
-        await client.close(self._times.half)
+        await client.close(self._timeouts.half)
 
-    async def _exchange(self, client: Wire, upstream: Wire, visit: _Visit) -> None:
-        assert visit.request is not None
-        request = visit.request
-        async with asyncio.timeout(self._times.idle) as limit:
-            awake = _Awake(limit, self._times)
+    async def _exchange(self, client: ByteStream, upstream: ByteStream, outcome: _Outcome) -> None:
+        assert outcome.request is not None
+        request = outcome.request
+        async with asyncio.timeout(self._timeouts.idle) as limit:
+            idle = _IdleTimeout(limit, self._timeouts)
             await upstream.write(request.head())
-            sending = asyncio.create_task(self._send_body(client, upstream, visit, awake), name="egress-body")
+            sending = asyncio.create_task(self._send_body(client, upstream, outcome, idle), name="egress-body")
             try:
-                await self._pass_answer_on(client, upstream, visit, awake)
+                await self._forward_answer(client, upstream, outcome, idle)
             finally:
-                # A response may arrive before the body has been sent: such a host does not want the rest.
+                # If the response ends before the body was sent, the host does not want the rest.
                 sending.cancel()
                 await asyncio.wait({sending})
-        client.end()
-        await client.linger(self._times.linger)
-        await client.close(self._times.half)
+        client.close_sending()
+        await client.linger(self._timeouts.linger)
+        await client.close(self._timeouts.half)
 
-    async def _send_body(self, client: Wire, upstream: Wire, visit: _Visit, awake: _Awake) -> None:
-        assert visit.request is not None
-        length = visit.request.length
+    async def _send_body(self, client: ByteStream, upstream: ByteStream, outcome: _Outcome, idle: _IdleTimeout) -> None:
+        assert outcome.request is not None
+        length = outcome.request.length
         try:
             if length is None:
-                await byte_relay.copy_chunks(client, upstream, lambda count: visit.sent(count, awake))
+                await byte_relay.copy_chunks(client, upstream, lambda count: outcome.sent(count, idle))
             else:
-                await byte_relay.copy_exactly(client, upstream, length, lambda count: visit.sent(count, awake))
-            # Further bytes are discarded. The end of the stream means the client is done, though the host may not be.
+                await byte_relay.copy_exactly(client, upstream, length, lambda count: outcome.sent(count, idle))
+            # Discard further bytes. The client is done at the end of its stream, but the host may not be.
             while await client.read():
                 pass
-            awake.half_over()
+            idle.half_closed()
         except Broken:
-            # A partial body must not look complete, so its sender gets no successful response.
-            visit.is_broken = True
-            upstream.drop()
+            # The host must not take an incomplete body for a complete one.
+            outcome.is_broken = True
+            upstream.abort()
         except OSError:
-            pass  # the host has closed: perhaps with a response
+            pass  # the host has closed the connection, perhaps after a response
 
-    async def _pass_answer_on(self, client: Wire, upstream: Wire, visit: _Visit, awake: _Awake) -> None:
+    async def _forward_answer(
+        self, client: ByteStream, upstream: ByteStream, outcome: _Outcome, idle: _IdleTimeout
+    ) -> None:
         for _ in range(MAX_INTERIM):
             try:
                 head = await upstream.read_head(MAX_ANSWER_HEAD_BYTES)
-                status, passed_on = requests.answer_head(head)
+                status, passed_on = requests.parse_answer_head(head)
                 if status == 101:
-                    raise ValueError("nobody asked for another protocol")
+                    raise ValueError("no upgrade was requested")
             except (Broken, TooLong, ValueError, OSError):
-                raise _no_answer(visit, "closed the connection without an answer in HTTP") from None
-            visit.status = status
+                raise _no_answer(outcome, "closed the connection without a valid HTTP response") from None
+            outcome.status = status
             await client.write(passed_on)
-            awake.again()
+            idle.extend()
             if status >= 200:
-                await byte_relay.copy(upstream, client, lambda count: visit.received(count, awake))
+                await byte_relay.copy(upstream, client, lambda count: outcome.received(count, idle))
                 return
-        raise _no_answer(visit, "came to no end with interim answers")
+        raise _no_answer(outcome, "sent too many interim responses")
 
 
 def check(request: Request, policy: Policy) -> None:
-    """Check whether the workspace may reach this host and port. Raises `Refusal`."""
+    """Raise `Refusal` if the workspace may not reach this host and port."""
     if policy.is_public:
-        return  # the guard checks the resolved address
+        return  # the address guard checks the address
     if request.is_address:
-        raise _with_list(requests.address_refused(request.host), policy)
+        raise _with_allowed_hosts(requests.address_refused(request.host), policy)
     rules = policy.rules()
     if any(rule.matches(request.host, request.port) for rule in rules):
         return
-    if ports := [rule for rule in rules if rule.covers(request.host)]:
+    if ports := [rule for rule in rules if rule.matches_host(request.host)]:
         reason = f"Port {request.port} of {request.host} is not allowed in this workspace"
-        text = f"{request.host} is listed for other ports than {request.port}: {hosts.shown(ports)}."
+        text = f"{request.host} is allowed on other ports than {request.port}: {hosts.format_rules(ports)}."
     else:
         reason = f"{request.host} is not one of the hosts that this workspace may reach"
-        text = f"{reason}. Other tools and other ways end here too."
-    raise Refusal(403, reason, f"{text} {allowed(policy)}", decision="not_listed")
+        text = f"{reason}. Other programs are refused too."
+    raise Refusal(403, reason, f"{text} {describe_allowed(policy)}", decision="not_listed")
 
 
-def _with_list(refusal: Refusal, policy: Policy) -> Refusal:
-    refusal.text = f"{refusal.text} {allowed(policy)}"
+def _with_allowed_hosts(refusal: Refusal, policy: Policy) -> Refusal:
+    refusal.text = f"{refusal.text} {describe_allowed(policy)}"
     return refusal
 
 
-def allowed(policy: Policy) -> str:
-    """Describe what a workspace may reach."""
+def describe_allowed(policy: Policy) -> str:
+    """Return a sentence about the hosts that a workspace may reach."""
     if policy.is_public:
-        return "Allowed: every public host on every port; nothing private, and nothing of the server's machine."
+        return "Allowed: every public host on every port, but no private networks, and not the server's machine."
     if policy.is_capped:
         return (
-            "The server allows workspaces no more than hosts that their template lists "
+            "The server allows only hosts that the template lists "
             '(drivers.local.network_max = "hosts"), and this template lists none.'
         )
-    return f"Allowed: {hosts.shown(policy.rules())}; ports 80 and 443 unless another is named. {ASK}"
+    return f"Allowed: {hosts.format_rules(policy.rules())}; ports 80 and 443 unless another is named. {ASK}"
 
 
 def _no_policy() -> Refusal:
-    text = "The server does not know what this workspace may reach. Stop it and start it again."
+    text = "The server has no policy for this workspace. Stop it and start it again."
     return Refusal(503, "The workspace has to be started again", text, decision="not_listed")
 
 
-def _no_answer(visit: _Visit, why: str) -> Refusal:
-    assert visit.request is not None
-    if visit.is_broken:
-        return requests.malformed("its body does not end as its headers say")
-    host = visit.request.host
-    return Refusal(502, f"{host} gave no answer", f"{host} {why}.", decision="unreachable")
+def _no_answer(outcome: _Outcome, why: str) -> Refusal:
+    assert outcome.request is not None
+    if outcome.is_broken:
+        return requests.malformed("its body does not have the announced length")
+    host = outcome.request.host
+    return Refusal(502, f"{host} did not respond", f"{host} {why}.", decision="unreachable")
 
 
-class _Awake:
-    """Extends the deadline of a connection while bytes flow."""
+class _IdleTimeout:
+    """Extends the timeout of a connection while bytes are copied."""
 
-    def __init__(self, limit: asyncio.Timeout, times: Times) -> None:
+    def __init__(self, limit: asyncio.Timeout, timeouts: Timeouts) -> None:
         self._limit = limit
-        self._seconds = times.idle
-        self._half = times.half
+        self._seconds = timeouts.idle
+        self._half = timeouts.half
         self._loop = asyncio.get_running_loop()
 
-    def again(self) -> None:
+    def extend(self) -> None:
         until = self._limit.when()
-        # Not for every piece: a timer costs more than reading the clock.
+        # Not for every piece, because a new timer is slower than reading the clock.
         if until is not None and until - self._loop.time() < self._seconds * 0.9:
-            self._move()
+            self._reschedule()
 
-    def half_over(self) -> None:
+    def half_closed(self) -> None:
         self._seconds = min(self._seconds, self._half)
-        self._move()
+        self._reschedule()
 
-    def _move(self) -> None:
+    def _reschedule(self) -> None:
         if not self._limit.expired():
             self._limit.reschedule(self._loop.time() + self._seconds)
 
 
-class _Visit:
-    """The outcome of a connection, for the log and the counters."""
+class _Outcome:
+    """The state and result of one connection, for refusals, the log and the counters."""
 
     def __init__(self, stats: EgressStats) -> None:
         self._stats = stats
@@ -312,15 +324,15 @@ class _Visit:
         self._decision: Decision | None = None
         self.request: Request | None = None
         self.status: int | None = None
-        # The format of refusals, which is known after the client's first byte.
-        self.form: Callable[[Refusal], bytes] = requests.answer
+        # The encoder of refusals: HTTP, until the first byte shows that the client uses SOCKS.
+        self.encode_refusal: Callable[[Refusal], bytes] = requests.encode_refusal
         self.established = requests.ESTABLISHED
-        self.has_idled = False
+        self.is_idle = False
         self.is_broken = False
 
     @property
     def is_unanswered(self) -> bool:
-        """Return whether a host was asked and sent nothing, which a tunnel does not show."""
+        """Return whether a forwarded HTTP request has no response yet."""
         return self.request is not None and not self.request.is_tunnel and self.status is None
 
     def decide(self, decision: Decision) -> None:
@@ -328,18 +340,18 @@ class _Visit:
             self._decision = decision
             self._stats.requests[decision] += 1
 
-    def sent(self, count: int, awake: _Awake) -> None:
-        self._count("sent", count, awake)
+    def sent(self, count: int, idle: _IdleTimeout) -> None:
+        self._count("sent", count, idle)
 
-    def received(self, count: int, awake: _Awake) -> None:
-        self._count("received", count, awake)
+    def received(self, count: int, idle: _IdleTimeout) -> None:
+        self._count("received", count, idle)
 
-    def _count(self, direction: str, count: int, awake: _Awake) -> None:
+    def _count(self, direction: str, count: int, idle: _IdleTimeout) -> None:
         self._bytes[direction] += count
         self._stats.bytes[direction] += count
-        awake.again()
+        idle.extend()
 
-    def tell(self, workspace_id: str) -> None:
+    def write_log(self, workspace_id: str) -> None:
         if self._decision is None:
             return
         request = self.request
@@ -353,13 +365,13 @@ class _Visit:
             protocol="http" if self.established is requests.ESTABLISHED else "socks5",
             status=self.status,
             seconds=round(time.monotonic() - self._began, 3),
-            **({"idle": True} if self.has_idled else {}),
+            **({"idle": True} if self.is_idle else {}),
             **self._bytes,
         )
 
 
 async def _both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
-    """Run both to their end; if one fails, cancel the other."""
+    """Run both coroutines to their end. If one fails, cancel the other."""
     tasks = {asyncio.create_task(one, name="egress-up"), asyncio.create_task(other, name="egress-down")}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,7 +1,7 @@
-"""Requests to a proxy, parsed strictly: anything that two programs could parse differently is refused. Pure.
+"""HTTP requests to the proxy: the parser, and the encoder of forwarded requests and refusals. Pure.
 
-For a forwarded request, the first line, `Host`, `Connection` and the body framing are written again from the parsed
-values, so no program behind the proxy can find another request in it.
+The parser refuses everything that two programs could parse differently. A forwarded request is encoded from the parsed
+values, so that the host cannot find another request in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_HEAD_BYTES = 32 * 1024
 MAX_TARGET_BYTES = 8 * 1024
 MAX_HEADERS = 100
 
-# The result of a request, as metrics count it.
+# The result of a request, which metrics count.
 Decision: TypeAlias = Literal["allowed", "not_listed", "blocked_address", "malformed", "unreachable", "too_many"]
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -36,12 +36,12 @@ _HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),  # codespell:ignore te
     }
 )
-# Written again when a request is forwarded.
+# Encoded from parsed values when a request is forwarded.
 _OWN = frozenset({"host", "content-length"})
 
 
 class Refusal(Exception):
-    """Raised for a refused request. `reason` is that of the status line: many programs show nothing else."""
+    """Raised for a refused request. `reason` is for the status line, which may be all that a program shows."""
 
     def __init__(self, status: int, reason: str, text: str, *, decision: Decision = "malformed") -> None:
         super().__init__(text)
@@ -52,9 +52,7 @@ class Refusal(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `host` is a name, or an address in full; `length` is that of the body, None when it is
-    chunked.
-    """
+    """A parsed request. `host` is a name or an address. `length` is that of the body; None if it is chunked."""
 
     method: str
     host: str
@@ -71,10 +69,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_address(self) -> bool:
-        return hosts.address(self.host) is not None
+        return hosts.canonical_address(self.host) is not None
 
     def head(self) -> bytes:
-        """Return the head for the host."""
+        """Return the head of the forwarded request."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         where = host if self.port == 80 else f"{host}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.{self.version}", f"Host: {where}"]
@@ -87,21 +85,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(head: bytes) -> Request:
-    """Parse a request from its head, without the empty line at its end. Raises `Refusal`."""
+    """Parse a head without its empty line. Raise `Refusal` if it is invalid."""
     first, *rest = head.split(b"\r\n")
     if first.startswith(b"PRI * HTTP/2"):
-        raise Refusal(505, "HTTP/2 is not spoken here", "This proxy speaks HTTP/1.1, and this was HTTP/2.")
+        raise Refusal(505, "HTTP/2 is not supported", "This proxy supports HTTP/1.1 only, not HTTP/2.")
     line = _LINE.fullmatch(first)
     if line is None:
         raise malformed("its first line is not `METHOD URL HTTP/1.1`")
     method, target, version = line[1].decode(), line[2].decode(), int(line[3])
     if len(target) > MAX_TARGET_BYTES:
-        raise Refusal(414, "URL too long", f"A URL may have at most {MAX_TARGET_BYTES} bytes here.")
+        raise Refusal(414, "URL too long", f"A URL may have at most {MAX_TARGET_BYTES} bytes.")
     headers = _headers(rest)
     if method == "CONNECT":
         return _tunnel(target, headers)
     host, port, path = _absolute(target)
-    dropped = _left_out(headers) | _OWN
+    dropped = _dropped_headers(headers) | _OWN
     return Request(
         method=method,
         host=host,
@@ -113,9 +111,10 @@ def parse(head: bytes) -> Request:
     )
 
 
-def answer_head(head: bytes) -> tuple[int, bytes]:
-    """Return the status of a host's response, and its head for the client: without headers for the proxy, and with
-    `Connection: close`. Raises ValueError when it is invalid.
+def parse_answer_head(head: bytes) -> tuple[int, bytes]:
+    """Return the status of a response, and its head for the client. Raise ValueError if the head is invalid.
+
+    Hop-by-hop headers are dropped, and `Connection: close` is added.
     """
     first, *rest = head.split(b"\r\n")
     line = _STATUS.fullmatch(first)
@@ -123,7 +122,7 @@ def answer_head(head: bytes) -> tuple[int, bytes]:
         raise ValueError("no status line")
     headers = [_header(each) for each in rest]
     # The framing headers are kept, because the body is forwarded unchanged.
-    dropped = _left_out(headers) - {"transfer-encoding", "trailer"}
+    dropped = _dropped_headers(headers) - {"transfer-encoding", "trailer"}
     kept = [f"{name}: {value}" for name, value in headers if name.lower() not in dropped]
     status = int(line[1])
     if status >= 200:
@@ -131,8 +130,8 @@ def answer_head(head: bytes) -> tuple[int, bytes]:
     return status, first + b"\r\n" + "".join(f"{each}\r\n" for each in kept).encode("latin-1") + b"\r\n"
 
 
-def answer(refusal: Refusal) -> bytes:
-    """Encode a refusal for programs and users."""
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Return the HTTP response for a refusal."""
     body = f"{refusal.text}\n".encode()
     head = (
         f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -142,12 +141,12 @@ def answer(refusal: Refusal) -> bytes:
 
 
 def malformed(why: str) -> Refusal:
-    return Refusal(400, "Malformed request", f"The proxy does not understand this request: {why}.")
+    return Refusal(400, "Malformed request", f"The request is not valid: {why}.")
 
 
 def _headers(lines: list[bytes]) -> list[tuple[str, str]]:
     if len(lines) > MAX_HEADERS:
-        raise Refusal(431, "Too many headers", f"A request may have at most {MAX_HEADERS} headers here.")
+        raise Refusal(431, "Too many headers", f"A request may have at most {MAX_HEADERS} headers.")
     try:
         found = [_header(each) for each in lines]
     except ValueError:
@@ -158,7 +157,7 @@ def _headers(lines: list[bytes]) -> list[tuple[str, str]]:
 
 
 def _header(line: bytes) -> tuple[str, str]:
-    # In pieces: a single pattern for the whole line could take hours on a line of blanks.
+    # Matched in pieces. One pattern for the whole line could take hours for a line of blanks.
     name, colon, value = line.partition(b":")
     value = value.strip(b" \t")
     if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
@@ -170,7 +169,7 @@ def _values(headers: list[tuple[str, str]], name: str) -> list[str]:
     return [value for each, value in headers if each.lower() == name]
 
 
-def _left_out(headers: list[tuple[str, str]]) -> frozenset[str]:
+def _dropped_headers(headers: list[tuple[str, str]]) -> frozenset[str]:
     named = {name.strip().lower() for value in _values(headers, "connection") for name in value.split(",")}
     return _HOP | named
 
@@ -179,7 +178,7 @@ def _length(headers: list[tuple[str, str]], version: int) -> int | None:
     lengths, codings = _values(headers, "content-length"), _values(headers, "transfer-encoding")
     if codings:
         if lengths or version == 0 or [each.lower() for each in codings] != ["chunked"]:
-            raise malformed("where its body ends can be understood in two ways")
+            raise malformed("the end of its body is ambiguous")
         return None
     if not lengths:
         return 0
@@ -191,43 +190,45 @@ def _length(headers: list[tuple[str, str]], version: int) -> int | None:
 def _tunnel(target: str, headers: list[tuple[str, str]]) -> Request:
     if _values(headers, "content-length") not in ([], ["0"]) or _values(headers, "transfer-encoding"):
         raise malformed("a CONNECT has no body")
-    host, port = _place(target, usual=None)
+    host, port = _host_and_port(target, default_port=None)
     return Request(method="CONNECT", host=host, port=port)
 
 
 def _absolute(target: str) -> tuple[str, int, str]:
     scheme = _SCHEME.match(target)
     if scheme is None:
-        raise malformed("it names no URL with a host. This is a proxy; it has no pages of its own")
+        raise malformed("its target is not a URL with a host. This server is a proxy and has no pages")
     if scheme[1].lower() != "http":
-        why = "use CONNECT for it" if scheme[1].lower() == "https" else "only http and https are let through"
+        why = "use CONNECT for it" if scheme[1].lower() == "https" else "only http and https are allowed"
         raise malformed(f"its URL begins with {scheme[1][:20].lower()}://, and {why}")
     rest = target[scheme.end() :]
-    end = min((place for mark in "/?#" if (place := rest.find(mark)) >= 0), default=len(rest))
+    end = min((canonical_host for mark in "/?#" if (canonical_host := rest.find(mark)) >= 0), default=len(rest))
     authority, path = rest[:end], rest[end:]
     if "#" in path:
         raise malformed("its URL has a fragment")
-    host, port = _place(authority, usual=80)
+    host, port = _host_and_port(authority, default_port=80)
     return host, port, path if path.startswith("/") else f"/{path}"
 
 
-def _place(authority: str, *, usual: int | None) -> tuple[str, int]:
-    """Return host and port of an authority."""
+def _host_and_port(authority: str, *, default_port: int | None) -> tuple[str, int]:
+    """Return the host and the port of an authority. Raise `Refusal` if it is invalid."""
     match = _AUTHORITY.fullmatch(authority)
     written = (match[1] or match[2]) if match is not None else ""
-    host = hosts.address(written) if match is not None and match[2] is not None else place(written)
-    port = int(match[3]) if match is not None and match[3] else usual
+    host = hosts.canonical_address(written) if match is not None and match[2] is not None else canonical_host(written)
+    port = int(match[3]) if match is not None and match[3] else default_port
     if host is None or port is None or not 1 <= port <= 65_535:
-        raise malformed("it does not name `host:port`" if usual is None else "its URL has no host that could be asked")
+        raise malformed(
+            "it does not name `host:port`" if default_port is None else "its URL has no host that could be asked"
+        )
     return host, port
 
 
-def place(written: str) -> str | None:
-    """Return the canonical form of a name or a full IPv4 address; None when it is neither."""
-    host = hosts.normal(written)
+def canonical_host(written: str) -> str | None:
+    """Return the canonical form of a host name or IPv4 address; None if it is neither."""
+    host = hosts.canonical_name(written)
     if host is None or not hosts.is_address(host):
         return host
-    if (found := hosts.address(host)) is not None:
+    if (found := hosts.canonical_address(host)) is not None:
         return found
     raise malformed(f"{host[:60]} is an address that is not written in full, as in 198.51.100.7")
 
@@ -235,7 +236,7 @@ def place(written: str) -> str | None:
 def address_refused(address: str) -> Refusal:
     return Refusal(
         403,
-        "Addresses are not allowed in this workspace, only listed hosts by name",
-        f"{address} is an address. This workspace reaches listed hosts only, by their names.",
+        "Addresses are not allowed in this workspace, only host names on its list",
+        f"{address} is an address. This workspace may reach only hosts on its list, by their names.",
         decision="not_listed",
     )

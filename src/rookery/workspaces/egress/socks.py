@@ -1,7 +1,6 @@
-"""SOCKS 5 (RFC 1928), for programs without HTTP proxy support: no authentication, and only CONNECT.
+"""SOCKS 5 (RFC 1928) for programs without support for HTTP proxies: without authentication, and only CONNECT.
 
-The server resolves names, as for HTTP (clients call this `socks5h`). A refusal is one byte here; the log has the
-reason.
+The server resolves names (clients call this `socks5h`). A refusal is only a reply code; the log has the reason.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 from rookery.workspaces.egress import hosts, requests
-from rookery.workspaces.egress.byte_relay import Wire
+from rookery.workspaces.egress.byte_relay import ByteStream
 from rookery.workspaces.egress.requests import Decision, Refusal, Request
 
 FIRST_BYTE = b"\x05"
 _VERSION, _NO_AUTHENTICATION, _CONNECT = 5, 0, 1
-# No bound address is sent: it is useless to a workspace, and would reveal the server's address.
+# No bound address is sent, because it would reveal the address of the server.
 _BOUND = b"\x00\x01\x00\x00\x00\x00\x00\x00"
 
 ESTABLISHED = b"\x05\x00" + _BOUND
@@ -27,39 +26,39 @@ _REPLIES: dict[Decision, int] = {
 
 
 class SocksRefusal(Refusal):
-    """A refusal with its own reply code."""
+    """Raised for a refusal that has its own reply code."""
 
     def __init__(self, text: str, reply: int) -> None:
         super().__init__(400, "Malformed request", text)
         self.reply = reply
 
 
-async def negotiate(client: Wire) -> None:
-    """Read the first message: the authentication methods of the client. Raises `Refusal`."""
+async def negotiate(client: ByteStream) -> None:
+    """Read the first message, the authentication methods, and respond. Raise `Refusal` if it is invalid."""
     version, count = await client.read_exactly(2)
     methods = await client.read_exactly(count)
     if version != _VERSION or _NO_AUTHENTICATION not in methods:
-        raise requests.malformed("it offers no way of SOCKS without authentication")
+        raise requests.malformed("it does not offer SOCKS 5 without authentication")
     await client.write(bytes((_VERSION, _NO_AUTHENTICATION)))
 
 
-async def read_request(client: Wire) -> Request:
-    """Read the second message: the destination. Raises `Refusal`."""
+async def read_request(client: ByteStream) -> Request:
+    """Read the second message, the destination. Raise `Refusal` if it is invalid."""
     version, command, reserved, kind = await client.read_exactly(4)
     if version != _VERSION or reserved != 0:
-        raise requests.malformed("it does not go on as SOCKS 5 says")
+        raise requests.malformed("its second message is not SOCKS 5")
     if command != _CONNECT:
         raise SocksRefusal(
-            "Of SOCKS only CONNECT is answered here: there is no UDP, and nobody is let in.", _NO_SUCH_COMMAND
+            "Only the SOCKS command CONNECT is supported: no UDP, and no incoming connections.", _NO_SUCH_COMMAND
         )
     host = await _read_host(client, kind)
     port = int.from_bytes(await client.read_exactly(2), "big")
     if host is None or port == 0:
-        raise requests.malformed("it names no host and port that could be asked")
+        raise requests.malformed("it names no valid host and port")
     return Request(method="CONNECT", host=host, port=port, protocol="socks5")
 
 
-async def _read_host(client: Wire, kind: int) -> str | None:
+async def _read_host(client: ByteStream, kind: int) -> str | None:
     match kind:
         case 1:  # an IPv4 address
             return str(IPv4Address(await client.read_exactly(4)))
@@ -69,16 +68,16 @@ async def _read_host(client: Wire, kind: int) -> str | None:
             (length,) = await client.read_exactly(1)
             written = (await client.read_exactly(length)).decode("latin-1")
             # Some clients send addresses as names.
-            return hosts.address(written) or requests.place(written)
-    raise SocksRefusal("The kind of address in this request is none of SOCKS 5.", _NO_SUCH_KIND)
+            return hosts.canonical_address(written) or requests.canonical_host(written)
+    raise SocksRefusal("The address type of this request is not defined by SOCKS 5.", _NO_SUCH_KIND)
 
 
-def unwilling(refusal: Refusal) -> bytes:
-    """Encode the response to the first message: no method is acceptable."""
+def encode_no_method(refusal: Refusal) -> bytes:
+    """Return the response to the first message if no authentication method is acceptable."""
     return b"\x05\xff"
 
 
-def answer(refusal: Refusal) -> bytes:
-    """Encode the response to the second message."""
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Return the response to the second message for a refusal."""
     reply = refusal.reply if isinstance(refusal, SocksRefusal) else _REPLIES.get(refusal.decision, _GENERAL_FAILURE)
     return bytes((_VERSION, reply)) + _BOUND

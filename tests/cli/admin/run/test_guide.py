@@ -23,7 +23,7 @@ from rookery.models.connect import Connector
 from rookery.models.directory import Directory, ReadyModel
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
-from rookery.store.models import env_providers
+from rookery.store.models import preset_providers
 from rookery.testing import fake_anthropic, fake_completions, fake_responses_events
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions
@@ -88,7 +88,7 @@ def test_tables_of_the_guide_are_complete() -> None:
 
     assert {str(kind) for kind in ErrorKind} <= rows
     assert set(CapabilityOverrides.__struct_fields__) <= rows
-    assert all(preset.key_variable in GUIDE for preset in env_providers.PRESETS)
+    assert all(preset.key_variable in GUIDE for preset in preset_providers.PRESETS)
 
 
 # Providers that answer

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli.admin.input import Refused
 from rookery.cli.admin.run import models
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say
 from rookery.runtime.secret_str import SecretStr
-from rookery.store.models import model_configs, offline_model, providers
+from rookery.store.models import model_configs, preset_providers, providers
 from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.admin.run.run_rig import RunRig, open_desk
@@ -44,7 +43,7 @@ async def test_installation_without_models_gets_the_offline_one(rig: RunRig) -> 
 async def test_two_first_commands_at_once_make_one_model(rig: RunRig) -> None:
     async def ensure() -> object:
         async with rig.database.api.acquire() as conn:
-            return await offline_model.ensure_model(conn)
+            return await preset_providers.ensure_offline_model(conn)
 
     made = await asyncio.gather(*(ensure() for _ in range(4)))
 
@@ -57,7 +56,7 @@ async def test_name_of_the_offline_provider_may_be_taken(rig: RunRig) -> None:
         taken = ProviderDraft(type=ProviderType.OPENAI_COMPAT, name="offline", base_url="http://127.0.0.1:1/v1")
         await providers.create_provider(conn, taken, ring=None)
 
-        assert await offline_model.ensure_model(conn) is not None
+        assert await preset_providers.ensure_offline_model(conn) is not None
 
         found = await models.list_models(conn)
     assert [model.name for model in found] == ["offline-2/guide"]

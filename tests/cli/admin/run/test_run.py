@@ -15,12 +15,11 @@ import pytest
 
 from rookery.app import replica
 from rookery.app.replica import Choices
-from rookery.cli.admin.input import Refused
 from rookery.cli.admin.run.follow import Stop
 from rookery.cli.admin.run.run import Interrupts
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import OutputClosed
-from rookery.domain.chat.errors import ChatNotFound
+from rookery.client.errors import ChatDeleted
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Think, Truncate, Wait
@@ -29,7 +28,7 @@ from rookery.loop.tool import ToolOutput
 from rookery.store import machine
 from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.people import operator
+from rookery.store.people import users
 from tests import scripted_tools
 from tests.cli.admin.run.run_rig import HELLO, RunRig, Stream, open_desk
 from tests.eventually import until
@@ -205,7 +204,7 @@ async def test_chat_that_is_deleted_meanwhile_is_an_error(rig: RunRig) -> None:
 
     await rig.sql("DELETE FROM chats")
 
-    with pytest.raises(ChatNotFound):
+    with pytest.raises(ChatDeleted):
         await running
 
 
@@ -263,7 +262,7 @@ async def test_chat_belongs_to_the_operator_and_has_its_instructions(rig: RunRig
     await rig.run("say hello to the world of birds today", system="Speak like a rook.")
     await rig.run("again")
 
-    assert await rig.sql("SELECT count(*) FROM users WHERE username = $1", operator.USERNAME) == 1
+    assert await rig.sql("SELECT count(*) FROM users WHERE username = $1", users.OPERATOR) == 1
     first = "SELECT {} FROM chats c JOIN users u ON u.id = c.owner_id ORDER BY c.created_at LIMIT 1"
     assert await rig.sql(first.format("u.username || ' ' || c.client_type")) == "operator cli"
     assert await rig.sql(first.format("title")) == "say hello to the world of…"
@@ -309,13 +308,26 @@ async def test_unknown_chat_is_refused(rig: RunRig) -> None:
         await rig.run(chat_id=ChatId(uuid4()))
 
 
+async def test_turn_in_a_chat_of_another_user_is_the_operators_and_leaves_no_token(rig: RunRig) -> None:
+    await rig.model()
+    chat_id = ChatId(json.loads((await rig.run("first", json=True)).stdout)["chat_id"])
+    await rig.sql("UPDATE users SET username = 'ada'")
+
+    done = await rig.run("second", chat_id=chat_id, json=True)
+
+    operator = await rig.sql("SELECT id FROM users WHERE username = $1", users.OPERATOR)
+    assert done.code == Exit.OK
+    assert json.loads(done.stdout)["messages"][0]["created_by"] == str(operator)
+    assert await rig.sql("SELECT count(*) FROM api_tokens") == 0
+
+
 # Beside others
 
 
 async def test_chats_of_others_are_left_alone(rig: RunRig) -> None:
     config = await rig.model()
     async with rig.database.api.acquire() as conn:
-        owner_id = await operator.ensure_operator(conn)
+        owner_id = await users.ensure_operator(conn)
     message = NewMessage(role=Role.USER, content=(Text("mine"),), created_by=owner_id)
     spec = ChatSpec(owner_id=owner_id, title="Mine", model_config_id=config.id, messages=(message,))
     waiting = Machine(rig.database.api, Notifier(rig.database.api, Bus()))

@@ -284,7 +284,7 @@ def test_planted_socket_directory_is_refused(
     shutil.rmtree(planned)
     planned.symlink_to(tmp_path)
 
-    with pytest.raises(EmbeddedServerError, match="belongs to somebody else"):
+    with pytest.raises(EmbeddedServerError, match="belongs to another user"):
         data_dirs.make_socket_dir(data_dir, None)
 
     assert planned.parent == runtime

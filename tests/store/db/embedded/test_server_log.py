@@ -23,7 +23,7 @@ STAMP = "2026-01-02 03:04:05.678 UTC [42] "
         ('FATAL:  could not open file "global/pg_control": Permission denied', "Restore their owner and mode"),
         ('FATAL:  lock file "postmaster.pid" already exists', "Another PostgreSQL still uses"),
         ("FATAL:  pre-existing shared memory block (key 1, ID 2) is still in use", "Another PostgreSQL still uses"),
-        ("FATAL:  database files are incompatible with server", "made by another PostgreSQL"),
+        ("FATAL:  database files are incompatible with server", "created by another PostgreSQL"),
         ("PANIC:  could not locate a valid checkpoint record at 0/1", "is damaged"),
         ("FATAL:  could not become user 57117: [Errno 22] Invalid argument", "Run rookery as a normal user"),
         ('FATAL:  unrecognized configuration parameter "x"', 'unrecognized configuration parameter "x"'),

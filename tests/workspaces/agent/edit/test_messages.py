@@ -64,7 +64,7 @@ def test_long_lines_that_begin_alike_do_not_hold_the_agent_up() -> None:
     began = time.process_time()
     failure(text, wanted)
 
-    assert time.process_time() - began < 30  # character by character it is some minutes
+    assert time.process_time() - began < 30  # a loop over characters would take minutes
 
 
 def test_miscount_names_five_places_and_three_lines() -> None:
@@ -78,7 +78,7 @@ def test_miscount_names_five_places_and_three_lines() -> None:
 
 
 def test_single_character_more_or_less_is_no_miscount() -> None:
-    # One "x" against none is another text, not a wrong count.
+    # A character that is missing completely is a different text, not a wrong count.
     assert "of old_text has" not in failure("ab\n", "axb\nnothing\n")
 
 
@@ -117,7 +117,7 @@ def test_change_of_endings_that_does_not_match_speaks_of_endings_only() -> None:
 
 
 def test_change_of_endings_is_made_literally_or_not_at_all() -> None:
-    """A match by lines would leave endings as they are, which is the one thing to be changed."""
+    """A match by lines would keep the endings, which this edit changes."""
     message = failure("a \nb\n", "a\nb\n", "a\r\nb\r\n")
 
     assert "line endings" in message

@@ -98,7 +98,7 @@ def test_edit_by_lines_touches_nothing_outside_and_glues_nothing(case: tuple[str
     bodies = [line.body for line in edit_lines.parse_all(edit_lines.split(middle))]
     wanted = [line.body for line in edit_lines.parse_all(edit_lines.split(new))]
     while not tail and wanted and not wanted[-1] and len(bodies) < len(wanted):
-        wanted.pop()  # an empty last line without an ending is no line
+        wanted.pop()  # an empty last line without an ending does not exist
     assert bodies == wanted
 
 
@@ -161,7 +161,7 @@ def test_diff_of_a_moved_line_leads_from_one_text_to_the_other(before: str, data
 def test_lines_that_a_diff_skips_change_nothing_about_it(start: str, old: str, new: str, end: str) -> None:
     before, after = start + old + end, start + new + end
     whole = (0, edit_lines.split(before), edit_lines.split(after))
-    with mock.patch.object(unified_diff, "_around_the_difference", return_value=whole):
+    with mock.patch.object(unified_diff, "_changed_region", return_value=whole):
         expected = unified_diff.unified("/f", before, after)
 
     assert unified_diff.unified("/f", before, after) == expected
@@ -178,7 +178,7 @@ def blocks(draw: st.DrawFn) -> tuple[list[tuple[int, str]], int, int, list[tuple
     bodies = st.sampled_from([body for _, body in file[start:end]] + ["new", "other"])
     new = draw(st.lists(st.tuples(levels, bodies), min_size=1, max_size=8))
     indented = [level for level, _ in file[start:end] if level]
-    # Two indented lines that show what one step is; the caller's unit is then the same in both texts.
+    # Two indented lines determine the indentation unit, so it is the same in both texts.
     assume(len(indented) >= 2 and gcd(*indented) == 1)
     return file, start, end, new
 

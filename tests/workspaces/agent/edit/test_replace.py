@@ -11,7 +11,7 @@ from rookery.workspaces.agent.edit.edit import Edit
 
 
 class Case(NamedTuple):
-    """A file, an edit, and the file afterwards; the pass that must have decided."""
+    """A file, an edit, the file after it, and the pass that finds the match."""
 
     name: str
     before: str
@@ -212,7 +212,7 @@ def test_replacing(case: Case) -> None:
     after, applied = edit.apply(case.before, [Edit(case.old, case.new)])
 
     assert after == case.after
-    assert [(done.matches, done.number) for done in applied] == [(1, case.number)]
+    assert [(done.matches, done.pass_number) for done in applied] == [(1, case.number)]
 
 
 def in_style(text: str, *, indent: str, ending: str, final: bool) -> str:

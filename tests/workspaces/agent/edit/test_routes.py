@@ -208,7 +208,7 @@ async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(
     journal.close()
     after = Journal(tmp_path / "journal", Clock(), print)
     after.load()
-    (noted,) = after.cut_off("edit")
+    (noted,) = after.interrupted("edit")
     after.close()
 
     assert noted["results"][str(path)]["hash"] == hashlib.sha256(b"aa\n").hexdigest()

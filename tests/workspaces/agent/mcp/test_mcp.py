@@ -38,7 +38,7 @@ async def agree(rig: Rig, *entries: object, wait_s: float = 30) -> Answer:
 
 
 async def agree_to_all(rig: Rig) -> dict[str, Any]:
-    """Approve all servers that files name, and return the context's description of each."""
+    """Agree to all servers that files configure, and return the context's description of each."""
     await agree(rig, *(each["entry"] for each in (await told(rig)).values() if "entry" in each))
     return await told(rig)
 
@@ -125,7 +125,7 @@ async def test_servers_are_told_with_their_tools_and_called() -> None:
         }
         assert [each["name"] for each in servers["calc"]["tools"]] == ["add", "show env"]
         assert "cannot be started" in servers["gone"]["error"]
-        assert "only servers with a `command`" in servers["far"]["error"]
+        assert "Only servers with a `command`" in servers["far"]["error"]
         assert "s3cret" not in json.dumps(servers)
 
         first = await call(rig, "calc", "add", {"a": 1, "b": 2}, key="k1")

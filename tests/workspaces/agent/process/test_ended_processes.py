@@ -11,7 +11,7 @@ from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.process import processes
 from rookery.workspaces.agent.process.children import Children
-from rookery.workspaces.agent.process.processes import Order, Process, Processes
+from rookery.workspaces.agent.process.processes import Process, Processes, ProcessSpec
 from rookery.workspaces.agent.server.http import ChatHeaders
 
 SERVER = ChatHeaders()
@@ -27,8 +27,8 @@ class EndedProcesses:
 
     def ended(self, output: bytes = b"") -> Process:
         self._count += 1
-        order = Order("true", ["true"], "/", {}, SERVER)
-        process = Process(f"p{self._count}", order, self.seconds)
+        spec = ProcessSpec("true", ["true"], "/", {}, SERVER)
+        process = Process(f"p{self._count}", spec, self.seconds)
         process.output.append(output)
         process.close(0, self.seconds)
         self.kept.restore(process)
@@ -36,7 +36,7 @@ class EndedProcesses:
 
     def running(self) -> Process:
         self._count += 1
-        process = Process(f"p{self._count}", Order("sleep", ["sleep"], "/", {}, SERVER), self.seconds)
+        process = Process(f"p{self._count}", ProcessSpec("sleep", ["sleep"], "/", {}, SERVER), self.seconds)
         self.kept.restore(process)
         return process
 
@@ -89,8 +89,8 @@ async def test_oldest_ended_outputs_shrink_when_all_together_are_too_large(
         started = []
         for number in range(6):
             arguments = ["sh", "-c", "head -c 300000 /dev/zero; echo; echo end"]
-            order = Order("", arguments, "/", {"PATH": "/usr/bin:/bin"}, SERVER)
-            started.append(kept.start(order, f"p{number}"))
+            spec = ProcessSpec("", arguments, "/", {"PATH": "/usr/bin:/bin"}, SERVER)
+            started.append(kept.start(spec, f"p{number}"))
             await asyncio.wait_for(started[-1].ended.wait(), 60)
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)

@@ -11,16 +11,16 @@ import pytest
 from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.process import output_match
 from rookery.workspaces.agent.process.children import Child, Children
-from rookery.workspaces.agent.process.output_match import OutputWaits, Verdict
-from rookery.workspaces.agent.process.processes import Order, Process
+from rookery.workspaces.agent.process.output_match import MatchResult, OutputWaits
+from rookery.workspaces.agent.process.processes import Process, ProcessSpec
 from rookery.workspaces.agent.server.http import ChatHeaders
 
 PATIENCE_S = 60.0
 
 
 def running(output: bytes = b"") -> Process:
-    process = Process("p1", Order("serve", ["serve"], "/", {}, ChatHeaders()), 0.0)
-    process.take(output)
+    process = Process("p1", ProcessSpec("serve", ["serve"], "/", {}, ChatHeaders()), 0.0)
+    process.append(output)
     return process
 
 
@@ -31,7 +31,7 @@ def ended(output: bytes) -> Process:
 
 
 def say(process: Process, data: bytes) -> None:
-    process.take(data)
+    process.append(data)
     process.wake_readers()
 
 
@@ -59,12 +59,12 @@ async def children() -> AsyncIterator[Reaped]:
     await made.reap()
 
 
-Wait = Callable[..., Coroutine[Any, Any, Verdict]]
+Wait = Callable[..., Coroutine[Any, Any, MatchResult]]
 
 
 @pytest.fixture
 def wait(children: Reaped) -> Wait:
-    async def wait(process: Process, pattern: str, *, since: int = 0, wait_s: float = PATIENCE_S) -> Verdict:
+    async def wait(process: Process, pattern: str, *, since: int = 0, wait_s: float = PATIENCE_S) -> MatchResult:
         return await OutputWaits(children).wait(process, pattern, since=since, wait_s=wait_s, gone=asyncio.Event())
 
     return wait
@@ -95,7 +95,7 @@ async def test_wait_is_over_with_the_line_that_matches(wait: Wait) -> None:
 async def test_what_was_printed_before_is_judged(
     wait: Wait, process: Process, pattern: str, since: int, line: str | None
 ) -> None:
-    assert await wait(process, pattern, since=since, wait_s=0) == Verdict(line)
+    assert await wait(process, pattern, since=since, wait_s=0) == MatchResult(line)
 
 
 async def test_end_of_the_process_ends_the_wait(wait: Wait) -> None:
@@ -105,26 +105,26 @@ async def test_end_of_the_process_ends_the_wait(wait: Wait) -> None:
     await asyncio.sleep(0)
     process.close(1, 1.0)
 
-    assert await waiting == Verdict(None)
+    assert await waiting == MatchResult(None)
 
 
 async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
     wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_match, "VERDICT_S", 0.2)
+    monkeypatch.setattr(output_match, "RESULT_S", 0.2)
     process = ended(b"a" * 60 + b"!\n")
 
-    assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
+    assert await wait(process, r"^(a+)+$", wait_s=0) == MatchResult(is_slow=True)
 
 
 async def test_expression_without_an_end_ends_by_itself(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed agent cannot end the program."""
     monkeypatch.setattr(output_match, "CPU_SECONDS", 1)
-    monkeypatch.setattr(output_match, "VERDICT_S", PATIENCE_S)
+    monkeypatch.setattr(output_match, "RESULT_S", PATIENCE_S)
     process = ended(b"a" * 60 + b"!\n")
 
     async with asyncio.timeout(PATIENCE_S):
-        assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
+        assert await wait(process, r"^(a+)+$", wait_s=0) == MatchResult(is_slow=True)
 
 
 @pytest.mark.parametrize("pattern", ["(", "", "x" * 1001, "a\0"])

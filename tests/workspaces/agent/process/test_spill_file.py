@@ -12,7 +12,7 @@ from rookery.workspaces.agent.config import Config
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.process import spill_file
 from rookery.workspaces.agent.process.output import VIEW_BYTES, Output
-from rookery.workspaces.agent.process.spill_file import Spill
+from rookery.workspaces.agent.process.spill_file import SpillFile
 from tests.workspaces.agent.agent_rig import Rig
 
 
@@ -23,7 +23,7 @@ class Command:
         self.output = Output()
         self.claimed = 0
         self.room = room
-        self.spill = Spill(str(home), name, self.claim)
+        self.spill = SpillFile(str(home), name, self.claim)
 
     def claim(self, growth: int) -> bool:
         self.claimed += growth
@@ -34,7 +34,7 @@ class Command:
         self.output.append(data)
 
     def view(self) -> str:
-        return self.output.view(ended=True, kept=self.spill.kept).text
+        return self.output.view(ended=True, spilled=self.spill.spilled).text
 
 
 def test_output_that_a_view_shows_leaves_no_file(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_output_that_a_view_shows_leaves_no_file(tmp_path: Path) -> None:
     command.print(b"x\n" * (VIEW_BYTES // 2))
     command.spill.finish(command.output)
 
-    assert command.spill.kept is None
+    assert command.spill.spilled is None
     assert not (tmp_path / spill_file.FOLDER).exists()
 
 
-def test_longer_output_is_whole_in_the_file_that_the_marker_names(tmp_path: Path) -> None:
+def test_longer_output_is_complete_in_the_file_that_the_marker_names(tmp_path: Path) -> None:
     command = Command(tmp_path)
     pieces = [b"%07d\n" % number * 100 for number in range(1000)]
 
@@ -113,11 +113,11 @@ def test_full_disk_leaves_what_fitted_and_never_stops_the_command(tmp_path: Path
         command.print(b"z" * 999 + b"\n")
     command.spill.finish(command.output)
 
-    kept = command.spill.kept
+    spilled = command.spill.spilled
     assert command.output.total == 100_000
-    assert (kept is None) == (room == 0)
-    assert kept is None or (kept.size <= room and not kept.is_whole)
-    assert [path.stat().st_size for path in tmp_path.glob(".rookery/results/*")] == ([kept.size] if kept else [])
+    assert (spilled is None) == (room == 0)
+    assert spilled is None or (spilled.size <= room and not spilled.is_complete)
+    assert [path.stat().st_size for path in tmp_path.glob(".rookery/results/*")] == ([spilled.size] if spilled else [])
 
 
 def test_folder_that_cannot_be_made_is_no_reason_to_stop(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_folder_that_cannot_be_made_is_no_reason_to_stop(tmp_path: Path) -> None
 
     command.print((b"x" * 99 + b"\n") * 1000)
 
-    assert command.spill.kept is None
+    assert command.spill.spilled is None
     assert "bytes omitted ...]" in command.view()
 
 
@@ -136,10 +136,10 @@ def test_call_of_the_same_name_gets_a_file_of_its_own(tmp_path: Path) -> None:
     first.print(b"1" * 40_000)
     second.print(b"2" * 40_000)
 
-    assert first.spill.kept is not None
-    assert second.spill.kept is not None
-    assert second.spill.kept.path == first.spill.kept.path + "-2"
-    assert Path(first.spill.kept.path).read_bytes() == b"1" * 40_000
+    assert first.spill.spilled is not None
+    assert second.spill.spilled is not None
+    assert second.spill.spilled.path == first.spill.spilled.path + "-2"
+    assert Path(first.spill.spilled.path).read_bytes() == b"1" * 40_000
 
 
 def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monk
         os.utime(folder / f"old{number}", (number, number))
 
     with directory_handles.directory(str(folder)) as handle:
-        spill_file.make_room(handle)
+        spill_file.delete_oldest(handle)
 
     assert sorted(path.name for path in folder.iterdir()) == ["inner", "link", "old3", "old4"]
     assert outside.read_text() == "keep me"

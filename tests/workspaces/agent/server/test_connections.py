@@ -72,7 +72,7 @@ async def test_client_too_slow_with_its_head_is_cut_off(inside: Inside, monkeypa
 
 
 async def test_stranger_that_says_nothing_is_cut_off(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STRANGER_IDLE_S", 0.05)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_IDLE_S", 0.05)
 
     assert await inside.talk() == b""
 
@@ -81,7 +81,7 @@ async def test_connections_that_make_room_are_closed_however_young(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(connections, "STRANGER_IDLE_S", 1000.0)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_IDLE_S", 1000.0)
 
     opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", inside.port) for _ in range(20)))
     ends = [asyncio.create_task(reader.read()) for reader, _ in opened]

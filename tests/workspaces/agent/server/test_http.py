@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.process import routes
 from rookery.workspaces.agent.server import http
-from rookery.workspaces.agent.server.client_reads import Reader
 from tests.workspaces.agent.agent_rig import PATIENCE_S, TOKEN, Rig
 
 GOOD = f"authorization: Bearer {TOKEN}\r\nx-rookery-generation: 1\r\n".encode()
@@ -118,7 +117,7 @@ async def test_wrong_number_in_a_query_is_refused(shared: Rig, query: str) -> No
 )
 async def test_wait_is_capped(given: str, waited: float) -> None:
     head = http.parse_head(f"GET /x?wait_s={given} HTTP/1.1\r\n\r\n".encode())
-    body = http.Body(Reader(10), 0, lambda: None)
+    body = http.Body(http.Reader(10), 0, lambda: None)
     request = http.Request(head, http.ChatHeaders(), {}, dict(head.query), body, asyncio.Event())
 
     assert request.seconds("wait_s", cap=routes.MAX_WAIT_S) == waited
@@ -184,7 +183,7 @@ async def test_connection_that_only_waits_makes_room_for_one_that_asks(rig: Rig)
         answer = await rig.raw(HEALTH + b"connection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK")
         async with asyncio.timeout(PATIENCE_S):
-            assert await idle[0][0].read() == b""  # the one that waited longest was ended
+            assert await idle[0][0].read() == b""  # the connection that was idle longest was closed
     finally:
         for _, writer in idle:
             writer.close()
@@ -239,7 +238,7 @@ def test_chunked_body_is_read_back_however_it_is_cut(chunks: list[bytes], step: 
     wire = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
     async def read() -> tuple[bytes, bytes]:
-        reader = Reader(http.MAX_HEAD_BYTES)
+        reader = http.Reader(http.MAX_HEAD_BYTES)
         body = http.Body(reader, None, lambda: None)
 
         async def feed() -> None:

@@ -7,11 +7,11 @@ import { cx } from "@/ui/cx";
 interface Props {
   items: readonly Attachment[];
   onRemove: (key: string) => void;
-  /** Put a pasted text back into the box. */
+  /** Move a pasted text back into the message box. */
   onInsert: (item: Attachment) => void;
 }
 
-/** Files of the draft, with progress and what went wrong. */
+/** The files of the draft, with upload progress and errors. */
 export function AttachmentList({ items, onRemove, onInsert }: Props) {
   if (items.length === 0) return null;
   return (

@@ -1,4 +1,4 @@
-/** Files of a draft: uploaded as soon as they are chosen, with progress; sent by id. */
+/** Files of a draft. They are uploaded when they are chosen, and sent by their id. */
 import { useCallback, useRef, useState } from "react";
 import { ApiError, sentence } from "@/api/errors";
 import { type Upload, upload } from "@/api/files";
@@ -13,10 +13,10 @@ export interface Attachment {
   mimeType: string;
   size: number;
   progress: number;
-  /** Set once the server has it. */
+  /** Set when the upload is complete. */
   id: string | null;
   error: string | null;
-  /** A pasted text that can be put back into the box. */
+  /** The text, if the file was made from a pasted text. */
   pasted?: string;
 }
 
@@ -25,7 +25,7 @@ let last = 0;
 export function useAttachments(initial: readonly DraftFile[]) {
   const [items, setItems] = useState<Attachment[]>(() => initial.map(fromDraft));
   const uploads = useRef(new Map<string, Upload>());
-  // Several may be added before anything renders.
+  // A ref, because several files may be added before the next render.
   const count = useRef(0);
   count.current = items.length;
 
@@ -73,13 +73,13 @@ export function useAttachments(initial: readonly DraftFile[]) {
 
   const set = useCallback((files: readonly DraftFile[]) => setItems(files.map(fromDraft)), []);
 
-  /** Files of a message that was not taken: before those that were chosen meanwhile. */
+  /** Restore the files of a refused message, before files that were chosen meanwhile. */
   const bringBack = useCallback(
     (files: readonly DraftFile[]) => setItems((all) => [...files.map(fromDraft), ...all]),
     [],
   );
 
-  /** Resolves when nothing is on its way any more. */
+  /** Wait until all uploads have ended. */
   const settled = useCallback(async () => {
     await Promise.allSettled([...uploads.current.values()].map((one) => one.done));
   }, []);
@@ -87,7 +87,7 @@ export function useAttachments(initial: readonly DraftFile[]) {
   return { items, add, remove, set, bringBack, settled };
 }
 
-/** Why the server did not take a file. That it is the file which is wrong goes without saying. */
+/** Return the error message for a refused file, without the field name. */
 function refusalOf(error: unknown): string {
   return (error instanceof ApiError ? error.fields[0]?.message : undefined) ?? sentence(error);
 }

@@ -4,7 +4,7 @@ import type { ContextItemView } from "@/api/types.gen";
 export interface Command {
   name: string;
   help: string;
-  /** Needs a chat that exists. */
+  /** Whether the command needs an existing chat. */
   needsChat: boolean;
 }
 
@@ -19,19 +19,19 @@ export const COMMANDS: Command[] = [
   { name: "export", help: "Download the conversation as Markdown", needsChat: true },
 ];
 
-/** What is typed of a command or a skill, or null when the text is neither. */
+/** Return the partial name of a command or skill, or null if the text is neither. */
 export function commandQuery(text: string): string | null {
   return /^\/((?:workspace\/)?[a-z0-9-]*)$/.exec(text)?.[1] ?? null;
 }
 
-/** A skill as the menu offers it. Commands are reserved: a skill that is called like one keeps its long name. */
+/** A skill in the menu. A skill with the name of a command is listed under its full name. */
 export interface SkillChoice {
   alias: string;
   name: string;
   description: string;
 }
 
-/** The skills of a chat that fit what is typed behind the slash. */
+/** Return the skills of a chat that match the text after the slash. */
 export function fittingSkills(items: readonly ContextItemView[], typed: string): SkillChoice[] {
   return items.flatMap((item) => {
     if (item.kind !== "skill" || !item.name || !USABLE.has(item.status)) return [];
@@ -44,20 +44,20 @@ export function fittingSkills(items: readonly ContextItemView[], typed: string):
 
 const USABLE = new Set(["ok", "truncated"]);
 
-/** What choosing a skill writes: the agent knows its skills by name. */
+/** Return the text that choosing a skill inserts. */
 export const skillText = (name: string) => `Use the skill ${name}: `;
 
-/** A whole text that is exactly a command. */
+/** Return the command if the whole text is one. */
 export function asCommand(text: string): Command | null {
   const name = /^\/([a-z]+)\s*$/.exec(text)?.[1];
   return COMMANDS.find((one) => one.name === name) ?? null;
 }
 
-// Soft hyphen, zero-width and bidirectional marks, and tags: text that is not what it looks like.
+// Invisible characters: soft hyphen, zero-width and bidirectional marks, and tags.
 const HIDDEN = /[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/gu;
 
 export function hiddenCharacters(text: string): number {
-  // Joined emoji and Indic letters need their joiners.
+  // Joiners in emoji and Indic scripts are needed, and are kept.
   return (text.match(HIDDEN) ?? []).filter((char) => char !== "\u200d" && char !== "\u200c").length;
 }
 
@@ -65,7 +65,7 @@ export function withoutHidden(text: string): string {
   return text.replace(HIDDEN, (char) => (char === "\u200d" || char === "\u200c" ? char : ""));
 }
 
-/** A pasted text so long that it is better a file. */
+/** Return whether a pasted text is long enough to be attached as a file. */
 export function isLongPaste(text: string): boolean {
   return text.length >= 4000 || text.split("\n").length >= 40;
 }

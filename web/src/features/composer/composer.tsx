@@ -1,6 +1,5 @@
 import {
   type ClipboardEvent,
-  type KeyboardEvent,
   type ReactNode,
   type Ref,
   useEffect,
@@ -11,63 +10,40 @@ import {
 } from "react";
 import { useStore } from "zustand";
 import { useShallow } from "zustand/react/shallow";
-import type { SendBody } from "@/api/types.gen";
-import {
-  contentOf,
-  mention,
-  mentionAt,
-  usedReferences,
-  withMention,
-  withoutReference,
-  withRemark,
-} from "@/chat/references";
-import type { Part, ReferencePart } from "@/chat/types";
+import { mention, mentionAt, usedReferences, withMention, withoutReference, withRemark } from "@/chat/references";
+import type { ReferencePart } from "@/chat/types";
 import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
 import { asCommand, hiddenCharacters, isLongPaste, skillText, withoutHidden } from "@/features/composer/commands";
+import { useComposerKeys } from "@/features/composer/composer_keys";
+import { useDraftAutosave } from "@/features/composer/draft_autosave";
 import { drafts } from "@/features/composer/draft_store";
 import { useEarlyEnter } from "@/features/composer/early_enter";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
-import type { ModelChoice } from "@/features/composer/model_picker";
 import { ReferenceList } from "@/features/composer/reference_list";
+import { type Submission, submissionOf, type Unsent } from "@/features/composer/submission";
 import { askedAt, pickedSkill, useSuggestions } from "@/features/composer/suggestions";
 import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
-import { TypedText } from "@/features/composer/typed";
+import { TypedText } from "@/features/composer/typed_text";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
 import { type DraftFile, EMPTY_DRAFT } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
-import { announce } from "@/ui/announcer";
 import { Button } from "@/ui/button";
-import { OptionList, step } from "@/ui/combobox";
+import { OptionList } from "@/ui/combobox";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
-export interface Submission {
-  content: SendBody["content"];
-  parts: Part[];
-  choice: ModelChoice;
-  planMode: boolean;
-  /** Interrupt what runs and go first. */
-  now: boolean;
-}
-
-/** What others may do with the box. */
+/** Methods of the composer for other components. */
 export interface ComposerHandle {
   insert: (text: string) => void;
   focus: () => void;
   openModels: () => void;
-  /** Take over a text for editing; the draft is kept aside until the editing ends. */
+  /** Edit a sent message. The draft is kept aside until the edit ends. */
   beginEdit: (text: string, files: DraftFile[], references: ReferencePart[]) => void;
   endEdit: () => void;
   addFiles: (files: File[]) => void;
-}
-
-interface Unsent {
-  text: string;
-  files: DraftFile[];
-  references: ReferencePart[];
 }
 
 interface Props extends ToolbarControls {
@@ -75,27 +51,24 @@ interface Props extends ToolbarControls {
   userId: string;
   chatId: string | null;
   placeholder: string;
-  /** Resolves false when the text must stay in the box. */
+  /** Resolves to false if the message was refused; its text then returns to the box. */
   onSubmit: (submission: Submission) => Promise<boolean>;
   onPromoteFirst: () => void;
   onCommand: (name: string) => void;
-  /** Editing something that exists: the banner above the box, and how to leave it. */
+  /** The banner above the box while a sent or queued message is edited, and the action of its Cancel button. */
   editing: { banner: ReactNode; onCancel: () => void } | null;
   autoFocus?: boolean;
-  /** What was sent and has not arrived: kept like a draft until it has. */
+  /** The text and files of messages that the server has not confirmed. They are saved as a draft until it does. */
   unsent?: () => Unsent;
 }
 
-const DRAFT_MS = 300;
-const ESC_MS = 2_000;
-
-/** The box where messages are written. A keystroke renders nothing, unless it changes what stands around the box. */
+/** The message box. A keystroke renders nothing unless it changes something around the box. */
 export function Composer(props: Props) {
   const { userId, chatId, busy, choice, planMode, editing } = props;
   const draftKey = chatId ?? "new";
   const [initial] = useState(() => {
     const draft = drafts.load(userId, draftKey);
-    // Shown as a row already.
+    // An unconfirmed message is shown as a row, not in the box.
     return draft.text !== "" && draft.text === props.unsent?.().text ? EMPTY_DRAFT : draft;
   });
   const box = useRef<HTMLTextAreaElement>(null);
@@ -108,7 +81,6 @@ export function Composer(props: Props) {
   const attachments = useAttachments(initial.files);
   const history = useHistory(chatId);
   const aside = useRef<Unsent | null>(null);
-  const escAt = useRef(Number.NEGATIVE_INFINITY);
   const display = useDisplay();
   const models = useKnownModels();
   const listId = useId();
@@ -121,40 +93,15 @@ export function Composer(props: Props) {
     references: usedReferences(typed.text, typed.references),
   });
 
-  // Not with every key: storage is written while everything else waits.
-  const saving = useRef<{ save: () => void; timer: ReturnType<typeof setTimeout> | undefined }>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: of the rest the newest is read when it is saved
-  useEffect(() => {
-    const save = () => {
-      clearTimeout(own.timer);
-      own.timer = undefined;
-      if (aside.current) return;
-      const now = typedNow();
-      const kept = now.text === "" && now.files.length === 0 ? props.unsent?.() : null;
-      drafts.save(userId, draftKey, {
-        ...EMPTY_DRAFT,
-        // Answers to a question are typed elsewhere, and stay.
-        answers: drafts.load(userId, draftKey).answers,
-        ...(kept ?? now),
-      });
-    };
-    const own: NonNullable<typeof saving.current> = { save, timer: undefined };
-    saving.current = own;
-    const forget = typed.store.subscribe(() => {
-      own.timer ??= setTimeout(save, DRAFT_MS);
-    });
-    window.addEventListener("pagehide", save);
-    return () => {
-      forget();
-      window.removeEventListener("pagehide", save);
-      save();
-    };
-  }, [typed, userId, draftKey]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever the files change
-  useEffect(() => {
-    const own = saving.current;
-    if (own) own.timer ??= setTimeout(own.save, DRAFT_MS);
-  }, [attachments.items]);
+  useDraftAutosave({
+    userId,
+    draftKey,
+    typed,
+    files: attachments.items,
+    current: typedNow,
+    unsent: props.unsent,
+    isPaused: () => aside.current !== null,
+  });
 
   useEffect(() => {
     if (props.autoFocus && matchMedia("(pointer: fine)").matches) box.current?.focus();
@@ -246,7 +193,7 @@ export function Composer(props: Props) {
     const { text, caret } = typed;
     const name = mentionAt(text, caret);
     if (!name) return runCommand(id);
-    // A folder leads on to what is in it.
+    // A folder keeps the menu open with its content.
     const isFile = !id.endsWith("/");
     const until = name.at + id.length + (isFile ? 2 : 1);
     if (isFile) typed.refer((known) => [...known, mention(id)]);
@@ -264,7 +211,7 @@ export function Composer(props: Props) {
     if (!hasContent || sending) return;
     setSending(true);
     await attachments.settled();
-    // The state after the uploads, not that of the click.
+    // `files` has the state after the uploads; `attachments` has that of the click.
     const broken = files.current.find((one) => one.error);
     if (broken) {
       toast(`${broken.name} cannot be sent. ${broken.error}`, { kind: "error" });
@@ -273,21 +220,8 @@ export function Composer(props: Props) {
     }
     const stored = toDraft(files.current);
     const { references } = typed;
-    const written = contentOf(words, references);
-    const parts: Part[] = [
-      ...written,
-      ...stored.map((file) => ({
-        type: "file" as const,
-        file_id: file.id,
-        name: file.name,
-        media_type: file.mimeType,
-      })),
-    ];
-    const content: SendBody["content"] = [
-      ...written,
-      ...stored.map((file) => ({ type: "file" as const, file_id: file.id })),
-    ];
-    // What was typed while files were on their way stays.
+    const { content, parts } = submissionOf(words, references, stored);
+    // Text that was typed during the uploads stays in the box.
     typed.write((now) => (now.startsWith(words) ? now.slice(words.length).trimStart() : now));
     typed.refer(() => []);
     attachments.set([]);
@@ -297,7 +231,7 @@ export function Composer(props: Props) {
     if (accepted) {
       if (typed.text === "" && !aside.current && !props.unsent?.().text) drafts.remove(userId, draftKey);
     } else {
-      // Nothing typed is lost: back into the box, before what was typed meanwhile.
+      // The refused text returns to the box, before text that was typed meanwhile.
       typed.write((meanwhile) => (meanwhile ? `${words}\n\n${meanwhile}` : words));
       typed.refer((known) => [...references, ...known]);
       attachments.bringBack(stored);
@@ -305,75 +239,26 @@ export function Composer(props: Props) {
   }
 
   const noteEarly = useEarlyEnter(box, typed, display, () => void submit(false));
-
-  function onEscape(): void {
-    if (options.length > 0) setMenuClosed(true);
-    else if (editing) editing.onCancel();
-    else if (history.isBrowsing) {
-      history.leave();
-      typed.write("");
-    } else if (busy && !props.stopping) {
-      const now = performance.now();
-      const isSecond = now - escAt.current < ESC_MS;
-      escAt.current = isSecond ? Number.NEGATIVE_INFINITY : now;
-      if (isSecond) props.onStop();
-      else {
-        toast("Esc again to stop the agent", { ms: ESC_MS });
-        announce("Press Escape again to stop the agent");
-      }
-    }
-  }
-
-  function onKeyDown(event: KeyboardEvent<HTMLTextAreaElement>): void {
-    // Enter that ends an input method's composition is not a wish to send. Where the composition ends before its key
-    // arrives, the key has the code of an input method; a guard by time would take the next Enter for it.
-    if (event.nativeEvent.isComposing || event.keyCode === 229) return;
-    const mod = event.ctrlKey || event.metaKey;
-    if (options.length > 0 && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
-      event.preventDefault();
-      setActive(step(options, Math.min(active, options.length - 1), event.key === "ArrowDown" ? 1 : -1));
-      return;
-    }
-    if (options.length > 0 && (event.key === "Enter" || event.key === "Tab") && !event.shiftKey) {
-      event.preventDefault();
-      const picked = options[Math.min(active, options.length - 1)];
-      if (picked) pick(picked.id);
-      return;
-    }
-    if (event.key === "Escape") {
-      event.preventDefault();
-      onEscape();
-      return;
-    }
-    if (event.key === "Enter") {
-      const coarse = matchMedia("(pointer: coarse)").matches;
-      if (mod && !event.shiftKey && display.enterSends) {
-        event.preventDefault();
-        if (hasContent) void submit(busy);
-        else if (busy) props.onPromoteFirst();
-      } else if (mod && !display.enterSends) {
-        event.preventDefault();
-        if (hasContent) void submit(busy && event.shiftKey);
-      } else if (!event.shiftKey && !event.altKey && !coarse && !display.loaded) {
-        noteEarly();
-      } else if (!event.shiftKey && !event.altKey && !coarse && display.enterSends) {
-        event.preventDefault();
-        void submit(false);
-      }
-      return;
-    }
-    // With another key they are the page's: Alt goes to other chats.
-    const isPlain = !mod && !event.altKey && !event.shiftKey;
-    const empty = isPlain && (typed.text === "" || history.isBrowsing);
-    if (event.key === "ArrowUp" && empty && !editing) {
-      event.preventDefault();
-      void history.older().then((prompt) => prompt !== null && typed.write(prompt));
-    } else if (event.key === "ArrowDown" && isPlain && history.isBrowsing) {
-      event.preventDefault();
-      const newer = history.newer();
-      if (newer !== null) typed.write(newer);
-    }
-  }
+  const onKeyDown = useComposerKeys({
+    typed,
+    history,
+    options,
+    active,
+    busy,
+    canStop: busy && !props.stopping,
+    isEditing: editing !== null,
+    hasContent,
+    enterSends: display.enterSends,
+    isEnterKnown: display.loaded,
+    setActive,
+    onPick: pick,
+    onCloseMenu: () => setMenuClosed(true),
+    onCancelEdit: () => editing?.onCancel(),
+    onStop: props.onStop,
+    onSubmit: (now) => void submit(now),
+    onPromoteFirst: props.onPromoteFirst,
+    onEarlyEnter: noteEarly,
+  });
 
   function onPaste(event: ClipboardEvent<HTMLTextAreaElement>): void {
     const dropped = [...event.clipboardData.files];
@@ -394,7 +279,7 @@ export function Composer(props: Props) {
 
   const uploading = attachments.items.some((one) => !one.id && !one.error);
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: files may be dropped here; the picker is the way by keys
+    // biome-ignore lint/a11y/noStaticElementInteractions: files can be dropped here; keyboard users have the file picker
     <div
       className={cx(
         "shows-focus relative rounded-2xl border bg-bg1 shadow-sm transition-colors focus-within:border-control",

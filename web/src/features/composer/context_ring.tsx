@@ -13,12 +13,12 @@ import { toast } from "@/ui/toast";
 interface Props {
   chat: ChatView;
   session: ChatSession;
-  /** When the agent compacts by itself, in percent. */
+  /** The percentage of the context at which the chat is compacted automatically. */
   threshold: number;
   canAct: boolean;
 }
 
-/** How full the context is, and what the chat has cost, before it hurts. */
+/** A ring that shows how much of the context is used, and the cost of the chat. */
 export function ContextRing({ chat, session, threshold, canAct }: Props) {
   const [open, setOpen] = useState(false);
   const cost = useCost(chat.id, open);

@@ -9,7 +9,7 @@ function storage() {
   }
 }
 
-/** What was typed and not sent, of everybody who uses this browser. */
+/** The drafts of all users of this browser. */
 export const drafts = new Drafts(
   storage(),
   () => Date.now(),

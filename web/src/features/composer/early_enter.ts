@@ -1,20 +1,20 @@
 import { type RefObject, useEffect, useRef } from "react";
-import type { TypedText } from "@/features/composer/typed";
+import type { TypedText } from "@/features/composer/typed_text";
 
 interface Settings {
-  /** Nothing more is waited for. */
+  /** Whether loading has ended. */
   loaded: boolean;
-  /** The server has said it. */
+  /** Whether the value comes from the server. */
   known: boolean;
   enterSends: boolean;
 }
 
-/** Whoever has waited this long does not think of that key any more. */
+/** After this time the key press is not sent any more. */
 const LATE_MS = 3_000;
 
 /**
- * Enter that was pressed before the settings said what it does. It writes a line, which nobody regrets; when it turns out
- * soon that it sends, and nothing was typed after it, it has sent. Returns what notes such a key.
+ * Handles an Enter key that is pressed before the settings are loaded. It inserts a line break. If the settings arrive
+ * soon after, Enter is set to send, and nothing was typed since, the message is sent. Returns the handler for the key.
  */
 export function useEarlyEnter(
   box: RefObject<HTMLTextAreaElement | null>,
@@ -23,7 +23,7 @@ export function useEarlyEnter(
   send: () => void,
 ) {
   const early = useRef<{ meant: string; written: string; at: number } | null>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once, when the settings are there
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs once, when the settings are loaded
   useEffect(() => {
     const key = early.current;
     if (!settings.loaded || !key) return;

@@ -1,4 +1,4 @@
-/** Earlier prompts in an empty box: Up goes back, Down past the newest restores what was there. */
+/** Earlier messages in the message box: Up shows older ones, Down newer ones and finally the empty box. */
 import { useRef } from "react";
 import { listPrompts } from "@/api/chats";
 
@@ -16,7 +16,7 @@ export function useHistory(chatId: string | null) {
     get isBrowsing() {
       return at.current >= 0;
     },
-    /** The prompt before the one that is shown; null when there is none. */
+    /** Return the next older message; null if there is none. */
     async older(): Promise<string | null> {
       const all = await load();
       const next = all[at.current + 1];
@@ -29,7 +29,7 @@ export function useHistory(chatId: string | null) {
       at.current -= 1;
       return at.current < 0 ? "" : (prompts.current?.[at.current] ?? "");
     },
-    /** A new prompt was sent, or typing began. */
+    /** Stop browsing, because the user types or has sent a message. */
     leave(sent = false): void {
       at.current = -1;
       if (sent) prompts.current = null;

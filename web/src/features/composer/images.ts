@@ -1,16 +1,16 @@
-/** Pictures that are too large for a provider are made smaller before they are uploaded. */
+/** Images that are too large for a provider are scaled down before the upload. */
 const KIB = 1024;
 const LIMITS: Record<string, number> = { anthropic: 5 * KIB * KIB, bedrock: 5 * KIB * KIB };
 const MOST_SIDE = 8192;
 const MOST_PIXELS = 40_000_000;
 const STEPS = 8;
 
-/** How large a picture may be for a provider's type, less room for what wraps it. */
+/** Return the maximum size of an image in bytes for a type of provider, minus room for its encoding. */
 export function limitFor(providerType: string | null): number {
   return (LIMITS[providerType ?? ""] ?? 10 * KIB * KIB) - 16 * KIB;
 }
 
-/** The sizes to try, each 0.8 of the one before. */
+/** Return the sizes to try, each 0.8 times the previous one. */
 export function sizes(width: number, height: number): { width: number; height: number }[] {
   const fit = Math.min(1, MOST_SIDE / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
   return Array.from({ length: STEPS }, (_, step) => {
@@ -19,7 +19,7 @@ export function sizes(width: number, height: number): { width: number; height: n
   });
 }
 
-/** The picture, small enough; or null when it cannot be made so. GIFs may move and stay as they are. */
+/** Return the image scaled down to the limit; null if that is not possible. GIFs are not changed: they may be animated. */
 export async function shrink(file: File, limit: number): Promise<Blob | null> {
   if (!/^image\/(png|jpeg|webp)$/.test(file.type)) return file;
   const picture = await createImageBitmap(file).catch(() => null);

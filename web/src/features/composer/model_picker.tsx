@@ -28,7 +28,7 @@ function context(limit: number): string {
   return limit >= 1_000_000 ? `${limit / 1_000_000}M` : `${Math.round(limit / 1000)}k`;
 }
 
-/** The model and how much it thinks. A change holds from the next message on. */
+/** The picker for the model and the reasoning effort of the next message. */
 export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: Props) {
   const models = useKnownModels();
   const current = models.find((one) => one.id === choice.modelConfigId) ?? null;
@@ -129,6 +129,6 @@ export function write(key: string, value: string | null): void {
     if (value === null) localStorage.removeItem(key);
     else localStorage.setItem(key, value);
   } catch {
-    // The choice holds for this page at least.
+    // Without storage, the choice applies until the page is closed.
   }
 }

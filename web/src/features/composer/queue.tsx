@@ -13,12 +13,12 @@ import { toast } from "@/ui/toast";
 interface Props {
   session: ChatSession;
   editing: number | null;
-  /** The model of the chat: only others are named. */
+  /** The model of the chat. The model of a queued message is shown only if it differs. */
   modelConfigId: string | null;
   onEdit: (row: QueueRow, place: number) => void;
 }
 
-/** Messages that wait for the agent: see, edit, reorder, delete, send now. */
+/** The queued messages of a chat. They can be edited, moved, deleted and sent immediately. */
 export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
   const rows = useShownQueue(session);
   const { isOwner, modelName } = useConversation();
@@ -30,7 +30,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
     act.catch((error: unknown) =>
       toast(leftQueue(error) ? "This message was already sent." : sentence(error), { kind: "error" }),
     );
-  // At the end of the list only the other way is left.
+  // At an end of the list, the focus moves to the other arrow button.
   const focusMoved = (place: number, label: string) =>
     requestAnimationFrame(() => {
       const row = list.current?.children[place];
@@ -58,7 +58,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
           const remove = () => id !== null && void run(session.deleteQueued(id));
           const sendNow = () => {
             if (id === null) return;
-            // Not to the next row's button: a key that is pressed twice would send that as well.
+            // The focus does not move to the button of the next row: pressing the key twice would send that message too.
             document.querySelector<HTMLElement>("[data-composer]")?.focus();
             void run(session.promote(id));
           };
@@ -131,7 +131,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
                       <Trash2 />
                     </IconButton>
                   </span>
-                  {/* On a phone five buttons would leave no room for the words. */}
+                  {/* On a small screen, five buttons would leave no room for the text. */}
                   <span className="sm:hidden">
                     <Menu
                       label={`Queued message ${place + 1}`}

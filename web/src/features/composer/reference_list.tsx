@@ -8,7 +8,7 @@ interface Props {
   onRemove: (reference: ReferencePart) => void;
 }
 
-/** Files and lines that the message refers to. */
+/** The files and lines to which the message refers. */
 export function ReferenceList({ references, onRemove }: Props) {
   if (references.length === 0) return null;
   return (
@@ -22,7 +22,7 @@ export function ReferenceList({ references, onRemove }: Props) {
             className="flex h-7 max-w-72 items-center gap-1.5 rounded-md border border-line bg-bg2 pr-0.5 pl-2 text-small"
           >
             <FileCode aria-hidden className="size-3.5 shrink-0 text-muted" />
-            {/* The end of a path says more than its beginning. */}
+            {/* Truncated at the start, because the end of a path is more specific. */}
             <span className="min-w-0 truncate font-mono [direction:rtl]">
               <bdi>{name}</bdi>
             </span>

@@ -1,4 +1,4 @@
-/** What the box offers while something is typed: commands behind `/`, files behind `@`. */
+/** The menu of the message box: commands and skills after `/`, files after `@`. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { BookOpen, File as FileIcon, Folder } from "lucide-react";
 import { createElement } from "react";
@@ -13,24 +13,24 @@ const MOST_KNOWN = 5;
 const MOST_ENTRIES = 50;
 
 interface Wanted {
-  /** As `askedAt` gives it. */
+  /** The result of `askedAt`. */
   asked: string | null;
   chatId: string | null;
-  /** The workspace whose files can be listed and whose skills can be used: the chat's, or that of a new one. */
+  /** The workspace whose files and skills are offered: that of the chat, or the one chosen for a new chat. */
   workspaceId: string | null;
 }
 
 export interface Suggestions {
   label: string;
   options: Option[];
-  /** Something is being asked for, though nothing may match. */
+  /** Whether the text asks for a menu, even if nothing matches. */
   isAsked: boolean;
 }
 
-// Ids of skills are told from those of commands by it.
+// A prefix that distinguishes ids of skills from ids of commands.
 const SKILL = "skill ";
 
-/** The skill that an option stands for; null for anything else. */
+/** Return the skill of an option; null for other options. */
 export const pickedSkill = (id: string) => (id.startsWith(SKILL) ? id.slice(SKILL.length) : null);
 
 function filesOf(chatId: string | null, workspaceId: string | null): FilesOf | null {
@@ -38,7 +38,7 @@ function filesOf(chatId: string | null, workspaceId: string | null): FilesOf | n
   return chatId === null ? { workspace: workspaceId } : { chat: chatId };
 }
 
-/** What the text at the caret asks for, with the sign that does: `/` and of a command, `@` and of a path. */
+/** Return the partial name at the caret with its prefix: `/` for a command or skill, `@` for a path. */
 export function askedAt({ text, caret }: { text: string; caret: number }): string | null {
   const command = commandQuery(text);
   if (command !== null) return `/${command}`;

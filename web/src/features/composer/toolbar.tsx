@@ -6,7 +6,7 @@ import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
 
-/** What is chosen below the box, wherever the composer stands. */
+/** The controls below the message box. */
 export interface ToolbarControls {
   busy: boolean;
   stopping: boolean;
@@ -17,7 +17,7 @@ export interface ToolbarControls {
   onPlanMode: (on: boolean) => void;
   workspaceId: string | null;
   onWorkspace: (id: string | null) => void;
-  /** Controls before send. */
+  /** Controls to the left of the send button. */
   extra?: ReactNode;
 }
 
@@ -31,7 +31,7 @@ interface Props extends ToolbarControls {
   onSend: () => void;
 }
 
-/** Files, model, workspace and plan on the left; stop and send on the right. One row: a long name of a model gives way. */
+/** Files, model, workspace and plan mode on the left; stop and send on the right. Long model names are truncated. */
 export function Toolbar(props: Props) {
   const { busy, stopping, planMode } = props;
   const picker = useRef<HTMLInputElement>(null);
@@ -72,7 +72,7 @@ export function Toolbar(props: Props) {
         {busy && (
           <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
             <Square aria-hidden className="size-3 fill-current" />
-            {/* Beside the icon there is no room for the word on a phone. */}
+            {/* On a small screen there is no room for the word. */}
             <span className="max-sm:sr-only">{stopping ? "Stopping" : "Stop"}</span>
           </Button>
         )}

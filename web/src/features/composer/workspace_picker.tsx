@@ -27,15 +27,15 @@ const ICONS: Record<string, typeof Box> = {
   unreachable: CircleX,
 };
 
-/** State by shape: running, stopped, failed, on its way. */
+/** An icon for the state: running, stopped, failed, or changing. */
 function StateIcon({ status }: { status: string }) {
   const Icon = ICONS[status];
   return Icon ? <Icon aria-label={status} /> : <Spinner />;
 }
 
-/** Where the agent works: nowhere, in a workspace that exists, or in a new one from a template. */
+/** The picker for the workspace of a chat: none, an existing one, or a new one from a template. */
 export const WorkspacePicker = memo(function WorkspacePicker(props: Props) {
-  // A server without workspaces has no picker.
+  // Servers without workspaces have no picker.
   return useFeature("workspaces") ? <Picker {...props} /> : null;
 });
 
@@ -48,11 +48,11 @@ function Picker({ workspaceId, onChoose }: Props) {
     refetchInterval: (query) => (query.state.data?.items.some((one) => isMoving(one)) ? 2_000 : false),
   });
   const templates = useTemplates({ enabled: open });
-  // In the server's words, with the command that helps.
+  // The message of the server names the command that solves the problem.
   const problem = templates.data?.items.find((one) => one.unavailable)?.unavailable;
   const isUnknown =
     workspaceId !== null && list.data !== undefined && !list.data.items.some((one) => one.id === workspaceId);
-  // The agent made one by itself: the list is older than the chat.
+  // The agent created this workspace after the list was loaded.
   useEffect(() => {
     if (isUnknown) void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
   }, [isUnknown]);

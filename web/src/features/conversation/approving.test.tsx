@@ -17,7 +17,7 @@ const asks = (id: string) => ({
 test("what was typed to deny one call is not there for the next, which may come in the same moment", async () => {
   page = new ChatPage(() => undefined);
   await page.say(hello(), status("requires_action"), asks("one"), synced(1, 0));
-  // Loaded when it is needed.
+  // The card is loaded on demand.
   await act(async () => void (await vi.dynamicImportSettled()));
   await page.press("Deny");
   const reason = page.find("[aria-label='Why not']") as HTMLInputElement;
@@ -36,7 +36,7 @@ test("what was typed to deny one call is not there for the next, which may come 
 test("what is being typed to deny stays when the line comes back", async () => {
   page = new ChatPage(() => undefined);
   await page.say(hello(), status("requires_action"), asks("one"), synced(1, 0));
-  // Loaded when it is needed.
+  // The card is loaded on demand.
   await act(async () => void (await vi.dynamicImportSettled()));
   await page.press("Deny");
   await page.say(hello(), status("requires_action"), asks("one"), synced(1, 0));

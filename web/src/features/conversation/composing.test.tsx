@@ -6,7 +6,7 @@ import { hello, message, messages, say, status, synced } from "@/testing/stream"
 
 const MIB = 1024 * 1024;
 
-/** Uploads, as the page sees them; the test answers each. */
+/** A fake upload, which the test answers. */
 class FakeUpload {
   static all: FakeUpload[] = [];
   upload: { onprogress: unknown } = { onprogress: null };
@@ -84,7 +84,7 @@ test("the 21st queued message is refused, and its words stay in the box", async 
   await page.type("the twenty-first");
   await page.key("Enter");
   expect([page.box.value, rowsOfQueue().length]).toEqual(["", 21]);
-  // Somebody types on while the answer is under way.
+  // The user continues to type while the request is pending.
   await page.type("and more");
   await refusal.give(Response.json({ code: "queue_full", message: "Full." }, { status: 429 }));
   expect(page.box.value).toBe("the twenty-first\n\nand more");
@@ -110,7 +110,7 @@ test("with a keyboard Enter sends, but not the one that ends a composition", asy
   page = new ChatPage(() => undefined);
   await busy(0);
   await page.type("one line");
-  // Pinyin and kana alike: browsers mark the key, or give it the code of an input method.
+  // For input methods, browsers set `isComposing` or use the key code 229.
   expect(await page.key("Enter", { isComposing: true })).toBe(true);
   expect(await page.key("Enter", { keyCode: 229 } as KeyboardEventInit)).toBe(true);
   expect([sends(), page.box.value]).toEqual([[], "one line"]);
@@ -118,7 +118,7 @@ test("with a keyboard Enter sends, but not the one that ends a composition", asy
   expect(sends()).toHaveLength(1);
 });
 
-/** Somebody types a line and Enter, of which the browser makes `after`, while the settings are still to come. */
+/** Type a line and press Enter before the settings are loaded. `after` is the text that results. */
 async function enterBeforeSettings(after: string) {
   const settings = later();
   page = new ChatPage(({ path }) => (path === "/me/settings" ? settings.answer : undefined), { hasSettings: false });
@@ -148,7 +148,7 @@ test("Enter that came before the settings sends nothing when they cannot be had"
   await settings.give(Response.json({ code: "not_found", message: "No." }, { status: 404 }));
   await act(async () => void (await vi.advanceTimersByTimeAsync(50)));
   expect([sends(), page.box.value]).toEqual([[], "one line\n"]);
-  // From then on it is known that it is not known: most people's choice holds.
+  // Loading has failed, so the default applies.
   expect(await page.key("Enter")).toBe(false);
   expect(sends()).toHaveLength(1);
 });
@@ -174,7 +174,7 @@ test("an edit names what it removes, and a failure brings all of it back", async
   await page.type("my draft");
   await page.press("Edit and resend");
   expect(page.box.value).toBe("first prompt");
-  const banner = "Saves over this point: 3 later messages and 2 queued ones are removed, the running turn stops.";
+  const banner = "Sending this edit removes 3 later messages and 2 queued ones, and stops the running turn.";
   expect(page.element.textContent).toContain(banner);
 
   await page.type("first prompt, better");
@@ -202,7 +202,7 @@ test("a queued message that went out while it was edited comes back before the d
   await page.type("waiting, better");
   await page.key("Enter");
   expect(page.box.value).toBe("waiting, better\n\nmy draft");
-  // Also over a reload.
+  // Also after a reload.
   window.dispatchEvent(new Event("pagehide"));
   expect(Object.values(localStorage).join()).toContain("waiting, better");
 });
@@ -230,7 +230,7 @@ test("the news of a first move does not undo a second that is under way", async 
   expect(places()).toEqual(["3", "1", "2"]);
   await page.say(ordered(3, 1, 2), synced(3, 1));
   expect(places()).toEqual(["3", "1", "2"]);
-  // Another client has the next word.
+  // Another client sends the next message.
   await page.say(ordered(2, 3, 1), synced(4, 1));
   expect(places()).toEqual(["2", "3", "1"]);
 });
@@ -296,7 +296,7 @@ test("a file of a kind that is not taken is refused by its name, and nothing is 
   await idle();
   await page.type("See this");
   await page.choose(new File(["MZ"], "setup.exe", { type: "application/x-msdownload" }));
-  const why = "Files like this are not accepted. These are: image/png, text/plain.";
+  const why = "Files of this type are not accepted. Accepted types: image/png, text/plain.";
   await uploaded(0).answer(400, {
     code: "invalid",
     message: `file: ${why}`,
@@ -339,7 +339,7 @@ test("a photo of 12 MB arrives under 5 MiB with an Anthropic model", async () =>
         [this.width, this.height] = [width, height];
       }
       getContext = () => ({ drawImage: () => {} });
-      // A busy picture: about as many bytes as a camera's.
+      // A noisy image, about as large as a photo.
       convertToBlob = async ({ type, quality }: { type: string; quality: number }) => {
         tried.push(`${this.width}x${this.height} ${quality}`);
         return new Blob([new Uint8Array(Math.round(this.width * this.height * quality * 0.8))], { type });
@@ -352,6 +352,6 @@ test("a photo of 12 MB arrives under 5 MiB with an Anthropic model", async () =>
   expect(name).toBe("holiday.webp");
   expect(body?.type).toBe("image/webp");
   expect(body?.size).toBeLessThanOrEqual(5 * MIB - 16 * 1024);
-  // No smaller than it has to be.
+  // Not smaller than necessary.
   expect(tried).toEqual(["4032x3024 0.85", "4032x3024 0.7", "3226x2419 0.85", "3226x2419 0.7"]);
 });

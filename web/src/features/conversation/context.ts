@@ -3,23 +3,23 @@ import type { Message } from "@/chat/types";
 import type { OpenFile } from "@/features/conversation/open_file";
 import type { ChatSession } from "@/state/chat_session";
 
-/** What rows and cards may do with the chat they stand in. */
+/** The chat that rows and cards belong to, and the actions that they can take. */
 export interface Conversation {
   chatId: string;
   session: ChatSession;
-  /** The reader owns the chat and may act on it. */
+  /** The user owns the chat and may change it. */
   isOwner: boolean;
   isArchived: boolean;
   planMode: boolean;
-  /** Send a text as the user; cards with forms use it. */
+  /** Send a message of the user; used by cards with forms. */
   sendText: (text: string, options?: { planMode?: boolean }) => Promise<void>;
-  /** Put a text into the composer and go there. */
+  /** Insert a text into the composer and focus it. */
   insertText: (text: string) => void;
   editMessage: (message: Message) => void;
   openModelPicker: () => void;
-  /** Show a file of the workspace in the panel; null where the reader has none to look into. */
+  /** Open a file of the workspace in the panel; null if the user may not see the workspace. */
   openFile: OpenFile | null;
-  /** The name of a model config, if it is known. */
+  /** Return the name of a model config, if it is known. */
   modelName: (id: string | null) => string | null;
 }
 
@@ -27,6 +27,6 @@ export const ConversationContext = createContext<Conversation | null>(null);
 
 export function useConversation(): Conversation {
   const value = useContext(ConversationContext);
-  if (!value) throw new Error("A row stands outside of a conversation.");
+  if (!value) throw new Error("useConversation must be used inside a conversation.");
   return value;
 }

@@ -1,47 +1,43 @@
 import { useCallback, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import { patchChat, proposeTitle } from "@/api/chats";
-import { leftQueue, sentence } from "@/api/errors";
+import { leftQueue } from "@/api/errors";
 import { newId } from "@/api/id";
 import type { ChatView, Effort, PatchBody } from "@/api/types.gen";
-import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending";
-import { isActive, type Message, type Part } from "@/chat/types";
-import { Composer, type ComposerHandle, type Submission } from "@/features/composer/composer";
-import { ContextRing } from "@/features/composer/context_ring";
+import type { Part } from "@/chat/types";
+import type { ComposerHandle } from "@/features/composer/composer";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import { Queue } from "@/features/composer/queue";
+import type { Submission } from "@/features/composer/submission";
+import { ChatComposer, type Editing, editable, showError } from "@/features/conversation/chat_composer";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
-import { editBanner } from "@/features/conversation/edit_banner";
 import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
 import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
-import { useTurnNews } from "@/features/conversation/turn_news";
+import { useTurnAnnouncements } from "@/features/conversation/turn_announcements";
 import { ServerQuestions } from "@/features/panel/mcp_servers";
 import { Timeline } from "@/features/timeline/timeline";
+import { useFollowAgents } from "@/state/agents";
 import type { ChatSession } from "@/state/chat_session";
-import { useSession, useShownStatus } from "@/state/hooks";
-import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe, useThreshold } from "@/state/queries";
+import { useSession } from "@/state/hooks";
+import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
 interface Props {
   chatId: string;
-  /** A message to open at. */
+  /** The message to scroll to. */
   target?: number | null;
 }
 
-type Editing = { kind: "message"; message: Message } | { kind: "queued"; row: QueueRow; place: number };
-
-const fail = (error: unknown) => void toast(sentence(error), { kind: "error" });
-
-/** A conversation: its transcript and the box to write in. The header is the shell's. */
+/** A chat: the timeline and the message box. The header belongs to the shell. */
 export function ConversationPage({ chatId, target = null }: Props) {
   const session = useSession(chatId);
-  return <ConversationOf key={chatId} session={session} target={target} />;
+  return <ConversationView key={chatId} session={session} target={target} />;
 }
 
-function ConversationOf({ session, target }: { session: ChatSession; target: number | null }) {
+function ConversationView({ session, target }: { session: ChatSession; target: number | null }) {
   const chatId = session.id;
   const { data: chat } = useChat(chatId);
   const { data: me } = useMe();
@@ -57,7 +53,8 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
   const patch = usePatch(chat);
   const planMode = chat?.plan_mode ?? false;
   const openFile = useOpenFile(chat);
-  useTurnNews(session);
+  useTurnAnnouncements(session);
+  useFollowAgents(chatId, chat?.root_chat_id);
 
   const modelName = useCallback(
     (id: string | null) => models.find((one) => one.id === id)?.display_name ?? null,
@@ -106,7 +103,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
         composer.current?.endEdit();
         return true;
       } catch (error) {
-        fail(error);
+        showError(error);
         setEditing(editing);
         return false;
       }
@@ -120,11 +117,11 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
         return true;
       } catch (error) {
         if (!leftQueue(error)) {
-          fail(error);
+          showError(error);
           setEditing(editing);
           return false;
         }
-        // It went out meanwhile: what was changed becomes the draft, before the one that was put aside.
+        // The message was sent meanwhile. The changed text is put into the box, before the kept draft.
         toast("This message was already sent. Your text is in the box.", { kind: "error" });
         composer.current?.endEdit();
         return false;
@@ -144,25 +141,25 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
   }
 
   const onCommand = (name: string) => {
-    if (name === "compact") session.compact().catch(fail);
-    else if (name === "stop") session.stop().catch(fail);
-    else if (name === "retry") session.retry().catch(fail);
-    else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(fail);
+    if (name === "compact") session.compact().catch(showError);
+    else if (name === "stop") session.stop().catch(showError);
+    else if (name === "retry") session.retry().catch(showError);
+    else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(showError);
     else if (name === "title") {
       proposeTitle(chatId)
         .then(({ title }) => patch({ title }))
-        .catch(fail);
+        .catch(showError);
     }
   };
 
   const choose = (next: ModelChoice) => {
     setChoice(next);
-    // A failed turn goes on with the other model.
+    // After an error the turn continues with the newly chosen model.
     const { status } = session.store.getState().data;
     if (status === "error" && next.modelConfigId && next.modelConfigId !== chat?.last_model_config_id) {
       patch({ model_config_id: next.modelConfigId, reasoning_effort: next.effort })
         .then(() => session.retry())
-        .catch(fail);
+        .catch(showError);
     }
   };
 
@@ -170,7 +167,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
   return (
     <ConversationContext value={conversation}>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: files may be dropped anywhere; the picker is the way by keys */}
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: files can be dropped anywhere; keyboard users have the file picker */}
       <div
         className="flex min-h-0 flex-1 flex-col"
         onDragOver={(event) => event.dataTransfer.types.includes("Files") && event.preventDefault()}
@@ -204,8 +201,8 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
                   userId={me.id}
                   choice={choice}
                   onChoose={choose}
-                  onWorkspace={(id) => patch({ workspace_id: id }).catch(fail)}
-                  onPlanMode={(on) => patch({ plan_mode: on }).catch(fail)}
+                  onWorkspace={(id) => patch({ workspace_id: id }).catch(showError)}
+                  onPlanMode={(on) => patch({ plan_mode: on }).catch(showError)}
                   onSubmit={submit}
                   onCommand={onCommand}
                   editing={editing}
@@ -214,7 +211,11 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
               )}
             </>
           ) : (
-            <ReadOnly chat={chat} isArchived={isArchived} onUnarchive={() => patch({ archived: false }).catch(fail)} />
+            <ReadOnly
+              chat={chat}
+              isArchived={isArchived}
+              onUnarchive={() => patch({ archived: false }).catch(showError)}
+            />
           )}
         </div>
       </div>
@@ -222,99 +223,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
   );
 }
 
-interface ChatComposerProps {
-  handle: React.RefObject<ComposerHandle | null>;
-  session: ChatSession;
-  chat: ChatView | undefined;
-  userId: string;
-  choice: ModelChoice;
-  onChoose: (choice: ModelChoice) => void;
-  onPlanMode: (on: boolean) => void;
-  onWorkspace: (id: string | null) => void;
-  onSubmit: (submission: Submission) => Promise<boolean>;
-  onCommand: (name: string) => void;
-  editing: Editing | null;
-  onCancelEdit: () => void;
-}
-
-/** The composer of a chat that exists: it knows whether the agent is busy. */
-function ChatComposer(props: ChatComposerProps) {
-  const { session, chat, editing } = props;
-  const status = useShownStatus(session);
-  const busy = isActive(status);
-  const banner = useEditBanner(session, editing);
-  const threshold = useThreshold(chat?.last_model_config_id ?? null);
-  const promoteFirst = () => {
-    const { data, pending } = session.store.getState();
-    const first = shownQueue(data, pending).find((row) => row.id !== null);
-    if (first?.id) session.promote(first.id).catch(fail);
-  };
-  return (
-    <Composer
-      ref={props.handle}
-      key={session.id}
-      userId={props.userId}
-      chatId={session.id}
-      busy={busy}
-      stopping={status === "interrupting"}
-      placeholder={busy ? "Queue a message for the agent" : "Message the agent"}
-      choice={props.choice}
-      onChoose={props.onChoose}
-      planMode={chat?.plan_mode ?? false}
-      onPlanMode={props.onPlanMode}
-      workspaceId={chat?.workspace_id ?? null}
-      onWorkspace={props.onWorkspace}
-      onSubmit={props.onSubmit}
-      onStop={() => session.stop().catch(fail)}
-      onPromoteFirst={promoteFirst}
-      onCommand={props.onCommand}
-      editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
-      extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
-      unsent={() => unsent(session)}
-      autoFocus
-    />
-  );
-}
-
-function useEditBanner(session: ChatSession, editing: Editing | null): string | null {
-  const later = useStore(session.store, (state) =>
-    editing?.kind === "message" ? state.data.order.filter((id) => id > editing.message.id).length : 0,
-  );
-  const queued = useStore(session.store, (state) => (editing?.kind === "message" ? state.data.queue.length : 0));
-  const running = useStore(session.store, (state) => isActive(state.data.status));
-  if (!editing) return null;
-  if (editing.kind === "queued") return `Editing queued message ${editing.place}`;
-  return editBanner({ later, queued, isRunning: running });
-}
-
-/** Sends that nothing has confirmed: under way, or failed. */
-function unsent(session: ChatSession) {
-  const sends = session.store
-    .getState()
-    .pending.flatMap((op) => (op.kind === "send" && op.answered === undefined ? [op] : []));
-  return {
-    text: sends.map((one) => plainText(one.parts)).join("\n\n"),
-    files: sends.flatMap((one) => draftFiles(one.parts)),
-    references: sends.flatMap((one) => referencesOf(one.parts)),
-  };
-}
-
-const referencesOf = (parts: readonly Part[]) => parts.filter((part) => part.type === "file-reference");
-
-/** A message as the composer takes it over. */
-function editable(parts: readonly Part[]) {
-  return [plainText(parts), draftFiles(parts), referencesOf(parts)] as const;
-}
-
-function draftFiles(parts: readonly Part[]) {
-  return filesOf(parts).flatMap((part) =>
-    part.type === "file" && part.file_id
-      ? [{ id: part.file_id, name: part.name ?? "file", mimeType: part.media_type ?? "", size: 0 }]
-      : [],
-  );
-}
-
-/** The model of the next message: the chat's, until another is chosen. */
+/** Return the model for the next message: that of the chat until the user chooses another. */
 function useChoice(chat: ChatView | undefined) {
   const [chosen, setChoice] = useState<ModelChoice | null>(null);
   const choice: ModelChoice = chosen ?? {
@@ -335,7 +244,7 @@ function modelBody(choice: ModelChoice, chat: ChatView | undefined) {
   };
 }
 
-/** Change the chat: shown at once, put back when it fails. */
+/** Return a function that changes the chat. The change is shown at once and reverted if the request fails. */
 function usePatch(chat: ChatView | undefined) {
   return async (body: PatchBody): Promise<void> => {
     if (!chat) return;

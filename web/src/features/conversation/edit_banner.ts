@@ -1,4 +1,4 @@
-/** What editing a message that was sent does to what came after it. */
+/** What an edit of a sent message replaces. */
 export interface EditReach {
   /** Messages after the edited one. */
   later: number;
@@ -11,6 +11,6 @@ export function editBanner({ later, queued, isRunning }: EditReach): string {
     `${later} later ${later === 1 ? "message" : "messages"}`,
     queued > 0 ? `${queued} queued ${queued === 1 ? "one" : "ones"}` : "",
   ].filter(Boolean);
-  const verb = later + queued === 1 ? "is" : "are";
-  return `Saves over this point: ${removed.join(" and ")} ${verb} removed${isRunning ? ", the running turn stops" : ""}. Files in the workspace stay as they are.`;
+  const stops = isRunning ? ", and stops the running turn" : "";
+  return `Sending this edit removes ${removed.join(" and ")}${stops}. Files in the workspace stay as they are.`;
 }

@@ -1,12 +1,18 @@
+import { noticeTitle } from "@/chat/agents";
 import { plainText } from "@/chat/pending";
+import { isNotice } from "@/chat/rows";
 import type { Message } from "@/chat/types";
 import { download } from "@/features/timeline/code";
 import type { ChatSession } from "@/state/chat_session";
 
-/** A conversation as Markdown: what was said, and one line for each tool. */
+/** Return a chat as Markdown: the texts, and one line for each tool call. */
 export function toMarkdown(title: string, messages: readonly Message[]): string {
   const parts = [`# ${title}`];
   for (const message of messages) {
+    for (const part of message.content) {
+      if (part.type === "agent-notice") parts.push(`> ${noticeTitle(part)}`, part.report ?? "");
+    }
+    if (isNotice(message)) continue;
     if (message.role === "user") {
       parts.push(`## You\n\n${plainText(message.content)}`);
       continue;
@@ -20,12 +26,12 @@ export function toMarkdown(title: string, messages: readonly Message[]): string 
   return `${parts.join("\n\n")}\n`;
 }
 
-/** A conversation with everything that is known of its messages, as the API gives them. */
+/** Return a chat as JSON, with its messages as the API returns them. */
 export function toJson(chatId: string, title: string, messages: readonly Message[]): string {
   return `${JSON.stringify({ chat_id: chatId, title, messages }, null, 2)}\n`;
 }
 
-/** Load everything and hand it over as a file. */
+/** Load the whole chat and save it as a file. */
 export async function exportChat(session: ChatSession, title: string, format: "markdown" | "json"): Promise<void> {
   await session.loadUntil(0);
   const { messages, order } = session.store.getState().data;

@@ -4,8 +4,9 @@ import { createChat } from "@/api/chats";
 import { sentence, Unreachable } from "@/api/errors";
 import { newId } from "@/api/id";
 import type { Effort } from "@/api/types.gen";
-import { Composer, type ComposerHandle, type Submission } from "@/features/composer/composer";
+import { Composer, type ComposerHandle } from "@/features/composer/composer";
 import { effortKey, type ModelChoice, read } from "@/features/composer/model_picker";
+import type { Submission } from "@/features/composer/submission";
 import { noteChat, useKnownModels, useMe, useModels } from "@/state/queries";
 import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
@@ -18,7 +19,7 @@ const PROMPTS = [
   "Write a Python script that renames photos by date",
 ];
 
-/** A greeting and the box: the first message makes the chat. */
+/** The page for a new chat. The first message creates it. */
 export function NewChatPage() {
   const { data: me } = useMe();
   const navigate = useNavigate();
@@ -29,7 +30,7 @@ export function NewChatPage() {
   const [chosen, setChosen] = useState<ModelChoice | null>(null);
   const [planMode, setPlanMode] = useState(false);
   const [workspaceId, setWorkspaceId] = useState<string | null>(null);
-  // One name for one message: sending it again after a lost answer makes no second chat.
+  // The same idempotency key for each attempt: a repeat after a lost response creates no second chat.
   const key = useRef(newId());
   const usable = models.filter((one) => one.provider.available);
   const remembered =

@@ -33,7 +33,7 @@ function connect(now: "running" | "waiting"): void {
 }
 const cut = () => act(() => host.socket.end(1006));
 
-/** Let time pass in small steps; everything that was shown meanwhile. */
+/** Advance the time in small steps; return all texts that were shown. */
 function shownDuring(ms: number): Set<string> {
   const shown = new Set<string>();
   for (let passed = 0; passed < ms; passed += 50) {

@@ -9,7 +9,7 @@ import { Button } from "@/ui/button";
 
 const QUIET_MS = 2_000;
 
-/** No connection: said only when it lasts and matters, that is while a turn runs or something waits to be sent. */
+/** The banner for a lost connection. Shown after a delay, and only while a turn runs or a message waits to be sent. */
 export function ConnectionBanner({ session }: { session: ChatSession }) {
   const conn = useStore(session.store, (state) => state.conn);
   const matters = useStore(
@@ -53,7 +53,7 @@ function Banner({ text, children }: { text: string; children: React.ReactNode })
   );
 }
 
-/** The chat was taken away while it was open. */
+/** The page of a chat that was deleted or unshared while it was open. */
 export function StreamEnded({ ending }: { ending: "forbidden" | "gone" }) {
   return (
     <div className="grid flex-1 place-items-center p-6 text-center">
@@ -78,7 +78,7 @@ interface ReadOnlyProps {
   onUnarchive: () => void;
 }
 
-/** Why nothing can be written here, and the way out. */
+/** The text in place of the composer: why no message can be sent, and what to do. */
 export function ReadOnly({ chat, isArchived, onUnarchive }: ReadOnlyProps) {
   const isOwner = chat?.my_role === "owner";
   return (

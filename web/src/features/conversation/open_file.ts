@@ -5,23 +5,23 @@ import { useFeature } from "@/state/session";
 
 export type OpenFile = (path: string, line?: number | null) => void;
 
-// Below it the panel lies over the conversation, and going back leads out of it.
+// On narrower screens the panel covers the conversation, and the back button closes it.
 const BESIDE_PX = 1024;
 
-/** What opens a file of the chat's workspace in the panel; null where there is none, or it is not the reader's. */
+/** Return a function that opens a file of the chat's workspace in the panel; null if the user may not see it. */
 export function useOpenFile(chat: ChatView | undefined): OpenFile | null {
   const [, setParams] = useSearchParams();
   const latest = useRef(setParams);
   latest.current = setParams;
   const hasWorkspaces = useFeature("workspaces");
-  // The same function for ever: every path of an answer has it.
+  // The function never changes, because every path in an answer uses it.
   const open = useCallback<OpenFile>((path, line = null) => {
     latest.current((params) => withFile(params, path, line), { replace: window.innerWidth >= BESIDE_PX });
   }, []);
   return hasWorkspaces && chat?.my_role === "owner" && chat.workspace_id !== null ? open : null;
 }
 
-/** The address with a file in the panel; with none the panel shows the folders. */
+/** Return the URL parameters that open a file in the panel; without a file, the panel lists folders. */
 export function withFile(params: URLSearchParams, path: string | null, line: number | null): URLSearchParams {
   const next = new URLSearchParams(params);
   next.set("panel", "files");

@@ -3,21 +3,21 @@ import { createPortal, flushSync } from "react-dom";
 import type { ChatView } from "@/api/types.gen";
 import { RowMaker } from "@/chat/rows";
 import { RowView } from "@/features/timeline/row";
-import { dayKey } from "@/features/timeline/when";
+import { dayKey } from "@/features/timeline/timestamp";
 import type { ChatSession } from "@/state/chat_session";
 import { Moment } from "@/ui/time";
 
-/** Load everything, then print. The browser's own command prints what is loaded. */
+/** Load the whole chat, then print it. The browser's print command prints only the loaded messages. */
 export async function printChat(session: ChatSession): Promise<void> {
   await session.loadUntil(0);
   window.print();
 }
 
-/** The conversation on paper: every row that is loaded, in light colours. It is there only while it is printed. */
+/** The printed form of a chat: all loaded rows, in light colors. It is mounted only during printing. */
 export function PrintSheet({ session, chat }: { session: ChatSession; chat: ChatView | undefined }) {
   const [isOn, setOn] = useState(false);
   useEffect(() => {
-    // The browser takes its picture when this returns.
+    // The browser renders the page for printing when this returns.
     const begin = () => flushSync(() => setOn(true));
     const end = () => setOn(false);
     window.addEventListener("beforeprint", begin);

@@ -5,7 +5,7 @@ import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 
-/** Before an administrator reads somebody else's chat: why. The owner is told. */
+/** Ask an administrator for the reason to read another user's chat. The owner sees it. */
 export function ReasonPage({ chatId }: { chatId: string }) {
   const [reason, setReason] = useState("");
   const short = reason.trim().length < MIN_REASON;
@@ -14,7 +14,7 @@ export function ReasonPage({ chatId }: { chatId: string }) {
     event.preventDefault();
     if (short) return;
     giveReason(chatId, reason);
-    // What was refused without a reason is asked for again.
+    // Repeat the requests that were refused without a reason.
     forgetSession(chatId);
     void queryClient.resetQueries({ queryKey: keys.chat(chatId) });
   }

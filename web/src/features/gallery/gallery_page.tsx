@@ -1,6 +1,7 @@
 import { useState } from "react";
 import { ConversationContext } from "@/features/conversation/context";
 import {
+  AGENTS,
   APPROVAL,
   DYNAMIC,
   ERRORS,
@@ -15,10 +16,10 @@ import {
   THOUGHT,
 } from "@/features/gallery/samples";
 import { ServerList, ServerQuestion } from "@/features/panel/mcp_servers";
+import { ErrorRow, RetryBanner } from "@/features/timeline/error_row";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
-import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
 import { PendingRow } from "@/features/timeline/user_row";
 import { ApprovalCard } from "@/features/tools/approval_card";
 import { ToolCard } from "@/features/tools/card";
@@ -26,11 +27,15 @@ import { DynamicCard } from "@/features/tools/dynamic_card";
 import { ToolGroup } from "@/features/tools/group";
 import { ChatSession } from "@/state/chat_session";
 import { setOpen } from "@/state/open_state";
+import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 
-/** Every row and card in every state; only in builds for tests. */
+/** Every row and card in every state. Only in test builds. */
 export function GalleryPage() {
-  const [session] = useState(() => new ChatSession("gallery"));
+  const [session] = useState(() => {
+    queryClient.setQueryData(keys.agents("gallery"), { agents: AGENTS });
+    return new ChatSession("gallery");
+  });
   const [opened, setOpened] = useState(false);
   const open = () => {
     for (const name of GALLERY_TOOLS) for (const sample of samplesOf(name)) setOpen(sample.call.id, !opened);

@@ -1,6 +1,6 @@
-/** Every tool in every state, for looking at. Not in the application's own build. */
+/** Samples of every tool in every state, for the gallery. Not in the production build. */
 
-import type { McpServerView } from "@/api/types.gen";
+import type { AgentView, McpServerView } from "@/api/types.gen";
 import { newTool, type ToolView } from "@/chat/preview";
 import type { Row } from "@/chat/rows";
 import { TOOL_NAMES } from "@/chat/tools";
@@ -32,6 +32,7 @@ const ARGS: Record<string, unknown> = {
   message_agent: { chat_id: "c-1", message: "Also look at the tests." },
   interrupt_agent: { chat_id: "c-1" },
   list_agents: {},
+  read_agent_report: { chat_id: "c-1" },
   list_subagent_models: {},
   advisor: { question: "Is the lock the right place to fix this?" },
   find_tools: { queries: ["github issues"] },
@@ -87,8 +88,10 @@ const RESULTS: Record<string, unknown> = {
     title: "explore callers",
     status: "waiting",
     type: "explore",
+    end_id: 1,
     report: "There are **3** callers.",
   },
+  read_agent_report: { chat_id: "c-1", title: "explore callers", status: "waiting", report: "All **3** callers." },
   message_agent: { chat_id: "c-1", title: "explore callers", status: "running" },
   interrupt_agent: { chat_id: "c-1", title: "explore callers", interrupted: true },
   list_agents: { agents: [{ title: "explore callers", type: "explore", status: "waiting" }] },
@@ -112,7 +115,10 @@ export interface Sample {
 
 const words = new URLSearchParams(location.search).get("words") ?? "";
 
-/** With `?words=` everything that a model, a tool or a person could have said says that, too. Single words are states, and times stay times. */
+/**
+ * With `?words=TEXT`, append TEXT to every text of a model, tool or user. Single words (states) and times are not
+ * changed.
+ */
 function said<T>(value: T): T;
 function said(value: unknown): unknown {
   if (words === "" || value === null) return value;
@@ -123,12 +129,110 @@ function said(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, said(one)]));
 }
 
-/** The states of one tool. */
+/** Return the samples of one tool. */
 export function samplesOf(name: string): Sample[] {
   return statesOf(name).map((one) => {
     const { args, output, result } = one.call;
     return { ...one, call: { ...one.call, args: said(args), output: said(output), result: said(result) } };
   });
+}
+
+const AGENT: AgentView = {
+  chat_id: "c-1",
+  parent_chat_id: "gallery",
+  tool_call_id: "spawn_agent-4",
+  title: "explore callers",
+  kind: "explore",
+  kind_source: "builtin",
+  status: "running",
+  phase: "tool",
+  stalled: false,
+  silent_seconds: 3,
+  activity: "execute: rg put",
+  outcome: null,
+  model_config_id: "m-1",
+  reasoning_effort: "high",
+  created_at: AT,
+  updated_at: "2026-01-05T10:02:05Z",
+  running_since: new Date(Date.now() - 42_000).toISOString(),
+  deadline_at: null,
+  steps: 3,
+  tokens: 12_300,
+  cost_micros: 420_000,
+  unpriced_request_count: 0,
+  budget_micros: null,
+};
+const ended = (outcome: string, status = "waiting") => ({
+  status,
+  outcome,
+  phase: null,
+  activity: "There are 3 callers.",
+});
+
+/** Subagents in every state. */
+export const AGENTS: AgentView[] = [
+  {},
+  { phase: "model", activity: "" },
+  { phase: "queued", steps: 0, tokens: 0, cost_micros: 0, activity: "" },
+  { phase: "approval", status: "requires_action", budget_micros: 1_000_000 },
+  { phase: "model", stalled: true, silent_seconds: 660 },
+  { status: "interrupting" },
+  ended("finished"),
+  ended("error", "error"),
+  ended("interrupted"),
+  ended("deadline"),
+].map((more, index) => said<AgentView>({ ...AGENT, chat_id: `c-${index + 1}`, ...more }));
+
+/** Return states that only this tool has. */
+function ownStates(name: string, call: ToolView): Sample[] {
+  const done = (title: string, result: unknown, more: Partial<ToolView> = {}): Sample => ({
+    title,
+    call: { ...call, hasResult: true, endedAt: LATER, id: `${name}-${title}`, result, ...more },
+    active: false,
+  });
+  switch (name) {
+    case "spawn_agent":
+      return AGENTS.slice(1).map(({ chat_id, title, status, kind }) =>
+        done(chat_id, { chat_id, title, status, type: kind }),
+      );
+    case "wait_agent":
+      return [
+        done("several", {
+          agents: [
+            {
+              chat_id: "c-1",
+              title: "callers",
+              status: "waiting",
+              type: "explore",
+              end_id: 1,
+              report: "**3** callers.",
+            },
+            { chat_id: "c-2", title: "tests", status: "running", type: "general", phase: "tool", timed_out: true },
+            {
+              chat_id: "c-3",
+              title: "docs",
+              status: "waiting",
+              type: "general",
+              end_id: 2,
+              last_error_kind: "deadline",
+              last_error: "The subagent was stopped at its time limit. The report is what it had by then.",
+              report: "Half of it.",
+            },
+          ],
+        }),
+      ];
+    case "advisor":
+      return [
+        done("limit", {
+          type: "limit_reached",
+          reason: "The advisor has been asked as often as allowed in this turn. Go on without it.",
+          remaining_uses: 0,
+        }),
+        done("error", { type: "error", error: "The advisor's model returned no text." }, { isError: true }),
+      ];
+    default:
+      return [];
+  }
 }
 
 function statesOf(name: string): Sample[] {
@@ -166,6 +270,7 @@ function statesOf(name: string): Sample[] {
       active: false,
     },
     { title: "lost", call: { ...call, id: `${name}-7` }, active: false },
+    ...ownStates(name, call),
   ];
 }
 
@@ -206,7 +311,7 @@ const FIGURES = {
   lastMessageId: 1,
 };
 
-/** Rows that are not made of one tool. */
+/** Rows other than tool calls. */
 export const ROWS: Row[] = said<Row[]>([
   { kind: "day", key: "d", at: AT },
   { kind: "user", key: "u", message: MESSAGE, inContext: true },
@@ -223,6 +328,25 @@ export const ROWS: Row[] = said<Row[]>([
     files: [{ type: "file", file_id: "f-1", name: "report of today.pdf", media_type: "application/pdf" }],
   },
   { kind: "notice", key: "n", text: "The other model answered." },
+  ...["finished", "error", "interrupted", "deadline"].map((outcome): Row => {
+    const isLong = outcome === "finished";
+    return {
+      kind: "agent",
+      key: `agent-${outcome}`,
+      notice: {
+        type: "agent-notice",
+        chat_id: "c-1",
+        title: "explore callers",
+        kind: "explore",
+        outcome,
+        report: isLong
+          ? `There are **3** callers.\n\n${"- One caller in `upload.py`.\n".repeat(20)}`
+          : "So far: **2** callers.",
+        report_bytes: isLong ? 20_000 : 22,
+        error: outcome === "error" ? "The provider did not answer." : null,
+      },
+    };
+  }),
   { kind: "unknown", key: "x", part: {} },
   { kind: "compaction", key: "c", id: "c", result: { percent: 72, summary: "We **talked** long." }, running: false },
   { kind: "compaction", key: "c2", id: "c2", result: {}, running: true },

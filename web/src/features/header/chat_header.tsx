@@ -12,15 +12,15 @@ import { Menu } from "@/ui/menu";
 
 interface Props {
   chat: ChatView | undefined;
-  /** How the connection is, beside the title. */
+  /** The connection indicator next to the title. */
   live?: ReactNode;
   isPanelOpen: boolean;
   onPanel: () => void;
-  /** Show what changed. */
+  /** Open the tab with the changes. */
   onChanges: () => void;
 }
 
-/** The title of a chat and what can be done with it. */
+/** The header of a chat: title and actions. */
 export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges }: Props) {
   const parent = chat?.parent_chat_id;
   const canShare = chat?.my_role === "owner" && chat.parent_chat_id === null;

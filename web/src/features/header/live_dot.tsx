@@ -10,7 +10,7 @@ const NAMES = {
   stopped: "Not connected",
 } as const;
 
-/** How the connection of a chat is: filled while it lives, hollow otherwise. */
+/** The connection state of a chat: a filled dot while connected, else a hollow one. */
 export function LiveDot({ chatId }: { chatId: string }) {
   const phase = useStore(chatSession(chatId).store, (state) => state.conn.phase);
   return (

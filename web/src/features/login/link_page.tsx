@@ -12,7 +12,7 @@ import { CardPage } from "@/ui/card_page";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 
-/** An invitation or a reset: the secret stands behind the #, which no server sees; it is taken out of the address. */
+/** The page of an invitation or password reset link. The token is in the URL fragment, and is removed from the URL. */
 export function LinkPage() {
   const [token] = useState(() => location.hash.slice(1));
   const [password, setPassword] = useState("");

@@ -8,12 +8,12 @@ import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 
 interface Props {
-  /** Who has to sign in, when it is known. */
+  /** The username, if it is known. */
   username?: string;
   onDone: () => void;
 }
 
-/** Name and password. */
+/** The form for username and password. */
 export function LoginForm({ username, onDone }: Props) {
   const [name, setName] = useState(username ?? "");
   const [password, setPassword] = useState("");

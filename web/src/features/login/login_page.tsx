@@ -8,7 +8,7 @@ import { queryClient } from "@/state/queries";
 import { meQuery, setupQuery } from "@/state/session";
 import { CardPage } from "@/ui/card_page";
 
-/** Sign in, then go on where one wanted to. */
+/** The login page. After the login it redirects to the requested page. */
 export function LoginPage() {
   const { search } = useLocation();
   const navigate = useNavigate();

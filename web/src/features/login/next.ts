@@ -1,4 +1,4 @@
-/** Where to go after signing in: a path of this application, whatever the address asks for. */
+/** Return the path to open after the login. Only paths of this application are accepted. */
 export function nextPath(search: string): string {
   const next = new URLSearchParams(search).get("next") ?? "/";
   try {

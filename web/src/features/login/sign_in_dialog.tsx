@@ -3,7 +3,7 @@ import { LoginForm } from "@/features/login/login_form";
 import { leave, resume, session, useSelf } from "@/state/session";
 import { Dialog } from "@/ui/dialog";
 
-/** The session ended: signing in happens over the page, so that nothing typed is lost. */
+/** The dialog to sign in again after the session has ended. The page stays, so that typed text is not lost. */
 export function SignInDialog() {
   const me = useSelf();
   const isOpen = useStore(session, (state) => state.signedOut);

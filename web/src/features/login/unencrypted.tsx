@@ -1,6 +1,6 @@
 import { Notice } from "@/ui/notice";
 
-/** Before somebody types a password: the browser says whether others can read what it sends. */
+/** A warning next to password fields if the connection is not encrypted. */
 export function Unencrypted() {
   if (window.isSecureContext) return null;
   return (

@@ -24,7 +24,7 @@ import { saveDisplay } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";
 import { Combobox, matching, type Option } from "@/ui/combobox";
-import { useLater } from "@/ui/later";
+import { useDebounced } from "@/ui/debounced";
 
 const WAIT_MS = 200;
 const MIN_CHARACTERS = 2;
@@ -33,7 +33,7 @@ interface Command extends Option {
   run: () => void;
 }
 
-// Where the focus was. Noted by the store, since by the time a dialog could look its field has taken it.
+// The element that had the focus. Stored here, because the field of the dialog takes the focus before an effect runs.
 let opener: Element | null = null;
 let hasLeft = false;
 layout.subscribe((now, before) => {
@@ -42,7 +42,7 @@ layout.subscribe((now, before) => {
   hasLeft = false;
 });
 
-/** Everything by name: recent chats and commands at once, and what the server finds in messages. */
+/** The command palette: recent chats and commands, and search results from the server. */
 export function Palette() {
   const isOpen = useStore(layout, (state) => state.paletteOpen);
   return (
@@ -53,7 +53,7 @@ export function Palette() {
           aria-describedby={undefined}
           onCloseAutoFocus={(event) => {
             event.preventDefault();
-            // Whoever goes to another page is received there.
+            // After navigation, the new page sets the focus.
             if (!hasLeft && opener instanceof HTMLElement) opener.focus();
           }}
           className="pop-in fixed inset-x-2 top-2 z-40 flex max-h-[70dvh] flex-col overflow-hidden rounded-xl border border-line bg-bg1 shadow-pop outline-none sm:inset-x-auto sm:top-[12vh] sm:left-1/2 sm:w-[min(40rem,calc(100vw-2rem))] sm:-translate-x-1/2"
@@ -71,7 +71,7 @@ function PaletteBody() {
   const [typed, setTyped] = useState("");
   const [pills, setPills] = useState<Pill[]>([]);
   const last = takePills(typed, true);
-  const wanted = useLater(queryOf(withPills(pills, last.pills), last.rest), WAIT_MS);
+  const wanted = useDebounced(queryOf(withPills(pills, last.pills), last.rest), WAIT_MS);
   const { chats } = useChatList(NO_FILTER);
   const hasFilter = pills.length + last.pills.length > 0;
   const isLong = wanted.length >= MIN_CHARACTERS;
@@ -87,7 +87,7 @@ function PaletteBody() {
     isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
       ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
       : [];
-  // What was found leads to a message; the chat itself is not offered beside it.
+  // A search result leads to a message, so its chat is not listed separately.
   const known = new Set(hits.map((one) => one.id.split("?", 1)[0]));
   const commands = useCommands(typed.trim());
   const filters = completions(typed);
@@ -100,7 +100,7 @@ function PaletteBody() {
       icon: <ListFilter />,
     })),
     ...hits,
-    // Filters are for the server to judge.
+    // The server applies the filters.
     ...(hasFilter ? [] : matching(recent, typed).filter((one) => !known.has(one.id))),
     ...(hasFilter ? [] : (matching(commands, typed) as Command[])),
     ...(isLong ? [{ id: "all", label: `All results for “${wanted}”`, group: "Commands", icon: <Search /> }] : []),
@@ -145,7 +145,7 @@ function PaletteBody() {
   );
 }
 
-/** The address is the id: choosing goes there, to the message that was found if there is one. */
+/** Return an option whose id is the URL of the chat, or of the message that was found. */
 function chatOption(chat: ChatView, group: string): Option {
   const { chat_id, message_id, snippet } = chat.match ?? {};
   const id = message_id ? `/c/${chat_id ?? chat.id}?m=${message_id}` : `/c/${chat.id}`;
@@ -179,6 +179,6 @@ function useCommands(query: string): Command[] {
     { id: "dark", label: "Dark theme", icon: <Moon />, run: theme("dark") },
     { id: "light", label: "Light theme", icon: <Sun />, run: theme("light") },
   ].map((one) => ({ ...one, group: "Commands" }));
-  // Without words the most used are enough.
+  // Without a query, only the most used commands are listed.
   return query ? all : all.slice(0, 4);
 }

@@ -1,7 +1,7 @@
 import { X } from "lucide-react";
 import { type Pill, pillText } from "@/chat/search_pills";
 
-/** Filters of a search, each with a way to take it away. */
+/** The filters of a search, each with a button to remove it. */
 export function Pills({ pills, onRemove }: { pills: readonly Pill[]; onRemove: (pill: Pill) => void }) {
   if (pills.length === 0) return null;
   return (

@@ -13,7 +13,7 @@ import { Notice } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { Ago } from "@/ui/time";
 
-/** Everything that a search finds. */
+/** The page with all results of a search. */
 export function SearchPage() {
   const [params, setParams] = useSearchParams();
   const q = params.get("q") ?? "";

@@ -4,10 +4,10 @@ import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
 import { changedFiles, lastTurn } from "@/chat/changes";
 import { signature } from "@/chat/diff_rows";
+import { useKeptRemark } from "@/features/panel/comment_draft";
 import { Counts } from "@/features/panel/diff_line";
 import { DiffView } from "@/features/panel/diff_view";
 import { FileList } from "@/features/panel/file_list";
-import { useKeptRemark } from "@/features/panel/remark";
 import { StoredSummary, useWorkingTree, WorkingTreeState } from "@/features/panel/working_tree";
 import { type DiffFile, ignoringSpace } from "@/lib/diff";
 import { chatSession } from "@/state/chat_sessions";
@@ -20,14 +20,14 @@ import { cx } from "@/ui/cx";
 type Source = "tree" | "turn" | "chat";
 const NAMES: Record<Source, string> = { tree: "Working tree", turn: "This turn", chat: "This chat" };
 
-// What was chosen for each chat, until the page is closed.
+// The selected source of each chat, until the page is closed.
 const chosen = new Map<string, Source>();
 
-/** What a chat changed: in its repositories, and by its own edits. */
+/** The tab with the changes of a chat: in its repositories, and by its edit tools. */
 export function ChangesTab({ chat }: { chat: ChatView }) {
   const hasWorkspaces = useFeature("workspaces");
   const [own, setOwn] = useState(chosen.get(chat.id));
-  // Whether there are workspaces may be known only after this is shown.
+  // The feature list of the server may arrive after the first render.
   const source = own ?? (hasWorkspaces ? "tree" : "chat");
   const choose = (next: Source) => {
     chosen.set(chat.id, next);
@@ -171,7 +171,7 @@ interface BarProps {
   onRefresh?: (() => void) | null;
 }
 
-/** What is shown, how much of it, and how. */
+/** The toolbar: the source, the counts, and the display options. */
 function Bar({ picker, files, onRefresh }: BarProps) {
   const look = useStore(layout, (state) => state.diff);
   const set = (change: Partial<DiffLook>) => setLayout({ diff: { ...look, ...change } });
@@ -199,7 +199,11 @@ function Bar({ picker, files, onRefresh }: BarProps) {
           <Toggle label="Wrap lines" isOn={look.wraps} onChange={(wraps) => set({ wraps })}>
             <WrapText />
           </Toggle>
-          <Toggle label="Ignore changes of space" isOn={look.ignoresSpace} onChange={(on) => set({ ignoresSpace: on })}>
+          <Toggle
+            label="Ignore whitespace changes"
+            isOn={look.ignoresSpace}
+            onChange={(on) => set({ ignoresSpace: on })}
+          >
             <Pilcrow />
           </Toggle>
         </>

@@ -2,18 +2,18 @@ import { useState } from "react";
 import { Button } from "@/ui/button";
 
 interface Props {
-  /** What is commented on, in words. */
+  /** A description of the lines that are commented on. */
   about: string;
-  /** What is typed already. */
+  /** The text typed so far. */
   initial: string;
-  /** It was opened just now, and not found again. */
+  /** Whether the user has just opened it; a restored box does not take the focus. */
   takesFocus: boolean;
   onType: (text: string) => void;
   onAdd: (text: string) => void;
   onCancel: () => void;
 }
 
-/** A remark on lines of a diff: Enter puts it into the composer. */
+/** A comment on lines of a diff. Enter adds it to the composer. */
 export function CommentBox({ about, initial, takesFocus, onType, onAdd, onCancel }: Props) {
   const [text, setText] = useState(initial);
   const add = () => text.trim() && onAdd(text.trim());
@@ -21,7 +21,7 @@ export function CommentBox({ about, initial, takesFocus, onType, onAdd, onCancel
     <div className="sticky left-0 w-(--view) p-2 font-sans text-ui">
       <div className="shows-focus rounded-lg border border-control bg-bg1 p-2 shadow-pop">
         <textarea
-          // biome-ignore lint/a11y/noAutofocus: where it opens by an act of the user, who goes on typing
+          // biome-ignore lint/a11y/noAutofocus: the user opened it to type
           autoFocus={takesFocus}
           aria-label={`Comment on ${about}`}
           placeholder="What should the agent do here?"

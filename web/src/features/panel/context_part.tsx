@@ -12,11 +12,11 @@ import { toast } from "@/ui/toast";
 
 const ICONS: Record<string, typeof FileText> = { skill: BookOpen, mcp_server: Plug, mcp_config: Plug };
 
-/** What the workspace tells the agent: instructions, skills and servers of tools, with what is wrong with them. */
+/** The captured context of a chat: instructions, skills and MCP servers, with their problems. */
 export function ContextPart({ chat }: { chat: ChatView }) {
   const state = chat.context;
   const { data, error } = useQuery({
-    // News of it come with the chat.
+    // An event of the chat invalidates this query.
     queryKey: ["context", chat.id, chat.workspace_id, state?.dirty_since ?? null],
     queryFn: () => getContext(chat.id),
     retry: false,

@@ -1,7 +1,7 @@
 import { ChevronDown, ChevronRight, Copy, MessageSquarePlus } from "lucide-react";
 import { memo, type PointerEvent, type ReactNode, useId, useState } from "react";
 import type { DiffRow, Side } from "@/chat/diff_rows";
-import type { Colours } from "@/features/panel/diff_colours";
+import type { Colours } from "@/features/panel/diff_colors";
 import type { DiffFile, DiffLine } from "@/lib/diff";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
@@ -9,7 +9,7 @@ import { cx } from "@/ui/cx";
 
 const SIGNS = { added: "+", removed: "-", same: " ", head: " ", note: " " } as const;
 
-/** What a line may be used for; null where nobody may comment. */
+/** The selection of lines for a comment; null if the user may not comment. */
 export interface Picking {
   isSelected: (file: DiffFile, at: number) => boolean;
   begin: (file: DiffFile, at: number, event: PointerEvent) => void;
@@ -24,7 +24,7 @@ interface Props {
   picking: Picking | null;
 }
 
-/** A line of a diff, or two beside each other. Those that stay in view are not rendered again when others come. */
+/** One line of a diff, or two side by side. Memoized: visible lines do not render again while the user scrolls. */
 export const DiffLineRow = memo(function DiffLineRow({ row, wraps, colours, picking }: Props) {
   if (row.kind === "remark") {
     return <p className="h-6 px-3 font-sans text-small leading-6 text-muted">{row.text}</p>;
@@ -149,7 +149,7 @@ interface HeadProps {
   onViewed: (file: DiffFile) => void;
 }
 
-/** The name of a file over its lines. */
+/** The header row of a file. */
 export function FileHead({ file, isOpen, isViewed, onToggle, onViewed }: HeadProps) {
   const id = useId();
   const Icon = isOpen ? ChevronDown : ChevronRight;
@@ -191,7 +191,7 @@ export function FileHead({ file, isOpen, isViewed, onToggle, onViewed }: HeadPro
   );
 }
 
-/** How much was added and removed. */
+/** The numbers of added and removed lines. */
 export function Counts({ added, removed }: { added: number; removed: number }) {
   return (
     <span className="shrink-0 text-small tabular-nums">

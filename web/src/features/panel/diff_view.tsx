@@ -12,10 +12,10 @@ import {
 import { type DiffRow, diffRows, nextChange, placed, quoted, type Selection } from "@/chat/diff_rows";
 import type { ReferencePart } from "@/chat/types";
 import { CommentBox } from "@/features/panel/comment_box";
-import { useColours } from "@/features/panel/diff_colours";
+import type { CommentDraft } from "@/features/panel/comment_draft";
+import { useLineColors } from "@/features/panel/diff_colors";
 import { DiffLineRow, FileHead } from "@/features/panel/diff_line";
-import { movedSelection, usePicking } from "@/features/panel/picking";
-import type { KeptRemark } from "@/features/panel/remark";
+import { movedSelection, usePicking } from "@/features/panel/line_selection";
 import type { DiffFile } from "@/lib/diff";
 import { announce } from "@/ui/announcer";
 
@@ -31,20 +31,20 @@ interface Props {
   wraps: boolean;
   viewed: (file: DiffFile) => boolean;
   onViewed: (file: DiffFile) => void;
-  /** Takes a comment; null where nobody may make one. */
+  /** Called with a comment; null if the user may not comment. */
   onComment: ((reference: ReferencePart, text: string) => void) | null;
-  /** The comment that is being written. */
-  remark: KeptRemark;
-  /** Filled with what goes to a file. */
+  /** The stored draft of the open comment. */
+  remark: CommentDraft;
+  /** Receives a function that scrolls to a file. */
   goTo: RefObject<((file: DiffFile) => void) | null>;
 }
 
-/** Diffs of files under each other. Only the lines in view are there. */
+/** The diffs of several files. Only visible lines are mounted. */
 export function DiffView({ label, files, split, wraps, viewed, onViewed, onComment, remark, goTo }: Props) {
   const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
   const [selection, setSelection] = useState<Selection | null>(null);
   const [commenting, setCommenting] = useState<Selection | null>(null);
-  // A comment that was found again opens where it was, but does not take the focus from whoever types elsewhere.
+  // A restored comment box opens at its lines but does not take the focus.
   const [isFoundAgain, setFoundAgain] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const rows = useMemo(
@@ -52,7 +52,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
     [files, toggled, viewed, split, commenting],
   );
   const isMeasured = wraps || split;
-  // The same function for the same rows: for another one the places of all rows are made anew.
+  // Stable for the same rows: a new function would make the virtualizer measure all rows again.
   const getItemKey = useCallback((index: number) => rows[index]?.key ?? index, [rows]);
   const list = useVirtualizer({
     count: rows.length,
@@ -61,12 +61,12 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
     estimateSize: (index) => heightOf(rows[index]),
     overscan: 20,
   });
-  // biome-ignore lint/correctness/useExhaustiveDependencies: measured heights are of another way to show lines
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the display mode changes the heights
   useEffect(() => list.measure(), [isMeasured, list.measure]);
   const width = useMemo(() => (isMeasured ? 0 : longest(rows)), [rows, isMeasured]);
   const items = list.getVirtualItems();
   const shownFiles = useFilesOf(rows, items[0]?.index ?? 0, items.at(-1)?.index ?? 0);
-  const colours = useColours(shownFiles);
+  const colours = useLineColors(shownFiles);
 
   const toggle = (file: DiffFile) =>
     setToggled((old) => {
@@ -100,7 +100,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
     setCommenting(at);
   }, [files, onComment, remark]);
   const place = isFoundAgain ? rows.findIndex((row) => row.kind === "comment") : -1;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once, when it is there
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs once, when the row exists
   useEffect(() => {
     if (place >= 0) list.scrollToIndex(place, { align: "center" });
   }, [place >= 0]);
@@ -201,7 +201,7 @@ function heightOf(row: DiffRow | undefined): number {
   return row?.kind === "comment" ? COMMENT_PX : LINE_PX;
 }
 
-/** Characters of the longest line, so that all lines are as wide as it. */
+/** Return the length of the longest line, which is the width of all lines. */
 function longest(rows: readonly DiffRow[]): number {
   let most = 0;
   for (const row of rows) {
@@ -212,7 +212,7 @@ function longest(rows: readonly DiffRow[]): number {
   return most;
 }
 
-/** The file whose lines are at the top while its own name is above it. */
+/** Return the file at the top of the view if its header row is scrolled out. */
 function topFile(rows: readonly DiffRow[], offset: number, places: readonly { end: number }[]) {
   if (offset <= 0) return null;
   let low = 0;
@@ -227,7 +227,7 @@ function topFile(rows: readonly DiffRow[], offset: number, places: readonly { en
   return { file: row.file, isOpen: row.kind === "file" ? row.isOpen : true };
 }
 
-/** The files of the rows in view; the same list while they are the same. */
+/** Return the files of the visible rows. The array is stable while the files are the same. */
 function useFilesOf(rows: readonly DiffRow[], first: number, last: number): readonly DiffFile[] {
   const before = useRef<readonly DiffFile[]>([]);
   const files = [...new Set(rows.slice(first, last + 1).flatMap((row) => (row.kind === "file" ? [] : [row.file])))];

@@ -12,7 +12,7 @@ interface Props {
 
 const INDENT_PX = 16;
 
-/** The files that changed, under their folders. */
+/** The tree of changed files. */
 export function FileList({ files, viewed, onOpen }: Props) {
   const rows = useMemo(() => fileTree(files), [files]);
   return (

@@ -23,7 +23,7 @@ export const fileQuery = (chatId: string, path: string) =>
     queryKey: ["file", chatId, path],
     queryFn: ({ signal }) => readFile(chatId, path, signal),
     retry: false,
-    // It is the agent's to change: opened again, it is read again.
+    // The agent may change the file, so it is loaded again when it is opened.
     staleTime: 0,
   });
 
@@ -34,7 +34,7 @@ interface Props {
   onClose: () => void;
 }
 
-/** One file of the workspace, to be read. */
+/** A read-only view of one file of the workspace. */
 export function FileView({ chatId, path: asked, line, onClose }: Props) {
   const { data, error, refetch } = useQuery(fileQuery(chatId, asked));
   const wraps = useStore(layout, (state) => state.diff.wraps);
@@ -141,7 +141,7 @@ interface LinesProps {
   wraps: boolean;
 }
 
-/** The lines of a file; only those in view are there. */
+/** The lines of a file. Only visible lines are mounted. */
 function TextLines({ text, path, line, wraps }: LinesProps) {
   const box = useRef<HTMLElement>(null);
   const lines = useMemo(() => text.replace(/\n$/, "").split("\n"), [text]);
@@ -153,11 +153,11 @@ function TextLines({ text, path, line, wraps }: LinesProps) {
     estimateSize: () => LINE_PX,
     overscan: 20,
   });
-  // Another way of breaking lines gives them other heights.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: measured again when it changes
+  // Line wrapping changes the heights.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs when the wrapping changes
   useEffect(() => list.measure(), [wraps]);
   const target = line === null ? null : Math.min(line, lines.length);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each place that is asked for
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs once for each requested line
   useEffect(() => {
     if (target !== null) list.scrollToIndex(target - 1, { align: "center" });
   }, [target, path]);
@@ -209,7 +209,7 @@ function coloured(text: string, spans: Lines[number] | null): ReactNode {
   ));
 }
 
-/** Colours of the whole text, once they are known; null for what stays plain. */
+/** Return the colors of the whole text; null until they are known, and for plain text. */
 function useLineColours(text: string, language: string): Lines | null {
   const [known, setKnown] = useState<{ text: string; lines: Lines | null } | null>(null);
   useEffect(() => {

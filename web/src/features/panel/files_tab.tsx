@@ -16,17 +16,17 @@ import { cx } from "@/ui/cx";
 
 interface Props {
   chat: ChatView;
-  /** The file that is shown, and the line that is meant. */
+  /** The open file, and the line to scroll to. */
   file: string | null;
   line: number | null;
   onFile: (path: string | null) => void;
 }
 
-// Which folders are open in each chat, until the page is closed.
+// The expanded folders of each chat, until the page is closed.
 const opened = new Map<string, ReadonlySet<string>>();
 const NONE: ReadonlySet<string> = new Set();
 
-/** The files of a chat's workspace: folders that open one by one, and a file to read. */
+/** The tab with the files of a chat's workspace: a folder tree and a file view. */
 export function FilesTab(props: Props) {
   const { chat } = props;
   const status = useWorkspaceStatus(chat);
@@ -54,7 +54,7 @@ function Files({ chat, file, line, onFile }: Props) {
     void queryClient.invalidateQueries({ queryKey: ["file", chat.id] });
   };
   useTurnEnd(chat.id, refresh);
-  // A path may have been given from the root on; the answer says where that is below the place of work.
+  // The given path may be absolute; the response has the path relative to the working folder.
   const { data } = useQuery({ ...fileQuery(chat.id, file ?? ""), enabled: file !== null });
   const path = file === null ? null : (data?.path ?? file);
   useEffect(() => {
@@ -82,7 +82,7 @@ function Files({ chat, file, line, onFile }: Props) {
   );
 }
 
-/** What the agent did is there when its turn ends. */
+/** Call `act` when a turn of the chat ends. */
 function useTurnEnd(chatId: string, act: () => void): void {
   const isActive = useStore(chatSession(chatId).store, (state) => state.data.status === "running");
   const before = useRef(isActive);
@@ -96,7 +96,7 @@ function useTurnEnd(chatId: string, act: () => void): void {
 
 interface FolderProps {
   chat: string;
-  /** Ends in a slash; empty for where the agent works. */
+  /** Ends with a slash; empty for the working folder. */
   path: string;
   depth: number;
   open: ReadonlySet<string>;

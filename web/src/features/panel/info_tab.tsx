@@ -18,7 +18,7 @@ import { compact, dollars } from "@/ui/money";
 import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
-/** What is known about a chat: what it cost, what it holds, what it is called by. */
+/** The tab with information about a chat: cost, context, files and ids. */
 export function InfoTab({ chat }: { chat: ChatView }) {
   const { data: cost } = useCost(chat.id, true);
   const models = useKnownModels();
@@ -119,7 +119,7 @@ function FileLink({ chatId, id, name }: { chatId: string; id: string; name: stri
       </DownloadLink>
     );
   }
-  // A link cannot say why an administrator reads this.
+  // An administrator's request needs a reason in a header, which a link cannot send.
   return (
     <button
       type="button"
@@ -133,7 +133,7 @@ function FileLink({ chatId, id, name }: { chatId: string; id: string; name: stri
   );
 }
 
-/** Administrators who read this chat, and why, or reset the password. Nothing where nobody did. */
+/** The accesses of administrators to this chat, with their reasons. Renders nothing if there are none. */
 function Visits({ chatId }: { chatId: string }) {
   const { data } = useQuery({ queryKey: ["accesses", chatId], queryFn: () => listAccesses(chatId) });
   const visits = visitsOf(data?.items ?? []);

@@ -4,18 +4,18 @@ import { type MouseEvent, useRef, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView, McpServerView } from "@/api/types.gen";
 import { answerServer, listServers, withdrawServer } from "@/api/workspaces";
-import { commandOf, isWaiting, standingOf } from "@/chat/mcp_servers";
+import { commandOf, isWaiting, statusOf } from "@/chat/mcp_servers";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
-/** The servers that the chat's workspace names. Only its owner may see what they would run. */
+/** Return the MCP servers that the chat's workspace defines. Only its owner may see their commands. */
 function useServers(chat: ChatView | undefined): McpServerView[] {
   const workspace = chat?.workspace_id ?? null;
   const isMine = chat?.my_role === "owner" && !chat.archived;
   const { data } = useQuery({
-    // News of them come with the chat.
+    // An event of the chat invalidates this query.
     queryKey: ["mcp-servers", workspace, chat?.context?.servers ?? 0],
     queryFn: () => listServers(workspace ?? ""),
     enabled: isMine && workspace !== null && chat.context !== null,
@@ -41,7 +41,7 @@ function useAnswer(workspace: string): [(server: McpServerView, answer: Answer) 
   return [send, busy];
 }
 
-/** Above the box to write in: servers of the project that nobody has answered about. The chat goes on without them. */
+/** The questions about new MCP servers of the project, above the composer. The chat continues without an answer. */
 export function ServerQuestions({ chat }: { chat: ChatView | undefined }) {
   const waiting = useServers(chat).filter(isWaiting);
   const place = useRef<HTMLDivElement>(null);
@@ -54,7 +54,7 @@ export function ServerQuestions({ chat }: { chat: ChatView | undefined }) {
         server={first}
         workspace={chat.workspace_id}
         others={waiting.length - 1}
-        // Not to the button of the next one: a key that is pressed twice would answer that as well.
+        // The focus does not move to the next question: pressing the key twice would answer that too.
         onPress={() => place.current?.focus()}
       />
     </div>
@@ -65,7 +65,7 @@ interface QuestionProps {
   server: McpServerView;
   workspace: string;
   others: number;
-  /** Takes the focus from a button that another one is about to replace. */
+  /** Called before the answer is sent, to move the focus away from the button. */
   onPress?: () => void;
 }
 
@@ -73,7 +73,7 @@ export function ServerQuestion({ server, workspace, others, onPress }: QuestionP
   const [send, busy] = useAnswer(workspace);
   const [isWhole, showWhole] = useWhole(server);
   const answer = (given: Answer) => (event: MouseEvent) => {
-    // The second click of two was meant for the server before this one.
+    // The second click of a double click would answer the next question.
     if (event.detail > 1) return;
     onPress?.();
     send(server, given);
@@ -120,7 +120,7 @@ export function ServerQuestion({ server, workspace, others, onPress }: QuestionP
   );
 }
 
-/** More than this is folded first. What stands at the end of it must have been seen before somebody can allow it. */
+/** Longer commands are collapsed. They must be expanded before the user can allow them. */
 const FOLDED_CHARS = 400;
 
 function useWhole(server: McpServerView): [boolean, () => void] {
@@ -133,7 +133,7 @@ function Entry({ server, isWhole }: { server: McpServerView; isWhole: boolean })
   const command = commandOf(server);
   const variables = server.env.length;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is scrolled by keys as well
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: focusable, so that the keyboard can scroll it
     <div tabIndex={0} role="group" aria-label={`Command of ${server.name}`} className="max-h-[40dvh] overflow-auto">
       <pre className="rounded-md bg-bg2 px-3 py-2 font-mono text-small break-words whitespace-pre-wrap">
         {isWhole ? command : command.slice(0, FOLDED_CHARS)}
@@ -155,7 +155,7 @@ function Entry({ server, isWhole }: { server: McpServerView; isWhole: boolean })
   );
 }
 
-/** In the panel: every server of the workspace, where it stands, and the answer that can be given or taken back. */
+/** The list of the workspace's MCP servers in the panel, with their status and the user's answers. */
 export function ServersPart({ chat }: { chat: ChatView }) {
   const servers = useServers(chat);
   if (servers.length === 0 || chat.workspace_id === null) return null;
@@ -193,7 +193,7 @@ function ListedServer({ server, workspace }: { server: McpServerView; workspace:
             isWaiting(server) || server.error ? "text-warn" : "text-muted",
           )}
         >
-          {standingOf(server)}
+          {statusOf(server)}
         </span>
       </span>
       <Entry server={server} isWhole={isWhole} />

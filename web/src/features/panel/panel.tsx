@@ -3,9 +3,11 @@ import { Tabs } from "radix-ui";
 import type { CSSProperties } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
+import { AgentsTab } from "@/features/panel/agents_tab";
 import { ChangesTab } from "@/features/panel/changes_tab";
 import { FilesTab } from "@/features/panel/files_tab";
 import { InfoTab } from "@/features/panel/info_tab";
+import { useAgents } from "@/state/agents";
 import { layout, setLayout } from "@/state/layout";
 import { useFeature } from "@/state/session";
 import { IconButton } from "@/ui/button";
@@ -15,7 +17,7 @@ interface Props {
   chat: ChatView;
   tab: string;
   onTab: (tab: string) => void;
-  /** The file that is shown under Files, and the line that is meant. */
+  /** The open file of the Files tab, and the line to scroll to. */
   file: string | null;
   line: number | null;
   onFile: (path: string | null) => void;
@@ -25,14 +27,21 @@ interface Props {
 const TABS = [
   { id: "changes", label: "Changes" },
   { id: "files", label: "Files" },
+  { id: "agents", label: "Agents" },
   { id: "info", label: "Info" },
 ];
 
-/** What belongs to a chat beside its conversation. Below 1024 px it lies over it. */
+/** The panel next to the conversation. On screens narrower than 1024 px it covers the conversation. */
 export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) {
   const width = useStore(layout, (state) => state.panelWidth);
   const hasWorkspaces = useFeature("workspaces");
-  const tabs = TABS.filter((one) => one.id !== "files" || (hasWorkspaces && chat.my_role === "owner"));
+  const { data } = useAgents(chat.id);
+  const agents = data?.agents ?? [];
+  const isShown: Record<string, boolean> = {
+    files: hasWorkspaces && chat.my_role === "owner",
+    agents: agents.length > 0,
+  };
+  const tabs = TABS.filter((one) => isShown[one.id] ?? true);
   const current = tabs.some((one) => one.id === tab) ? tab : "info";
   return (
     <>
@@ -73,6 +82,9 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
           </Tabs.Content>
           <Tabs.Content value="files" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
             <FilesTab chat={chat} file={file} line={line} onFile={onFile} />
+          </Tabs.Content>
+          <Tabs.Content value="agents" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
+            <AgentsTab chat={chat} agents={agents} />
           </Tabs.Content>
           <Tabs.Content value="info" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
             <InfoTab chat={chat} />

@@ -15,13 +15,13 @@ import { Ago } from "@/ui/time";
 export interface WorkingTree {
   git: GitState;
   files: DiffFile[];
-  /** The state of the chat's workspace; null while it is not known, or there is none. */
+  /** The status of the chat's workspace; null if it is unknown or there is none. */
   status: string | null;
   canRefresh: boolean;
   refresh: () => void;
 }
 
-/** The repositories of a chat and what changed in them, as long as its workspace runs. */
+/** Return the repositories of a chat and their changes, while its workspace runs. */
 export function useWorkingTree(chat: ChatView): WorkingTree {
   const status = useWorkspaceStatus(chat);
   const { refresh, ...git } = useGit(chat.id, status === "running");
@@ -29,25 +29,25 @@ export function useWorkingTree(chat: ChatView): WorkingTree {
   const files = useMemo(() => filesOf(repositories), [repositories]);
   const hasEnded = git.conn.phase === "stopped";
   useEffect(() => {
-    // It ends when the workspace does: how that one is now is asked again.
+    // The stream ends with the workspace, so the status of the workspace is loaded again.
     if (hasEnded) void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
   }, [hasEnded]);
   return { git, files, status, canRefresh: status === "running", refresh };
 }
 
-// What was read of a repository's state, which is an object of its own whenever it changed.
+// Parsed diffs by repository state. A changed state is a new object.
 const read = new WeakMap<RepositoryState, DiffFile[]>();
 
 function filesOf(repositories: readonly RepositoryState[]): DiffFile[] {
   return repositories.flatMap((one) => {
     const files = read.get(one) ?? gitFiles(one.diff, one.root);
     read.set(one, files);
-    // With several, names alone would not tell where they are.
+    // With several repositories, the paths need the name of the repository.
     return repositories.length > 1 ? files.map((file) => ({ ...file, path: `${one.root}/${file.path}` })) : files;
   });
 }
 
-/** What is to be said of the repositories, and why there is nothing to see. */
+/** The state of the repositories, and the reason if there is nothing to show. */
 export function WorkingTreeState({ chat, tree }: { chat: ChatView; tree: WorkingTree }) {
   const { git, status } = tree;
   if (chat.workspace_id === null) {
@@ -125,11 +125,11 @@ function Unavailable({ tree }: { tree: WorkingTree }) {
   );
 }
 
-/** For readers: how much changed, as it was last seen. Nothing runs on their behalf. */
+/** The last known change counts, for readers of the chat, who may not use its workspace. */
 export function StoredSummary({ chat }: { chat: ChatView }) {
   const seen = chat.git?.refreshed_at ?? null;
   const { data, error, refetch } = useQuery({
-    // News of the repository come with the chat.
+    // An event of the chat invalidates this query.
     queryKey: ["diff", chat.id, seen],
     queryFn: () => get<{ items: DiffView[] }>(`/chats/${chat.id}/diff`),
     retry: false,

@@ -1,4 +1,4 @@
-/** How the workspace of a chat is, for the parts of the panel that look into it. */
+/** The state of a chat's workspace, for the tabs of the panel. */
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
 import { sentence } from "@/api/errors";
@@ -21,12 +21,12 @@ function useList(chat: ChatView) {
   });
 }
 
-/** What the chat's workspace is called, once it is known. */
+/** Return the name of the chat's workspace, if it is known. */
 export function useWorkspaceName(chat: ChatView): string | null {
   return useList(chat).data?.items.find((one) => one.id === chat.workspace_id)?.name ?? null;
 }
 
-/** The state of the chat's workspace; null while it is not known, or there is none. */
+/** Return the status of the chat's workspace; null if it is unknown or there is none. */
 export function useWorkspaceStatus(chat: ChatView): string | null {
   const { data, isError } = useList(chat);
   if (chat.workspace_id === null) return null;
@@ -34,7 +34,7 @@ export function useWorkspaceStatus(chat: ChatView): string | null {
   return data ? found : isError ? "running" : null;
 }
 
-/** Why the chat's workspace cannot be used, if so, and what it may reach; nothing before its first start. */
+/** The problem of the chat's workspace, if there is one, and its network. Renders nothing before the first start. */
 export function WorkspaceLines({ chat }: { chat: ChatView }) {
   const found = useList(chat).data?.items.find((one) => one.id === chat.workspace_id);
   if (!found) return null;
@@ -85,7 +85,7 @@ export function NotRunning({ chat, status }: { chat: ChatView; status: string })
   );
 }
 
-/** Nothing at first: most looks are over before anybody would have seen it. */
+/** A loading text. It appears after a delay, because most loads are short. */
 export function Waiting({ text }: { text: string }) {
   const [isLate, setLate] = useState(false);
   useEffect(() => {

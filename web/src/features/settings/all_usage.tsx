@@ -9,7 +9,7 @@ const GROUPS = [
   { value: "purpose", label: "Purpose" },
 ];
 
-/** What everybody has used. */
+/** The usage of all users. */
 export function AllUsage() {
   return (
     <Section title="Usage of all users">

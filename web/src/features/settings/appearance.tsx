@@ -7,14 +7,14 @@ import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
 
-/** Save a choice of the interface at once: what it does can be seen. */
+/** Save a display setting immediately; its effect is visible. */
 export function keep(change: Record<string, unknown>): void {
   saveDisplay(change).catch((error) => toast(sentence(error), { kind: "error" }));
 }
 
 const SIZES = [11, 12, 13, 14, 15, 16].map((size) => ({ value: String(size), label: `${size} px` }));
 
-/** Theme, density, width, size of code, motion. */
+/** The page for theme, density, width, code size and motion. */
 export function Appearance() {
   const state = useAppearance((all) => all);
   const { fullWidth } = useDisplay();
@@ -26,7 +26,7 @@ export function Appearance() {
           value={state.theme}
           onChange={(theme) => keep({ theme })}
           options={[
-            { value: "system", label: "System", hint: "Light or dark, as your device is." },
+            { value: "system", label: "System", hint: "Light or dark, like your device." },
             { value: "light", label: "Light" },
             { value: "dark", label: "Dark" },
           ]}
@@ -39,12 +39,12 @@ export function Appearance() {
           onChange={(density) => keep({ density })}
           options={[
             { value: "comfortable", label: "Comfortable" },
-            { value: "compact", label: "Compact", hint: "Shows more rows of the list." },
+            { value: "compact", label: "Compact", hint: "Shows more rows in the list." },
           ]}
         />
         <Switch
           label="Full width"
-          hint="Conversations take all the room there is."
+          hint="Conversations use the full width."
           checked={fullWidth}
           onChange={(on) => keep({ full_width: on })}
         />
@@ -59,7 +59,7 @@ export function Appearance() {
       <Section title="Accessibility">
         <Switch
           label="Reduce motion"
-          hint="Also when your device does not ask for it."
+          hint="Even if your device does not ask for it."
           checked={state.motion === "reduced"}
           onChange={(on) => keep({ motion: on ? "reduced" : "system" })}
         />

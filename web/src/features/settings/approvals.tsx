@@ -11,7 +11,7 @@ import { Switch } from "@/ui/switch";
 const ABOUT =
   "A * stands for anything. All rules apply, no matter who wrote them. The strictest matching rule decides: deny, then ask, then allow.";
 
-/** What one's own agents may do without asking. */
+/** The user's own approval rules. */
 export function Approvals() {
   const { data } = usePreferences();
   if (!data) return null;
@@ -37,7 +37,7 @@ export function Approvals() {
   );
 }
 
-/** What all agents on this server may do. */
+/** The approval rules of the server. */
 export function ServerApprovals() {
   return (
     <Section title="Rules for all users" text={ABOUT}>
@@ -69,14 +69,14 @@ export function ServerApprovals() {
             />
             <RulesEditor rules={values.rules} onChange={(rules) => set("rules", rules)} error={error} />
             <Switch
-              label="People may answer “always”"
+              label="Users may answer “always”"
               hint="Off: they are asked each time."
               checked={values.allow_always}
               onChange={(on) => set("allow_always", on)}
             />
             <TextField
               label="Wait for an answer"
-              hint="Seconds. 0 is as long as it takes."
+              hint="Seconds. 0 means no limit."
               inputMode="numeric"
               value={values.timeout_seconds}
               onChange={(e) => set("timeout_seconds", e.target.value)}

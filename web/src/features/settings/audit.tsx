@@ -6,16 +6,16 @@ import { sentence } from "@/api/errors";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { Button } from "@/ui/button";
+import { useDebounced } from "@/ui/debounced";
 import { DownloadLink } from "@/ui/download_link";
 import { TextField } from "@/ui/field";
-import { useLater } from "@/ui/later";
 import { Notice } from "@/ui/notice";
 import { Moment } from "@/ui/time";
 
-/** Who opened, shared and changed what. */
+/** The audit log. */
 export function Audit() {
   const [typed, setTyped] = useState("");
-  const action = useLater(typed.trim(), 300);
+  const action = useDebounced(typed.trim(), 300);
   const list = useInfiniteQuery({
     queryKey: ["audit", action],
     queryFn: ({ pageParam }) =>

@@ -9,7 +9,7 @@ import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
 
-/** How conversations behave, which model begins new ones, and when chats are summarized. */
+/** The page for the behavior of chats, the default model, and when chats are summarized. */
 export function Chat() {
   const display = useDisplay();
   return (

@@ -7,7 +7,7 @@ import { Dialog } from "@/ui/dialog";
 import { Notice } from "@/ui/notice";
 import { toast } from "@/ui/toast";
 
-/** A section of a settings page: what it is about, and its fields. A page with one section needs no title of it. */
+/** A section of a settings page. The title is omitted on pages with one section. */
 export function Section({
   id,
   title,
@@ -35,24 +35,24 @@ export function Section({
 export interface Draft<T> {
   values: T;
   set: <K extends keyof T>(name: K, value: T[K]) => void;
-  /** What the server found wrong with a field. */
+  /** Returns the server's error message for a field. */
   error: (name: string) => string | undefined;
 }
 
 interface Props<T> {
   initial: T;
-  /** Only what was changed is sent. */
+  /** Saves the changed fields. */
   save: (changed: Partial<T>) => Promise<unknown>;
   children: (draft: Draft<T>) => ReactNode;
   saved?: string;
   action?: string;
-  /** Whether the fields are as in the beginning again once it is saved. */
+  /** Whether the fields are reset after saving. */
   clears?: boolean;
-  /** Whether there is enough to send. */
+  /** Returns whether the form can be saved. */
   isReady?: (values: T) => boolean;
 }
 
-/** One form: Save is there when something was changed, the server's complaints stand under their fields. */
+/** A form. The Save button appears after a change, and the server's errors are shown below their fields. */
 export function Form<T extends object>({
   initial,
   save,
@@ -76,9 +76,9 @@ export function Form<T extends object>({
   });
   const refused = store.error instanceof ApiError ? store.error : null;
   const isFieldError = (refused?.fields ?? []).some((one) => names.some((name) => one.field.endsWith(String(name))));
-  // What the server has now is the new beginning; what is being typed stays.
+  // The fields are reset when the stored values change.
   const serial = JSON.stringify(initial);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the text stands for the object
+  // biome-ignore lint/correctness/useExhaustiveDependencies: compared by its JSON text
   useEffect(() => setValues(initial), [serial]);
 
   function onSubmit(event: FormEvent) {
@@ -114,14 +114,14 @@ export function Form<T extends object>({
   );
 }
 
-/** What was wrong, for a form whose fields stand in a list of rules: the rule is named as the page numbers it. */
+/** Return the error message for a form with a list of rules, with the number of the rule. */
 export function complaintOf(error: unknown): string {
   const [first] = error instanceof ApiError ? error.fields : [];
   const place = first && /rules\[(\d+)\]/.exec(first.field);
   return first && place ? `Rule ${Number(place[1]) + 1}: ${first.message}` : sentence(error);
 }
 
-/** Asks before changes are lost. */
+/** Ask for confirmation before the page is left with unsaved changes. */
 function Leaving({ isChanged }: { isChanged: boolean }) {
   const blocker = useBlocker(isChanged);
   useEffect(() => {

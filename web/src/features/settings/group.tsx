@@ -14,14 +14,14 @@ interface View<T> {
 
 interface Props<T, F extends object> {
   group: string;
-  /** The stored values as the form has them. */
+  /** Converts the stored values for the form. */
   read: (values: T) => F;
-  /** What the form has as the server takes it. */
+  /** Converts the form's values for the server. */
   write?: (changed: Partial<F>) => unknown;
   children: (draft: Draft<F>) => ReactNode;
 }
 
-/** A group of the server's settings. What its environment decides cannot be changed here. */
+/** A form for a group of server settings. Settings locked by the operator cannot be changed. */
 export function Group<T, F extends object>({ group, read, write = (changed) => changed, children }: Props<T, F>) {
   const isAdmin = useSelf().role === "admin";
   const key = ["settings", group];

@@ -7,7 +7,7 @@ import { ownBuild, versionQuery } from "@/state/session";
 import { Notice } from "@/ui/notice";
 import { Ago } from "@/ui/time";
 
-/** Versions, replicas and housekeeping. */
+/** The page with versions, replicas and housekeeping jobs. */
 export function Health() {
   const version = useQuery(versionQuery);
   const replicas = useQuery({ queryKey: ["replicas"], queryFn: listReplicas, refetchInterval: 10_000 });

@@ -5,7 +5,7 @@ import { TextArea } from "@/ui/field";
 
 const MAX_BYTES = 128 * 1024;
 
-/** What every agent of this person should know. */
+/** The user's instructions for all of their agents. */
 export function Instructions() {
   const { data } = usePreferences();
   if (!data) return null;

@@ -14,7 +14,7 @@ import { toast } from "@/ui/toast";
 const KEY = ["provider-keys"];
 const nameOf = (one: ProviderKeyView) => one.provider.display_name || one.provider.name;
 
-/** Keys of one's own, where the server allows them. They go in and never come out. */
+/** The user's own provider keys, where the server allows them. Keys are write-only. */
 export function Keys() {
   const { data } = useQuery({ queryKey: KEY, queryFn: () => get<ItemsOfProviderKeyView>("/me/provider-keys") });
   const [editing, setEditing] = useState<ProviderKeyView | null>(null);
@@ -29,7 +29,7 @@ export function Keys() {
         label="Provider keys"
         rows={data?.items ?? []}
         keyOf={(one) => one.provider.id}
-        empty="No provider takes keys of users."
+        empty="No provider accepts keys of users."
         columns={[
           { title: "Provider", cell: nameOf },
           {

@@ -5,7 +5,7 @@ import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 
-/** What people may spend, and whether they may share. */
+/** The spending limit of users, and whether they may share chats. */
 export function Limits() {
   return (
     <>
@@ -30,9 +30,9 @@ export function Limits() {
               <Switch label="Limit spending" checked={values.enabled} onChange={(on) => set("enabled", on)} />
               <div className="grid gap-4 sm:grid-cols-2">
                 <TextField
-                  label="Limit for each person, in $"
+                  label="Limit per user, in $"
                   inputMode="decimal"
-                  hint="0 is none. Single people can have another, on the page of users."
+                  hint="0 means no limit. Single users can have another limit, on the page Users."
                   value={values.default_limit_micros}
                   onChange={(e) => set("default_limit_micros", e.target.value)}
                   error={error("default_limit_micros")}
@@ -56,7 +56,7 @@ export function Limits() {
         <Group group="sharing" read={(values: SharingSettingsValues) => ({ enabled: values.enabled ?? true })}>
           {({ values, set }) => (
             <Switch
-              label="People may share chats"
+              label="Users may share chats"
               hint="If off, shared chats are hidden from their readers immediately."
               checked={values.enabled}
               onChange={(on) => set("enabled", on)}

@@ -32,7 +32,7 @@ function changed() {
   void queryClient.invalidateQueries({ queryKey: keys.models });
 }
 
-/** Which models there are here, with limits and prices. */
+/** The models of this server, with limits and prices. */
 export function Models() {
   const isAdmin = useSelf().role === "admin";
   const { data, error } = useQuery({ queryKey: KEY, queryFn: listModelConfigs });
@@ -107,7 +107,7 @@ export function Models() {
         open={deleting !== null}
         onOpenChange={() => setDeleting(null)}
         title={`Delete ${deleting?.display_name || deleting?.model}?`}
-        text="Chats that used it go on with the default."
+        text="Chats that used it continue with the default."
         action="Delete"
         danger
         onConfirm={() => deleting && remove.mutate(deleting)}
@@ -116,7 +116,7 @@ export function Models() {
   );
 }
 
-/** How much the model reads: what is in force, and who says something else. */
+/** The context window of a model: the effective size, and a mark if sources differ. */
 function Context({ config }: { config: ModelConfigView }) {
   const { window } = config;
   const others = window.differs ? windowsOf(config).filter(([, tokens]) => tokens !== window.effective) : [];
@@ -132,7 +132,7 @@ function Context({ config }: { config: ModelConfigView }) {
   );
 }
 
-/** Who says what about the window, as far as it is known. */
+/** Return the known sizes of the context window, by source. */
 export function windowsOf({ context_limit, window }: ModelConfigView): [string, number][] {
   const learned = window.learned_from === "halving" ? "Guessed after a refusal" : "Named by the provider's refusal";
   const said: [string, number | null][] = [
@@ -144,7 +144,7 @@ export function windowsOf({ context_limit, window }: ModelConfigView): [string, 
   return said.filter((each): each is [string, number] => each[1] !== null);
 }
 
-/** In the dialog of a model: the windows that differ, and a way to forget what was learned. */
+/** The sizes of the context window in the dialog of a model, and a button to forget the learned size. */
 function Windows({ config }: { config: ModelConfigView }) {
   const forget = useMutation({
     mutationFn: () => forgetModelWindow(config.id),
@@ -167,7 +167,7 @@ function Windows({ config }: { config: ModelConfigView }) {
       {config.window.learned != null && (
         <div className="mt-2">
           <Button size="small" onClick={() => forget.mutate()} disabled={forget.isPending || forget.isSuccess}>
-            {forget.isSuccess ? "Forgotten" : "Forget what was learned"}
+            {forget.isSuccess ? "Forgotten" : "Forget the learned size"}
           </Button>
         </div>
       )}
@@ -239,7 +239,9 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
           label="Model"
           list="upstream-models"
           hint={
-            upstream.data ? `${upstream.data.items.length} are offered by the provider.` : "As the provider calls it."
+            upstream.data
+              ? `${upstream.data.items.length} are offered by the provider.`
+              : "The id that the provider uses."
           }
           value={form.model}
           onChange={set("model")}
@@ -265,7 +267,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
             error={refused?.field("context_limit")}
           />
           <TextField
-            label="Summarize at, in per cent"
+            label="Summarize at, in percent"
             inputMode="numeric"
             value={form.compression_threshold}
             onChange={set("compression_threshold")}
@@ -293,7 +295,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
   );
 }
 
-/** What a million tokens cost, in and out; a dash where nobody said. */
+/** The prices of a million input and output tokens; a dash if they are not set. */
 function priceOf({ price_input, price_output }: ModelConfigView) {
   if (price_input === null && price_output === null) return <span className="text-muted">not set</span>;
   return `${price_input ?? "–"} / ${price_output ?? "–"}`;

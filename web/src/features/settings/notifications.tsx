@@ -5,7 +5,7 @@ import { useAppearance } from "@/state/appearance";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 
-/** What is told about chats that are not in view, and how. */
+/** The settings for notifications about chats that are not in view. */
 export function Notifications() {
   const state = useAppearance((all) => all);
   const [permission, setPermission] = useState(() => ("Notification" in window ? Notification.permission : "denied"));

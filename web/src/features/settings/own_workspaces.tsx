@@ -23,7 +23,7 @@ const KEY = ["workspaces"];
 const reload = () => queryClient.invalidateQueries({ queryKey: KEY });
 const complain = (error: unknown) => toast(sentence(error), { kind: "error" });
 
-/** One's own workspaces. New ones are made where they are used: in a chat. */
+/** The user's workspaces. New ones are created in chats. */
 export function OwnWorkspaces() {
   const isThere = useFeature("workspaces");
   const { data, error } = useQuery({
@@ -40,7 +40,7 @@ export function OwnWorkspaces() {
   });
   if (!isThere) return <Notice>This server has no workspaces.</Notice>;
   return (
-    <Section text="Where your agents read, write and run things. New ones are made in the composer of a chat.">
+    <Section text="Where your agents read, write and run things. You create new ones below the message box of a chat.">
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       <Table
         label="Workspaces"
@@ -97,7 +97,7 @@ export function OwnWorkspaces() {
         open={deleting !== null}
         onOpenChange={() => setDeleting(null)}
         title={`Delete ${deleting?.name}?`}
-        text="Its files are removed and cannot be brought back. Chats keep what was said."
+        text="Its files are removed and cannot be restored. Chats keep their messages."
         action="Delete"
         danger
         onConfirm={() => deleting && act.mutate(() => del(`/workspaces/${deleting.id}`))}
@@ -106,10 +106,10 @@ export function OwnWorkspaces() {
   );
 }
 
-/** More of them are behind a line that opens. */
+/** Further hosts are collapsed. */
 const SHOWN_HOSTS = 3;
 
-/** What workspaces of a template reach when its network is a list. */
+/** The hosts that workspaces of a template can reach if its network is a list of hosts. */
 function Hosts({ names }: { names: string[] }) {
   const all = names.join(", ");
   if (names.length <= SHOWN_HOSTS) return <span className="block text-small text-muted">Reaches {all}</span>;
@@ -121,7 +121,7 @@ function Hosts({ names }: { names: string[] }) {
   );
 }
 
-/** What workspaces can be made from. New templates are pushed by `rookery admin`. */
+/** The list of templates. New templates are pushed with `rookery admin`. */
 export function Templates() {
   const isAdmin = useSelf().role === "admin";
   const isThere = useFeature("workspaces");

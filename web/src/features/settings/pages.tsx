@@ -5,7 +5,7 @@ export interface SettingsEntry {
   id: string;
   title: string;
   group: "You" | "Server";
-  /** Who may open it. */
+  /** The roles that may open the page. */
   roles?: Me["role"][];
   component: LazyExoticComponent<ComponentType>;
 }
@@ -13,13 +13,14 @@ export interface SettingsEntry {
 const ADMIN: Me["role"][] = ["admin"];
 const READERS: Me["role"][] = ["admin", "auditor"];
 
-/** Every page of the settings, in the order of the menu. */
+/** All settings pages, in the order of the menu. */
 export const PAGES: SettingsEntry[] = [
   page("profile", "Profile", "You", () => import("@/features/settings/profile"), "Profile"),
   page("appearance", "Appearance", "You", () => import("@/features/settings/appearance"), "Appearance"),
   page("chat", "Chat", "You", () => import("@/features/settings/chat"), "Chat"),
   page("instructions", "Instructions", "You", () => import("@/features/settings/instructions"), "Instructions"),
   page("approvals", "Approvals", "You", () => import("@/features/settings/approvals"), "Approvals"),
+  page("agent-kinds", "Subagents", "You", () => import("@/features/settings/agent_kinds"), "AgentKinds"),
   page("own-workspaces", "Your workspaces", "You", () => import("@/features/settings/own_workspaces"), "OwnWorkspaces"),
   page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
   page("keys", "Provider keys", "You", () => import("@/features/settings/keys"), "Keys"),

@@ -17,7 +17,7 @@ import { Switch } from "@/ui/switch";
 import { Ago, Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
-/** Who one is, the password, and where one is signed in. */
+/** The page for the user's profile, password and sessions. */
 export function Profile() {
   const me = useSelf();
   return (
@@ -158,7 +158,7 @@ function Sessions() {
   );
 }
 
-/** Administrators who read one's chats or reset the password. */
+/** The accesses of administrators to the user's chats and account. */
 function Accesses() {
   const { data } = useQuery({ queryKey: ["accesses"], queryFn: listOwnAccesses });
   const { hash } = useLocation();
@@ -201,7 +201,7 @@ function Accesses() {
   );
 }
 
-/** `Firefox on Linux`, as far as a browser tells. */
+/** Return a short name of the browser, such as `Firefox on Linux`. */
 export function browserName(agent: string | null): string {
   if (!agent) return "Unknown";
   const name = /(Firefox|Edg|Chrome|Safari)\//.exec(agent)?.[1]?.replace("Edg", "Edge") ?? agent.split(" ")[0];

@@ -36,7 +36,7 @@ function changed() {
   void queryClient.invalidateQueries({ queryKey: keys.models });
 }
 
-/** Who is asked for models: address, key and who may use which key. */
+/** The model providers: address, key, and who may use which key. */
 export function Providers() {
   const isAdmin = useSelf().role === "admin";
   const { data, error } = useQuery({ queryKey: PROVIDERS_KEY, queryFn: listProviders });
@@ -111,7 +111,7 @@ export function Providers() {
         open={deleting !== null}
         onOpenChange={() => setDeleting(null)}
         title={`Delete ${deleting?.display_name || deleting?.name}?`}
-        text="Its models cannot be used any more. Chats keep what was said."
+        text="Its models cannot be used any more. Chats keep their messages."
         action="Delete"
         danger
         onConfirm={() => deleting && remove.mutate(deleting)}
@@ -175,7 +175,7 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
             options={TYPES}
           />
         )}
-        <TextField label="Name" hint="Small letters, digits and dashes." {...text("name")} />
+        <TextField label="Name" hint="Lowercase letters, digits and hyphens." {...text("name")} />
         <TextField label="Shown as" {...text("display_name")} />
         <TextField label="Base URL" placeholder="The provider's own" {...text("base_url")} />
         <TextField

@@ -3,8 +3,8 @@ import { countAffected } from "@/api/admin";
 import type { AdminAccess, AuditSettingsValues, ChatSettingsValues } from "@/api/types.gen";
 import { Section } from "@/features/settings/form";
 import { Group } from "@/features/settings/group";
+import { useDebounced } from "@/ui/debounced";
 import { TextField } from "@/ui/field";
-import { useLater } from "@/ui/later";
 import { Select } from "@/ui/select";
 
 const NUMBERS = {
@@ -18,6 +18,7 @@ const NUMBERS = {
     "Subagents that may run at the same time",
     "For all users together, shared in the same way. 0 means no limit.",
   ],
+  max_file_mib_per_user: ["Size of all files of one user", "MiB. 0 means no limit."],
   dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
 } as const;
 type Name = keyof typeof NUMBERS;
@@ -27,9 +28,9 @@ const isCounted = (name: Name): name is Counted => name === "auto_archive_days" 
 const WAIT_MS = 300;
 const MANY = 1_000;
 
-/** How many chats these days would reach now, before they are saved. */
+/** The number of chats that the entered period would affect now. */
 function Affected({ name, days }: { name: Counted; days: string }) {
-  const wanted = useLater(days, WAIT_MS);
+  const wanted = useDebounced(days, WAIT_MS);
   const isNumber = /^\d{1,4}$/.test(wanted) && Number(wanted) > 0;
   const { data } = useQuery({
     queryKey: ["affected", name, wanted],
@@ -43,7 +44,7 @@ function Affected({ name, days }: { name: Counted; days: string }) {
   return <span aria-live="polite">Would affect {chats} now.</span>;
 }
 
-/** How long things are kept, and how much may run. */
+/** The page for retention periods and limits on running chats. */
 export function Retention() {
   return (
     <>
@@ -55,6 +56,7 @@ export function Retention() {
             retention_days: String(values.retention_days ?? 30),
             running_roots: String(values.running_roots ?? 0),
             running_subagents: String(values.running_subagents ?? 0),
+            max_file_mib_per_user: String(values.max_file_mib_per_user ?? 0),
             dynamic_tool_timeout_seconds: String(values.dynamic_tool_timeout_seconds ?? 300),
             admin_access: values.admin_access ?? "break_glass",
           })}

@@ -5,7 +5,7 @@ import { Button, IconButton } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 
-/** A rule as it is edited. Further arguments that it names are kept as they are. */
+/** A rule in the editor. Conditions that the editor does not show are kept. */
 export interface DraftRule {
   key: string;
   tool: string;
@@ -61,11 +61,11 @@ interface Props {
   rules: DraftRule[];
   onChange: (rules: DraftRule[]) => void;
   error: (name: string) => string | undefined;
-  /** What the API calls the list. */
+  /** The name of the list in the API. */
   field?: string;
 }
 
-/** Rules about calls of tools, one under the other; the strongest one that matches decides. */
+/** The editor for approval rules. The strongest matching rule decides. */
 export function RulesEditor({ rules, onChange, error, field = "rules" }: Props) {
   const id = useId();
   const change = (at: number, part: Partial<DraftRule>) =>
@@ -81,7 +81,9 @@ export function RulesEditor({ rules, onChange, error, field = "rules" }: Props) 
           {rule.problem && (
             <p role="alert" className="mb-3 break-words text-danger">
               This rule is not valid, so it{" "}
-              {rule.action === "deny" || rule.action === "ask" ? "holds for every call of its tool" : "permits nothing"}
+              {rule.action === "deny" || rule.action === "ask"
+                ? "applies to every call of its tool"
+                : "permits nothing"}
               . {rule.problem}
             </p>
           )}

@@ -2,7 +2,7 @@ import { Copy } from "lucide-react";
 import { Button } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 
-/** Something that is shown once, with a button that copies it. */
+/** A secret that is shown once, with a copy button. */
 export function Secret({ label, value }: { label: string; value: string }) {
   return (
     <div>

@@ -6,7 +6,7 @@ import { cx } from "@/ui/cx";
 import { Page } from "@/ui/page";
 import { Spinner } from "@/ui/spinner";
 
-/** Settings: a menu of pages at the left, above the page on small screens. */
+/** The settings page, with the menu on the left, or above the page on small screens. */
 export function SettingsPage() {
   const { page } = useParams();
   const me = useSelf();
@@ -38,8 +38,8 @@ export function SettingsPage() {
 
 function SettingsMenu({ pages, current }: { pages: SettingsEntry[]; current: string }) {
   const menu = useRef<HTMLElement>(null);
-  // On a phone the menu is a strip that shows a few of its entries.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever another page is shown
+  // On a small screen the menu is a strip that shows only a few entries, so the current one is scrolled into view.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs when another page is shown
   useEffect(() => {
     menu.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [current, pages.length]);

@@ -9,11 +9,11 @@ interface Props<T> {
   empty: string;
 }
 
-/** A list with columns. On small screens there is no room for them: each row is a card of names and values. */
+/** A table. On small screens each row is a card of names and values. */
 export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   if (rows.length === 0)
     return <p className="rounded-lg border border-dashed border-line p-6 text-center text-muted">{empty}</p>;
-  // Relative: words for screen readers are placed by their nearest such box, and would widen the page from here.
+  // Positioned, so that hidden text for screen readers does not widen the page.
   return (
     <section aria-label={label} tabIndex={0} className="relative overflow-x-auto rounded-lg border border-line">
       <table className="w-full text-left">

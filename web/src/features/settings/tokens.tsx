@@ -24,7 +24,7 @@ const SCOPES: { value: Scope; label: string }[] = [
   { value: "all", label: "Everything" },
 ];
 
-/** Tokens for programs. */
+/** The user's API tokens. */
 export function Tokens() {
   const { data } = useQuery({ queryKey: KEY, queryFn: () => get<ItemsOfTokenView>("/tokens") });
   const [isOpen, setOpen] = useState(false);
@@ -128,7 +128,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
           error={refused?.field("scopes")}
         />
         <TextField
-          label="Days until it ends"
+          label="Days until it expires"
           inputMode="numeric"
           value={days}
           onChange={(e) => setDays(e.target.value)}

@@ -13,7 +13,7 @@ const GROUPS = [
   { value: "purpose", label: "Purpose" },
 ];
 
-/** What one has spent oneself. */
+/** The user's own usage. */
 export function OwnUsagePage() {
   const me = useSelf();
   const { data: spend } = useQuery({ queryKey: keys.spend, queryFn: getSpend });

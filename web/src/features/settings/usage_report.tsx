@@ -17,11 +17,11 @@ interface Props {
   user?: string;
 }
 
-/** Sums of what was used, by what one asks for; as bars and as numbers. */
+/** A usage report, grouped by the selected field, as a chart and a table. */
 export function UsageReport({ groups, user }: Props) {
   const [days, setDays] = useState("30");
   const [group, setGroup] = useState(groups[0]?.value ?? "day");
-  // From midnight, so that the same question has the same answer for a while.
+  // The period starts at midnight, so that the query stays the same and its result can be cached.
   const from = new Date(new Date().setHours(0, 0, 0, 0) - Number(days) * 86_400_000).toISOString();
   const query = { from, group_by: group, ...(user ? { user } : {}) };
   const { data, error } = useQuery({ queryKey: ["usage", query], queryFn: () => getUsage(query) });
@@ -46,7 +46,7 @@ export function UsageReport({ groups, user }: Props) {
         label="Usage"
         rows={rows}
         keyOf={(row) => row.key}
-        empty="Nothing was used in this time."
+        empty="No usage in this period."
         columns={[
           { title: groups.find((one) => one.value === group)?.label ?? "", cell: nameOf },
           { title: "Cost", right: true, cell: (row) => dollars(row.cost_micros) },
@@ -60,7 +60,7 @@ export function UsageReport({ groups, user }: Props) {
   );
 }
 
-/** A bar for each day: its cost, or its tokens where nothing has a price. */
+/** A bar for each day: its cost, or its tokens if there are no prices. */
 function Bars({ rows }: { rows: UsageRow[] }) {
   const hasCost = rows.some((row) => row.cost_micros > 0);
   const amountOf = (row: UsageRow) => (hasCost ? row.cost_micros : row.tokens.input + row.tokens.output);

@@ -10,9 +10,9 @@ import { Table } from "@/features/settings/table";
 import { queryClient } from "@/state/queries";
 import { useSelf } from "@/state/session";
 import { Button, IconButton } from "@/ui/button";
+import { useDebounced } from "@/ui/debounced";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
-import { useLater } from "@/ui/later";
 import { Menu } from "@/ui/menu";
 import { dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
@@ -29,12 +29,12 @@ const ROLES: { value: UserRole; label: string }[] = [
 const reload = () => queryClient.invalidateQueries({ queryKey: KEY });
 const complain = (error: unknown) => toast(sentence(error), { kind: "error" });
 
-/** Everybody with an account. */
+/** The accounts of this server. */
 export function Users() {
   const me = useSelf();
   const isAdmin = me.role === "admin";
   const [typed, setTyped] = useState("");
-  const q = useLater(typed.trim(), 200);
+  const q = useDebounced(typed.trim(), 200);
   const list = useInfiniteQuery({
     queryKey: [...KEY, q],
     queryFn: ({ pageParam }) => listUsers(q, pageParam || undefined),
@@ -66,7 +66,7 @@ export function Users() {
         label="Users"
         rows={users}
         keyOf={(one) => one.id}
-        empty="Nobody found."
+        empty="No users found."
         columns={[
           {
             title: "Name",

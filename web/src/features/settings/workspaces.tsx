@@ -5,16 +5,16 @@ import { Templates } from "@/features/settings/own_workspaces";
 import { TextField } from "@/ui/field";
 
 const FIELDS = {
-  max_per_user: ["Workspaces of one person", "0 is no limit."],
-  max_running_per_user: ["Running workspaces of one person", "0 is no limit."],
-  max_running_per_node: ["Running workspaces on one machine", "0 is no limit."],
+  max_per_user: ["Workspaces per user", "0 is no limit."],
+  max_running_per_user: ["Running workspaces per user", "0 is no limit."],
+  max_running_per_node: ["Running workspaces per machine", "0 is no limit."],
   max_idle_minutes: ["Stop an idle workspace after", "Minutes. Templates cannot set a longer time. 0 means never."],
   delete_after_stopped_days: ["Delete a stopped workspace after", "Days. 0 means never."],
 } as const;
 type Name = keyof typeof FIELDS;
 const NAMES = Object.keys(FIELDS) as Name[];
 
-/** How many workspaces there may be, and how long they rest. */
+/** The limits on workspaces, and their idle and retention periods. */
 export function Workspaces() {
   return (
     <>

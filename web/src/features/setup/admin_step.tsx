@@ -7,7 +7,7 @@ import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 
-/** The first account. The token proves that whoever fills this in may read what the server printed. */
+/** The form for the first account. The token proves that the user can read the server's output. */
 export function AdminStep({ token, onDone }: { token: string; onDone: (user: User) => void }) {
   const [form, setForm] = useState({ name: "", email: "", password: "", token });
   const create = useMutation({

@@ -23,12 +23,12 @@ const KINDS: { value: Kind; label: string; hint: string }[] = [
   { value: "offline", label: "Try it offline", hint: "A built-in model that follows a script. No key, no network." },
   { value: "anthropic", label: "Anthropic", hint: "Claude models, with your API key." },
   { value: "openai", label: "OpenAI", hint: "GPT models, with your API key." },
-  { value: "openai_compat", label: "Other", hint: "Anything that speaks OpenAI's protocol, such as Ollama or vLLM." },
+  { value: "openai_compat", label: "Other", hint: "Any server with OpenAI's API, such as Ollama or vLLM." },
 ];
-// Chosen: small enough for every model that a newcomer is likely to take.
+// Chosen: small enough for every common model.
 const CONTEXT_LIMIT = 128_000;
 
-/** A provider with its key and one model, tested; or the offline model, which is there already. */
+/** The form for a provider with its key and one model, which is tested; or the built-in offline model. */
 export function ModelStep({ onDone }: { onDone: () => void }) {
   const [kind, setKind] = useState<Kind>("offline");
   return (
@@ -50,7 +50,7 @@ export function ModelStep({ onDone }: { onDone: () => void }) {
   );
 }
 
-/** The provider of this name with this key; one that an earlier attempt left is changed. */
+/** Create the provider with this key, or change one that an earlier attempt created. */
 async function saveProvider(type: ProviderType, key: string, baseUrl: string): Promise<ProviderView> {
   const name = type.replaceAll("_", "-");
   const change = { ...(key ? { api_key: key } : {}), ...(baseUrl ? { base_url: baseUrl } : {}) };

@@ -5,7 +5,7 @@ import { Navigate, useSearchParams } from "react-router";
 import { sentence } from "@/api/errors";
 import { Unencrypted } from "@/features/login/unencrypted";
 import { AdminStep } from "@/features/setup/admin_step";
-import { GoStep } from "@/features/setup/go_step";
+import { FirstMessageStep } from "@/features/setup/first_message_step";
 import { ModelStep } from "@/features/setup/model_step";
 import { WorkspaceStep } from "@/features/setup/workspace_step";
 import { queryClient } from "@/state/queries";
@@ -24,7 +24,7 @@ const TEXTS = [
 ];
 const TITLES = ["Welcome to Rookery", "Choose a model", "Choose a workspace", "Start chatting"];
 
-/** The first run. Which step it is, the server knows: a reload goes on where it was. */
+/** The setup of a new server. The current step follows from the server's state, so a reload continues there. */
 export function SetupPage() {
   const setup = useQuery(setupQuery);
   const isDone = setup.data?.needed === false;
@@ -47,7 +47,7 @@ export function SetupPage() {
   }
   if (!setup.data || (isDone && me.isPending)) return <CardPage title={TITLES[0] ?? ""}>{null}</CardPage>;
   if (isDone && (me.error || me.data?.role !== "admin")) return <Navigate to="/" replace />;
-  // Whoever comes back to the address of a server that was set up long ago has nothing to do here.
+  // The server is already set up.
   if (isDone && !params.has("step")) return <Navigate to="/" replace />;
   const step = isDone ? Math.min(STEPS.length - 1, Math.max(1, Number(params.get("step")) - 1)) : 0;
   const go = (next: number, workspace?: string | null) =>
@@ -70,18 +70,18 @@ export function SetupPage() {
       )}
       {step === 1 && <ModelStep onDone={() => go(3)} />}
       {step === 2 && <WorkspaceStep onDone={(workspace) => go(4, workspace)} />}
-      {step === 3 && <GoStep workspace={params.get("workspace")} />}
+      {step === 3 && <FirstMessageStep workspace={params.get("workspace")} />}
     </CardPage>
   );
 }
 
 const TOKEN_KEY = "rookery.setup";
 
-/** The token from behind the #, which goes no further than into the one request that uses it. */
+/** Take the setup token from the URL fragment. It is sent only with the setup request. */
 function takeToken(): string {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
-    // A reload must not lose it; the tab forgets it when it is closed.
+    // Kept in the session storage for a reload, until the tab is closed.
     sessionStorage.setItem(TOKEN_KEY, given);
     history.replaceState(history.state, "", location.pathname + location.search);
   }

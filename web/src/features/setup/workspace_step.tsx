@@ -9,7 +9,7 @@ import { Choices } from "@/ui/choices";
 import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 
-// Those that need nothing but a click.
+// Shipped templates that need no parameters.
 const SIMPLE = ["blank", "python", "node"];
 const NONE = {
   value: "",
@@ -17,7 +17,7 @@ const NONE = {
   hint: "Agents answer, but cannot run commands or edit files. You can choose a workspace later in any chat.",
 };
 
-/** Where the first agent works. `onDone` is told the id of the new workspace, null without one. */
+/** The choice of the first workspace. `onDone` gets its id, or null without one. */
 export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) => void }) {
   const templates = useTemplates();
   const [choice, setChoice] = useState("");

@@ -10,7 +10,7 @@ import { toast } from "@/ui/toast";
 
 const UNDO_MS = 8_000;
 
-/** Change a chat at once and on the server; a refusal puts everything back and says why. */
+/** Change a chat. The change is shown immediately; if the server refuses it, it is reverted and the error is shown. */
 export async function change(chat: ChatView, body: PatchBody, shown: Partial<ChatView>): Promise<boolean> {
   const undo = changeAtOnce(chat.id, shown);
   try {
@@ -34,11 +34,11 @@ export async function archive(chat: ChatView): Promise<void> {
 
 export async function unarchive(chat: ChatView): Promise<void> {
   await change(chat, { archived: false }, { archived: false });
-  // It stands in no list that shows the others.
+  // The loaded lists without archived chats lack this chat.
   reloadLists();
 }
 
-/** Ask the turn to stop, and archive once it has; the list tells when. */
+/** Stop the turn, and archive the chat when it has stopped. */
 export async function stopAndArchive(chat: ChatView): Promise<void> {
   try {
     await interrupt(chat.id);
@@ -59,13 +59,13 @@ export async function stopAndArchive(chat: ChatView): Promise<void> {
       await new Promise((resolve) => setTimeout(resolve, 500));
     }
   }
-  toast("The chat is still stopping. Archive it once it has.", { kind: "error" });
+  toast("The chat is still stopping. Archive it when it has stopped.", { kind: "error" });
 }
 
 export const pin = (chat: ChatView, last: number) => change(chat, { pin_order: 1_000_000 }, { pin_order: last + 1 });
 export const unpin = (chat: ChatView) => change(chat, { pin_order: 0 }, { pin_order: null });
 
-/** Move a pinned chat to a place, counted from 1. */
+/** Move a pinned chat to a position, counted from 1. */
 export async function movePin(chat: ChatView, to: number, pinned: ChatView[]): Promise<void> {
   const order = pinned.filter((one) => one.id !== chat.id).toSpliced(to - 1, 0, chat);
   changeLists((chats) =>

@@ -2,7 +2,7 @@ import type { ChatView } from "@/api/types.gen";
 
 export const hasChanges = (chat: ChatView) => (chat.git?.changed_files ?? 0) > 0;
 
-/** How much changed in the chat's repository, as it was last seen. */
+/** The last known change counts of the chat's repository. */
 export function ChangeBadge({ chat }: { chat: ChatView }) {
   const { git } = chat;
   if (!git || git.changed_files === 0) return null;

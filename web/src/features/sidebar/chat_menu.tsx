@@ -39,7 +39,7 @@ import { modKey } from "@/ui/keys";
 import type { MenuEntry } from "@/ui/menu";
 import { toast } from "@/ui/toast";
 
-/** What the reader may do with a chat. */
+/** Return the actions that the user may take on a chat. */
 export function chatMenu(chat: ChatView): MenuEntry[] {
   const pinned = pinnedChats();
   const mine = chat.my_role === "owner";
@@ -61,14 +61,14 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
     mine && { label: "Rename", icon: <Pencil />, onSelect: () => openChatDialog("rename", chat) },
     mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
-    // A phone has no key for it.
+    // Also in the menu, because phones have no keyboard.
     location.pathname === `/c/${chat.id}` && {
       label: "Find in this chat",
       icon: <Search />,
       keys: `${modKey}-F`,
       onSelect: openFind,
     },
-    // Made in the browser, of the conversation that is open in it.
+    // The export is made by the page that shows the chat.
     location.pathname === `/c/${chat.id}` && {
       label: "Export as Markdown",
       icon: <Download />,

@@ -14,22 +14,22 @@ import { Ago } from "@/ui/time";
 
 interface Props {
   chat: ChatView;
-  /** The chat that is open, if it is this one or one of its subagents: no other row renders when another is opened. */
+  /** The open chat if it is this one or one of its subagents, else null, so that other rows do not render. */
   current: string | null;
-  /** The filter of the list, which goes along. */
+  /** The URL parameters of the filter, which links keep. */
   search: string;
   isChild?: boolean;
 }
 
-/** Which of a chat and its subagents is open. */
+/** Return the id of the open chat if it is this chat or one of its subagents. */
 export function currentIn(chat: ChatView, id: string | undefined): string | null {
   return id !== undefined && (chat.id === id || (chat.children ?? []).some((one) => one.id === id)) ? id : null;
 }
 
-// Which pinned chat is being dragged; the browser tells drop targets nothing about it before the drop.
+// The pinned chat that is being dragged. The browser does not expose the dragged data before the drop.
 let dragged: ChatView | null = null;
 
-/** One chat of the list, with its subagents below it. */
+/** A row of the chat list, with its subagents below it. */
 export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }: Props) {
   const children = chat.children ?? [];
   const isChosen = children.some((one) => one.id === current);
@@ -39,7 +39,7 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
   const hasMenu = useHasRowMenu(chat.id);
   return (
     <li>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: the same menu has a button, which keys reach */}
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: a button opens the same menu for keyboard users */}
       <div
         {...pinDrag(chat)}
         onContextMenu={(event) => {
@@ -132,7 +132,7 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
   const line = lineOf(chat);
   const mark = markOf(chat);
   const to = `/c/${chat.id}${search}`;
-  // Not the router's link, which would render with every change of the address.
+  // Not the router's link, which would render at every change of the URL.
   const go = (event: MouseEvent) => {
     if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
@@ -173,7 +173,7 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
   );
 }
 
-/** Pinned chats take each other's place by dragging; the menu does the same by keys. */
+/** Return the drag handlers to reorder pinned chats. Keyboard users have the menu. */
 function pinDrag(chat: ChatView) {
   if (!chat.pin_order) return {};
   return {

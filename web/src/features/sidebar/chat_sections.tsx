@@ -12,11 +12,11 @@ import { layout, setLayout } from "@/state/layout";
 import { Button, IconButton } from "@/ui/button";
 import { useNow } from "@/ui/time";
 
-/** The rows by section. What is loaded stays on screen, whatever fails later. */
+/** The rows of the chat list by section. Loaded rows stay visible if a later request fails. */
 export function ChatSections() {
   const [filter, setFilter] = useFilter();
   const list = useChatList(filter);
-  // Sections change at midnight without a reload.
+  // Rendered again at midnight, when the date sections change.
   const now = useNow(60_000);
   const sections = useMemo(() => sectionsOf(list.chats, filter, now), [list.chats, filter, now]);
   return (
@@ -93,9 +93,7 @@ function ListSection({ section }: { section: Section }) {
 
 function Empty({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => void }) {
   if (!isFiltered) {
-    return (
-      <p className="px-3 py-8 text-center text-muted">No chats yet. Write a message, and the first one is here.</p>
-    );
+    return <p className="px-3 py-8 text-center text-muted">No chats yet. Write a message to start one.</p>;
   }
   return (
     <div className="px-3 py-8 text-center text-muted">
@@ -107,7 +105,7 @@ function Empty({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => vo
   );
 }
 
-/** Loads the next page when it comes into view; a button as well, for whoever does not scroll. */
+/** Loads the next page when it is scrolled into view, or when it is clicked. */
 function More({ isLoading, onMore }: { isLoading: boolean; onMore: () => void }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {

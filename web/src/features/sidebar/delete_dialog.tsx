@@ -8,7 +8,7 @@ import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 
-/** For good, so the title has to be typed. */
+/** The dialog to delete a chat permanently. The user has to type the title. */
 export function DeleteDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
   const [typed, setTyped] = useState("");
   const { id } = useParams();
@@ -25,7 +25,7 @@ export function DeleteDialog({ chat, onClose }: { chat: ChatView; onClose: () =>
       open
       onOpenChange={onClose}
       title="Delete for good"
-      description="The chat, its subagents and what was recorded of them are removed and cannot be brought back."
+      description="The chat, its subagents and their records are removed and cannot be restored."
       footer={
         <>
           <Button onClick={onClose}>Cancel</Button>

@@ -12,15 +12,15 @@ type Kind = "rename" | "labels" | "share" | "delete";
 
 const store = createStore<{ kind: Kind; chat: ChatView } | { kind: null }>(() => ({ kind: null }));
 
-/** Open a dialog about a chat, from any menu. */
+/** Open a dialog for a chat, from any menu. */
 export function openChatDialog(kind: Kind, chat: ChatView): void {
-  // After the menu has closed and given its focus back.
+  // Delayed until the menu has closed and restored the focus.
   setTimeout(() => store.setState({ kind, chat }, true));
 }
 
 const close = () => store.setState({ kind: null }, true);
 
-/** The dialogs about chats; once in the shell. Each is loaded when it is first asked for. */
+/** The dialogs for chats; mounted once in the shell. Each is loaded when it is first opened. */
 export function ChatDialogs() {
   return (
     <Suspense>

@@ -6,7 +6,7 @@ import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Menu } from "@/ui/menu";
 
-/** The filter of the list, which lives in the address. */
+/** Return the filter of the list, which is stored in the URL, and a function to change it. */
 export function useFilter(): [Filter, (change: Partial<Filter>) => void] {
   const [params, setParams] = useSearchParams();
   const filter = useMemo(() => filterFrom(params), [params]);
@@ -14,7 +14,7 @@ export function useFilter(): [Filter, (change: Partial<Filter>) => void] {
   return [filter, set];
 }
 
-/** What to show, and how to group it. */
+/** The menu for the filter and the grouping of the list. */
 export function FilterMenu() {
   const [filter, set] = useFilter();
   const count = filterCount(filter);

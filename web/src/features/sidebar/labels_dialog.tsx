@@ -8,7 +8,7 @@ import { TextField } from "@/ui/field";
 
 const KEY = /^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,63}$/;
 
-/** Labels are pairs; lists can be narrowed by them. */
+/** The dialog to edit the labels of a chat. */
 export function LabelsDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
   const [labels, setLabels] = useState(chat.labels);
   const [key, setKey] = useState("");

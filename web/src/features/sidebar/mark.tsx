@@ -2,7 +2,7 @@ import { Archive, CirclePause, Hand, Hourglass, TriangleAlert } from "lucide-rea
 import { MARK_NAMES, type Mark } from "@/chat/sidebar_list";
 import { Spinner } from "@/ui/spinner";
 
-/** What a chat is doing, by shape and name, never by colour alone. Idle has no mark. */
+/** The state of a chat as an icon with a name, not only a color. An idle chat has none. */
 export function ChatMark({ mark }: { mark: Mark }) {
   if (mark === "idle") return <span className="block size-4 shrink-0" />;
   return (

@@ -8,7 +8,7 @@ import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 
-/** Another title, typed or suggested from what was said. */
+/** The dialog to rename a chat, with a title suggested by a model. */
 export function RenameDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
   const [title, setTitle] = useState(chat.title);
   const suggest = useMutation({

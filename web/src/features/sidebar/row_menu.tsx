@@ -16,14 +16,14 @@ const store = createStore<{ open: Open | null; closed: string; closedAt: number 
   closedAt: Number.NEGATIVE_INFINITY,
 }));
 
-/** Open the menu of a row, under its button. */
+/** Open the menu of a row below its button. */
 export function openRowMenu(chat: ChatView, opener: HTMLElement, byPointer: boolean): void {
   const { closed, closedAt } = store.getState();
   if (byPointer && closed === chat.id && performance.now() - closedAt < AGAIN_MS) return;
   store.setState({ open: { chat, opener, place: placeOf(opener) } });
 }
 
-/** The same at the pointer; by keys, at the row. */
+/** Open the menu of a row at the pointer, or at the row if it was opened by the keyboard. */
 export function openRowMenuAt(chat: ChatView, opener: HTMLElement, x: number, y: number): void {
   const row = opener.getBoundingClientRect();
   const place = x || y ? { left: x, top: y } : { left: row.left + 24, top: row.top };
@@ -32,7 +32,7 @@ export function openRowMenuAt(chat: ChatView, opener: HTMLElement, x: number, y:
 
 export const useHasRowMenu = (id: string) => useStore(store, (state) => state.open?.chat.id === id);
 
-/** The one menu of all rows. */
+/** The menu that all rows share. */
 export function RowMenu() {
   const open = useStore(store, (state) => state.open);
   if (!open) return null;

@@ -13,7 +13,7 @@ import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 
-/** Who else may read the chat. */
+/** The dialog to share a chat. */
 export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
   const key = ["acl", chat.id];
   const shares = useQuery({ queryKey: key, queryFn: () => get<ItemsOfShareView>(`/chats/${chat.id}/acl`) });
@@ -119,7 +119,9 @@ function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) =
           </li>
         ))}
       </ul>
-      {wanted.length >= 2 && data && found.length === 0 && <p className="mt-1 text-small text-muted">Nobody found.</p>}
+      {wanted.length >= 2 && data && found.length === 0 && (
+        <p className="mt-1 text-small text-muted">No users found.</p>
+      )}
     </div>
   );
 }

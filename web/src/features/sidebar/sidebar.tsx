@@ -11,7 +11,7 @@ import { modKey } from "@/ui/keys";
 import { Logo } from "@/ui/logo";
 import { Tooltip } from "@/ui/tooltip";
 
-/** The list of chats, and the ways to everything else. */
+/** The sidebar: the chat list, search, and the user menu. */
 export function Sidebar() {
   const { search } = useLocation();
   const [params] = useSearchParams();

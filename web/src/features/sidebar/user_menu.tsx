@@ -9,7 +9,7 @@ import { Menu } from "@/ui/menu";
 import { dollars } from "@/ui/money";
 import { toast } from "@/ui/toast";
 
-/** Who is signed in, what was spent, and where settings are. */
+/** The menu of the signed-in user: usage, settings, sign out. */
 export function UserMenu() {
   const me = useSelf();
   const navigate = useNavigate();

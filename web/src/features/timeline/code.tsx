@@ -11,12 +11,12 @@ const FOLDED = 40;
 interface CodeTextProps {
   code: string;
   language: string;
-  /** Still arriving: coloured lines stay, new ones are plain until there is a moment. */
+  /** Whether the code is still arriving. New lines are plain until they are highlighted. */
   live?: boolean;
   firstLine?: number;
 }
 
-/** Code with colours. While it grows, the coloured beginning stays and only new lines are plain: nothing flickers. */
+/** Highlighted code. While it grows, highlighted lines stay and only new lines are plain, so that nothing flickers. */
 export const CodeText = memo(function CodeText({ code, language, live, firstLine }: CodeTextProps) {
   const [colored, setColored] = useState<{ code: string; lines: Lines } | null>(() => {
     const lines = cachedLines(code, language);
@@ -26,7 +26,7 @@ export const CodeText = memo(function CodeText({ code, language, live, firstLine
   useEffect(() => {
     let gone = false;
     const since = performance.now() - asked.current;
-    // Three times a second is enough while it grows; every delta would keep the worker busy for nothing.
+    // While the code grows, it is highlighted at most three times a second.
     const wait = live ? Math.max(0, 330 - since) : 0;
     const timer = setTimeout(() => {
       asked.current = performance.now();
@@ -42,7 +42,7 @@ export const CodeText = memo(function CodeText({ code, language, live, firstLine
 
   const source = code.split("\n");
   const usable = colored && (colored.code === code || code.startsWith(colored.code));
-  // The last coloured line may have grown since.
+  // The last highlighted line may have grown since.
   const whole = usable ? (colored.code === code ? colored.lines.length : colored.lines.length - 1) : 0;
   return (
     <code className="block w-fit min-w-full font-mono text-code">
@@ -64,7 +64,7 @@ interface CodeLineProps {
   number: number | null;
 }
 
-/** One line; those that stand are not rendered again while others arrive. */
+/** One line of code. Memoized: existing lines do not render again while others arrive. */
 const CodeLine = memo(function CodeLine({ text, tokens, number }: CodeLineProps) {
   return (
     <span className={cx("block", number !== null && "flex")}>
@@ -93,7 +93,7 @@ interface CodeBlockProps {
   live?: boolean;
 }
 
-/** A fence of an answer: language, wrap, copy, download. */
+/** A code block of an answer, with its language and buttons to wrap, copy and download. */
 export const CodeBlock = memo(function CodeBlock({ code, language, live }: CodeBlockProps) {
   const [wraps, setWraps] = useState(false);
   const [open, setOpen] = useState(false);
@@ -128,7 +128,7 @@ interface CodeHeadProps {
   source: RefObject<string>;
 }
 
-/** Rendered once, however often lines arrive: what it hands over is read when it does. */
+/** The header of a code block. It renders once; the code is read when a button is pressed. */
 const CodeHead = memo(function CodeHead({ language, wraps, onWrap, source }: CodeHeadProps) {
   return (
     <div className="flex h-8 items-center gap-1 border-b border-line pr-1 pl-3 text-small text-muted">
@@ -148,7 +148,7 @@ const CodeHead = memo(function CodeHead({ language, wraps, onWrap, source }: Cod
   );
 });
 
-/** Copies, and says for a moment that it did. */
+/** A copy button that confirms for a moment. */
 export function CopyButton({
   text,
   label,
@@ -178,7 +178,7 @@ export function CopyButton({
   );
 }
 
-/** Hand a text over as a file. */
+/** Save a text as a file. */
 export function download(content: string, name: string, type = "text/plain"): void {
   const url = URL.createObjectURL(new Blob([content], { type }));
   const link = document.createElement("a");

@@ -1,6 +1,6 @@
 /**
- * Page keys walk from article to article, as in every feed. Only for who came to one by keys: a click into the text
- * focuses it as well, and whoever reads with the mouse turns pages with them.
+ * Move the focus to the next or previous article with the page keys, as the ARIA feed pattern requires. Only if the
+ * article was focused by the keyboard: after a click, the page keys scroll.
  */
 export function walksFeed(key: string, from: EventTarget): boolean {
   const step = key === "PageDown" ? "nextElementSibling" : key === "PageUp" ? "previousElementSibling" : null;
@@ -11,7 +11,7 @@ export function walksFeed(key: string, from: EventTarget): boolean {
   return true;
 }
 
-/** The newest row that is there, for who wants to begin with it. */
+/** Focus the newest row. */
 export function focusNewest(): void {
   const rows = document.querySelectorAll<HTMLElement>("[data-rows] > article");
   rows[rows.length - 1]?.focus();

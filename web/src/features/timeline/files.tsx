@@ -16,7 +16,7 @@ import { toast } from "@/ui/toast";
 
 const PREVIEW_BYTES = 64 * 1024;
 
-// Loaded with the first picture that is opened.
+// Loaded when the first image is opened.
 const Lightbox = lazy(() => import("@/features/timeline/lightbox").then((module) => ({ default: module.Lightbox })));
 
 export function sizeOf(bytes: number): string {
@@ -35,7 +35,7 @@ interface ChipProps {
   size?: number | null;
 }
 
-/** A file that stands alone: a picture is shown, text is previewed, others are downloaded. */
+/** A single file: an image is shown, text is previewed, other files are downloaded. */
 export function FileChip({ id, name, mimeType, size }: ChipProps) {
   const { chatId } = useConversation();
   const [at, setAt] = useState<number | null>(null);
@@ -53,7 +53,7 @@ export function FileChip({ id, name, mimeType, size }: ChipProps) {
   );
 }
 
-/** The files of a row; its pictures can be gone through. */
+/** The files of a row. The lightbox can step through its images. */
 export function Files({ files }: { files: FilePart[] }) {
   const { chatId } = useConversation();
   const [at, setAt] = useState<number | null>(null);
@@ -97,14 +97,14 @@ interface ThumbnailProps {
   onOpen: () => void;
 }
 
-/** A small picture in a box of a fixed size: nothing moves when it arrives. */
+/** A thumbnail of a fixed size, so that nothing moves when it is loaded. */
 function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
   const { chatId } = useConversation();
   const [round, setRound] = useState(0);
   const [failure, setFailure] = useState<string | null>(null);
   const { src, error } = useFileSource(id, chatId, round);
   const broken = failure ?? (error ? said(error) : null);
-  // What does not decode is a file like others: it can still be had.
+  // An image that cannot be decoded is shown as an ordinary file.
   if (broken === NO_PICTURE && id) return <Chip id={id} name={name} mimeType="application/octet-stream" size={null} />;
   if (broken) {
     return (
@@ -142,7 +142,7 @@ function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
           alt={name}
           loading="lazy"
           onError={() => {
-            // The browser does not tell why; the same request does.
+            // An image error has no reason, so the file is requested again to get it.
             if (!id) setFailure(NO_PICTURE);
             else if (isStale(fileAddress(id), address)) setRound(round + 1);
             else
@@ -197,7 +197,7 @@ function Chip({ id, name, mimeType, size }: FileProps) {
       )}
     </>
   );
-  // A plain link where it will do: it can be opened elsewhere and saved as.
+  // A plain link, unless a preview or a reason is needed: it can be opened in another tab.
   if (!canPreview && !hasReason(chatId)) {
     return (
       <DownloadLink path={fileAddress(id)} name={name} className={className}>

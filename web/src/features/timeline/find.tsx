@@ -8,7 +8,7 @@ import type { ChatSession } from "@/state/chat_session";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 
-/** The words of a row, for finding them. */
+/** Return the searchable text of a row. */
 export function rowText(row: Row): string {
   switch (row.kind) {
     case "user":
@@ -31,17 +31,17 @@ interface Props {
   rows: readonly Row[];
   box: RefObject<HTMLElement | null>;
   onShow: (key: string) => void;
-  /** Loads what is missing before. */
+  /** Scrolls to a message, and loads it first if necessary. */
   onShowMessage: (message: number) => Promise<void>;
 }
 
-/** A row with the words, or a message of which the server says so. */
+/** A match: a loaded row, or a message that the server found. */
 interface Hit {
   message: number;
   key: string | null;
 }
 
-/** Newest first: what is looked for is more often near. A message that the server found has its row once it is held. */
+/** Return the matches, newest first. A message that the server found is replaced by its row once it is loaded. */
 export function hitsOf(rows: readonly Row[], wanted: string, found: readonly number[]): Hit[] {
   if (wanted.length < MIN_CHARACTERS) return [];
   const held = rows
@@ -58,7 +58,7 @@ const ASKED = "rookery:find";
 const MARKED = "find";
 const MARKED_HERE = "find-here";
 const MOST_MARKS = 500;
-// Not in the style sheet: the build's own parser does not know the name and says so every time.
+// Not in the style sheet, because the CSS parser of the build warns about `::highlight`.
 const marks = typeof CSSStyleSheet === "undefined" ? null : new CSSStyleSheet();
 marks?.replaceSync(
   `::highlight(${MARKED}) { background: var(--mark); color: var(--text-1); }
@@ -69,7 +69,7 @@ function rangesOf(box: HTMLElement, wanted: string): Range[] {
   const ranges: Range[] = [];
   const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node && ranges.length < MOST_MARKS; node = walker.nextNode()) {
-    // Headings for those who listen repeat what stands below them.
+    // Hidden headings repeat the text below them.
     if (node.parentElement?.closest(".sr-only")) continue;
     const text = (node.textContent ?? "").toLowerCase();
     for (let from = text.indexOf(wanted); from >= 0; from = text.indexOf(wanted, from + wanted.length)) {
@@ -82,21 +82,24 @@ function rangesOf(box: HTMLElement, wanted: string): Range[] {
   return ranges;
 }
 
-/** Open the field of the chat that is shown, once the menu has given its focus back. */
+/** Open the search field of the current chat, after the menu has restored the focus. */
 export const openFind = () => void setTimeout(() => document.dispatchEvent(new Event(ASKED)));
 
-/** A long row may be in view and the words in it not. */
+/** Scroll to a match inside a row, because only a part of a long row is visible. */
 function reveal(box: HTMLElement, range: Range): void {
   const { top, bottom } = range.getBoundingClientRect();
   const view = box.getBoundingClientRect();
   if (top < view.top + 48 || bottom > view.bottom) box.scrollTop += top - view.top - view.height / 3;
 }
 
-/** Find in this chat: rows that are held, then older ones by the server. Pressed twice, the browser's own. */
+/**
+ * The search field of a chat. It searches loaded rows, and older messages on the server. A second Ctrl-F opens the
+ * browser's search.
+ */
 export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
   const [open, setOpen] = useState(false);
   const [query, setQuery] = useState("");
-  // None yet; the first is the newest.
+  // The current match; null until the user moves to the first one, the newest.
   const [here, setHere] = useState<Hit | null>(null);
   const [isLoading, setLoading] = useState(false);
   const [older, setOlder] = useState<number[]>([]);
@@ -134,7 +137,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
     if (!open || wanted.length < MIN_CHARACTERS) return;
     const abort = new AbortController();
     const timer = setTimeout(() => {
-      // As they stand there, one after the other, as in the rows that are held.
+      // Searched as a phrase, as in the loaded rows.
       searchChat(session.id, `"${wanted.replaceAll('"', " ")}"`, abort.signal)
         .then((answer) => setOlder(answer.items.flatMap((item) => item.message_id ?? [])))
         .catch(() => {});
@@ -145,7 +148,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
     };
   }, [session, wanted, open]);
 
-  // Words are marked without touching the rows.
+  // Matches are highlighted without changing the DOM of the rows.
   useEffect(() => {
     if (!("highlights" in CSS) || !marks) return;
     if (!document.adoptedStyleSheets.includes(marks)) document.adoptedStyleSheets.push(marks);
@@ -191,7 +194,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
     <search className="shows-focus absolute top-2 right-2 left-2 z-20 flex sm:left-auto items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
       <input
         ref={input}
-        // biome-ignore lint/a11y/noAutofocus: opened by a key, to be typed into
+        // biome-ignore lint/a11y/noAutofocus: the user opened it to type
         autoFocus
         aria-label="Find in this chat"
         placeholder="Find in this chat"

@@ -1,4 +1,4 @@
-/** Colours code away from the page's thread. The JavaScript engine needs no WASM, so a strict policy holds. */
+/** The worker that highlights code. It uses the JavaScript engine, because the content security policy forbids WASM. */
 import { createCssVariablesTheme, createHighlighterCore, type HighlighterCore, type LanguageInput } from "shiki/core";
 import { createJavaScriptRegexEngine } from "shiki/engine/javascript";
 import type { HighlightAnswer, HighlightRequest } from "@/features/timeline/highlighter";
@@ -56,7 +56,7 @@ async function colour({ id, code, language }: HighlightRequest): Promise<Highlig
     const { tokens } = core.codeToTokens(code, { lang: language, theme: "rookery" });
     return { id, lines: tokens.map((line) => line.map((token) => [token.content, token.color ?? ""] as const)) };
   } catch {
-    // Code without colours is still code.
+    // The code is shown without highlighting.
     return { id, lines: null };
   }
 }

@@ -1,11 +1,11 @@
-/** The page's side of the worker that colours code: one worker, started by the first code block, results kept. */
+/** The client of the highlighting worker. The worker is started by the first code block; results are cached. */
 export interface HighlightRequest {
   id: number;
   code: string;
   language: string;
 }
 
-/** Text and colour of every token, by line. */
+/** Text and color of each token, by line. */
 export type Lines = readonly (readonly (readonly [string, string])[])[];
 
 export interface HighlightAnswer {
@@ -48,7 +48,7 @@ const ALIASES: Record<string, string> = {
   golang: "go",
 };
 
-/** The language by the name that a fence gives it. */
+/** Return the language for the name in a code fence. */
 export function languageOf(name: string): string {
   const plain =
     name
@@ -58,7 +58,7 @@ export function languageOf(name: string): string {
   return ALIASES[plain] ?? plain;
 }
 
-/** The language by a file's name. */
+/** Return the language for a file name. */
 export function languageOfPath(path: string): string {
   const base = path.split("/").pop()?.toLowerCase() ?? "";
   if (base === "dockerfile" || base === "makefile") return languageOf(base);
@@ -88,7 +88,7 @@ export function cachedLines(code: string, language: string): Lines | null | unde
   return cache.get(`${language}\n${code}`);
 }
 
-/** The coloured lines, or null when the code stays plain. */
+/** Return the highlighted lines; null if the code stays plain. */
 export async function highlight(code: string, language: string): Promise<Lines | null> {
   if (!language || code.length > MOST_CHARS) return null;
   const key = `${language}\n${code}`;

@@ -9,21 +9,21 @@ import { DownloadLink } from "@/ui/download_link";
 
 export interface Picture {
   name: string;
-  /** A file of the chat. */
+  /** The id of the file. */
   id: string | null;
-  /** The picture itself, where it is no file. */
+  /** The image data, if it is not a file. */
   data: string | null;
 }
 
 interface Props {
   chatId: string;
   pictures: readonly Picture[];
-  /** Which one is open; null closes it. */
+  /** The index of the open image; null if closed. */
   at: number | null;
   onAt: (at: number | null) => void;
 }
 
-/** Pictures over the page: arrows go between them, a click shows one at its own size. */
+/** A full-screen view of images. The arrow keys switch between them, and a click shows the original size. */
 export function Lightbox({ chatId, pictures, at, onAt }: Props) {
   const [zoomed, setZoomed] = useState(false);
   const picture = at === null ? undefined : pictures[at];

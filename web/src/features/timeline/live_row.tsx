@@ -17,13 +17,13 @@ import { Spinner } from "@/ui/spinner";
 
 interface Props {
   session: ChatSession;
-  /** Whether the end of the conversation is on screen. */
+  /** Returns whether the end of the timeline is visible. */
   isEndSeen?: () => boolean;
 }
 
 const always = () => true;
 
-/** The running step. The only row that renders while text arrives, and of it only what the text changes. */
+/** The running step. It is the only row that renders while text arrives. */
 export const LiveRow = memo(function LiveRow({ session, isEndSeen = always }: Props) {
   const preview = usePreview(session);
   const { groupTools } = useDisplay();
@@ -60,7 +60,7 @@ export const LiveRow = memo(function LiveRow({ session, isEndSeen = always }: Pr
   );
 });
 
-/** What arrives, as it was when it last became something else than longer. */
+/** Return the preview, updated only when it changes by more than additional text. */
 function usePreview(session: ChatSession): Preview | null {
   const [select] = useState(() => {
     let held: Preview | null = null;
@@ -74,7 +74,7 @@ function usePreview(session: ChatSession): Preview | null {
 
 interface PartProps<R> {
   row: R;
-  /** Of the last part, which may grow. */
+  /** Set for the last part, which may grow. */
   session: ChatSession | null;
   isEndSeen: () => boolean;
 }
@@ -104,7 +104,7 @@ function useArriving(session: ChatSession | null, isSeen: () => boolean): Arrivi
   }, [session, isSeen]);
 }
 
-/** What the agent does while nothing of it can be read: thinking, waiting for a slot, stopping, reconnecting. */
+/** The status line while there is no text: thinking, waiting for a slot, stopping, reconnecting. */
 function LiveStatus({ session }: { session: ChatSession }) {
   const status = useShownStatus(session);
   const phase = useStore(session.store, (state) =>

@@ -24,11 +24,11 @@ import { AGAIN_MS, MenuAt, placeOf } from "@/ui/menu";
 
 const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
 
-// Chosen: a book's chapter. Beyond it nobody reads on without a pause, and a page of megabytes would hold the browser.
+// Chosen: about a chapter of a book. Rendering megabytes at once would block the browser.
 const WHOLE_UP_TO = 200_000;
 const STEP = 100_000;
 
-/** Markdown as elements. No HTML string is ever parsed: what looks like HTML is shown as the text it is. */
+/** Renders Markdown as React elements. HTML in the source is shown as text and never parsed. */
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
   const [length, setLength] = useState(STEP);
   const shown = text.length > WHOLE_UP_TO ? headOf(text, length) : text;
@@ -42,7 +42,7 @@ export const Markdown = memo(function Markdown({ text }: { text: string }) {
   );
 });
 
-/** Markdown that is still arriving: only its tail is read and rendered again. */
+/** Markdown that is still arriving. Only its tail is parsed and rendered again. */
 export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string }) {
   const before = useRef<Lexed>(NOTHING);
   before.current = lexTail(before.current, text);
@@ -64,8 +64,8 @@ export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string 
 const PORTION = 12;
 
 /**
- * Some blocks of an answer that arrives. Only the last portion changes: a long answer costs no more than its end, and
- * being a stacking context of its own also keeps the browser from painting the others again.
+ * A portion of the blocks of an arriving answer. Only the last portion changes, so the cost does not grow with the
+ * answer. Each portion is a stacking context, so that the browser does not repaint the others.
  */
 const Portion = memo(
   function Portion({ tokens, live }: { tokens: readonly Token[]; live: boolean }) {
@@ -83,7 +83,7 @@ const Portion = memo(
     before.tokens.every((token, at) => token === after.tokens[at]),
 );
 
-/** What is left of a text that is too long to show at once. */
+/** The button to show the rest of a text that is too long to render at once. */
 export function Rest({ left, onMore, whole }: { left: number; onMore: () => void; whole: string }) {
   return (
     <p className="mt-3 flex flex-wrap items-center gap-2 text-small text-muted">
@@ -110,7 +110,7 @@ function Blocks({ tokens }: { tokens: readonly Token[] }) {
   );
 }
 
-/** One block; rendered again only when its own text changed. */
+/** One block. Memoized by its text. */
 const Block = memo(
   function Block({ token, live }: { raw: string; token: Token; live: boolean }) {
     return <>{block(token as Tokens.Generic, live)}</>;
@@ -232,7 +232,7 @@ function Table({ token }: { token: Tokens.Table }) {
   );
 }
 
-/** Rendered once, however often rows arrive: what it copies is read when it does. */
+/** The menu of a table. It renders once; the table is read when an entry is chosen. */
 const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens.Table> }) {
   const [opener, setOpener] = useState<HTMLElement | null>(null);
   const closedAt = useRef(Number.NEGATIVE_INFINITY);
@@ -246,14 +246,14 @@ const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens
         aria-expanded={opener !== null}
         className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 aria-expanded:opacity-100 [&_svg]:size-3.5"
         onClick={(event) => {
-          // A press on the button of an open menu closes it, and must not open it again.
+          // Pressing the button of an open menu closes it and must not open it again.
           const isAgain = event.detail > 0 && performance.now() - closedAt.current < AGAIN_MS;
           if (!isAgain) setOpener(event.currentTarget);
         }}
       >
         <Copy />
       </button>
-      {/* Only while it is open: each menu listens to every key of the page. */}
+      {/* Mounted only while open, because each menu listens to all keys of the page. */}
       {opener && (
         <MenuAt
           place={placeOf(opener)}
@@ -323,7 +323,7 @@ function Inline({ token }: { token: Tokens.Generic }): ReactNode {
   }
 }
 
-/** The lexer leaves entities of plain text as they are written. */
+/** Decode HTML entities in plain text, which the lexer leaves unchanged. */
 function unescaped(text: string): string {
   if (!text.includes("&")) return text;
   return text.replace(/&(amp|lt|gt|quot|#39|nbsp);/g, (whole) => ENTITIES[whole] ?? whole);
@@ -337,7 +337,7 @@ const ENTITIES: Record<string, string> = {
   "&nbsp;": "\u00a0",
 };
 
-/** A link leads out only by http, https and mailto; one whose words name another host asks first. */
+/** A link with http, https or mailto. If its text names another host, the user has to confirm it. */
 export function Link({ href, text, children }: { href: string; text: string; children: ReactNode }) {
   const [asks, setAsks] = useState(false);
   const safe = safeHref(href);
@@ -372,7 +372,7 @@ export function Link({ href, text, children }: { href: string; text: string; chi
   );
 }
 
-/** Nothing is fetched from elsewhere: a picture of another host is a link to it. */
+/** An image on another host is shown as a link: the page loads nothing from other hosts. */
 function RemoteImage({ href, text }: { href: string; text: string }) {
   const safe = safeHref(href);
   if (!safe) return <span>{text}</span>;

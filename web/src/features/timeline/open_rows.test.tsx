@@ -74,7 +74,7 @@ const result = (id: string): Part => ({
 });
 const think = (text: string): Part => ({ type: "reasoning", text });
 
-/** Whether what has this in its line is open; undefined when there is no such line. */
+/** Return whether the row with this text is open; undefined if there is no such row. */
 function isOpen(words: RegExp): boolean | undefined {
   const line = [...page.element.querySelectorAll("button[aria-expanded]")].filter((one) =>
     words.test(one.textContent ?? ""),
@@ -102,7 +102,7 @@ test("a card that was opened stays open when its step is stored and it becomes p
   hear(...stored(2, message(2, "assistant", [call("c1-a")]), message(3, "tool", [result("c1-a")])));
   expect(isOpen(/c1-a/)).toBe(true);
 
-  // A second call: both are one line now, which must not fold away what is being read.
+  // A second call makes a group, which must not collapse the open call.
   hear(begins(2), part(1, call("c1-b")));
   hear(...stored(3, message(4, "assistant", [call("c1-b")]), message(5, "tool", [result("c1-b")])));
   expect(groups()).toEqual(["true"]);
@@ -119,13 +119,13 @@ test("a group that was opened stays open across commit, regrouping and older pag
   press(/2 calls/);
   expect(groups()).toEqual(["true"]);
 
-  // Stored: the live group joins the call before it.
+  // After the commit, the live group is merged with the call before it.
   const step = message(22, "assistant", [call("c2-b"), call("c2-c")]);
   hear(...stored(2, step, message(23, "tool", [result("c2-b"), result("c2-c")])));
   expect(groups()).toEqual(["true"]);
   expect(page.element.querySelectorAll("[data-testid=tool-read_file]")).toHaveLength(3);
 
-  // Older calls of the same turn join it at its front.
+  // Older calls of the same turn are added at its start.
   older = [
     message(1, "user", [say("go")]),
     message(2, "assistant", [call("c2-y"), call("c2-z")]),
@@ -135,7 +135,7 @@ test("a group that was opened stays open across commit, regrouping and older pag
   expect(groups()).toEqual(["true"]);
   expect(page.element.querySelectorAll("[data-testid=tool-read_file]")).toHaveLength(5);
 
-  // The reader closes it; more calls do not open it again.
+  // The user closes it; further calls do not open it.
   press(/^Read 5 files/);
   expect(groups()).toEqual(["false"]);
   hear(...stored(3, message(24, "assistant", [call("c2-d")]), message(25, "tool", [result("c2-d")])));
@@ -148,7 +148,7 @@ test("a thought stays as it was left when it is stored, and the next one is not 
   expect(isOpen(/First/)).toBe(true);
   press(/First/);
   expect(isOpen(/First/)).toBe(false);
-  // The next step thinks as well: that one is open while it arrives.
+  // The reasoning of the next step is open while it arrives.
   hear(
     ...stored(
       2,
@@ -160,7 +160,7 @@ test("a thought stays as it was left when it is stored, and the next one is not 
   hear(begins(2), part(1, think("**Second** idea")));
   expect(isOpen(/Second/)).toBe(true);
 
-  // Opened by hand while it arrived, it is open once it is stored.
+  // If the user opened it while it arrived, it is open after the commit.
   press(/Second/);
   press(/Second/);
   hear(status("waiting"), ...stored(4, message(34, "assistant", [think("**Second** idea"), say("Done.")])));

@@ -4,7 +4,7 @@ import { ConversationContext } from "@/features/conversation/context";
 import { type OpenFile, withFile } from "@/features/conversation/open_file";
 import { cx } from "@/ui/cx";
 
-/** Within a link a path is text: links do not hold links. */
+/** Set inside a link, where paths are plain text, because links cannot be nested. */
 export const InsideLink = createContext(false);
 
 interface Props {
@@ -15,7 +15,7 @@ interface Props {
   children?: ReactNode;
 }
 
-/** The name of a file; where the workspace can be looked into, it opens there. */
+/** A file path. If the user may see the workspace, it is a link that opens the file. */
 export function PathLink({ path, line = null, className, title, children }: Props) {
   const open = useContext(ConversationContext)?.openFile;
   const shown = children ?? path;
@@ -35,7 +35,7 @@ export function PathLink({ path, line = null, className, title, children }: Prop
 
 const CODE = "rounded bg-bg3 px-1 py-0.5 font-mono text-[0.87em] break-words";
 
-/** Code within a sentence. When it names a file, it leads to that of the workspace. */
+/** Inline code. If it is a file path, it is a link to the file. */
 export function InlineCode({ text }: { text: string }) {
   const open = useContext(ConversationContext)?.openFile;
   const isInside = useContext(InsideLink);
@@ -53,7 +53,7 @@ export function InlineCode({ text }: { text: string }) {
 
 function leadingTo(open: OpenFile, path: string, line: number | null) {
   return {
-    // An address of its own, so that it can be opened in another tab.
+    // A real URL, so that it can be opened in another tab.
     href: `?${withFile(new URLSearchParams(), path, line)}`,
     onClick: (event: MouseEvent) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -63,7 +63,7 @@ test("a tab in the background marks nothing as read, until it is looked at", () 
   arrive(2, 3, 4);
   pass(30_000);
   expect(read()).toEqual([]);
-  // Nor does the server by itself, whatever it sends.
+  // The server does not mark it as read by itself either.
   expect(new URL(host.socket.url).searchParams.get("mark_read")).toBe("false");
 
   visible = true;

@@ -2,7 +2,7 @@ import { useEffect } from "react";
 import { useStore } from "zustand";
 import type { ChatSession } from "@/state/chat_session";
 
-/** A chat counts as read when its newest row was on screen in a visible tab. */
+/** Mark the chat as read when its newest row is visible in a visible tab. */
 export function useReadMark(session: ChatSession, isFar: boolean, loaded: boolean): void {
   const newest = useStore(session.store, (state) => state.data.order.at(-1));
   useEffect(() => {

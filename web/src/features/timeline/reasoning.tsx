@@ -7,7 +7,7 @@ import { useDisplay } from "@/state/queries";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
 
-/** What a thought is about: its first heading or bold line. */
+/** Return the topic of reasoning: its first heading or bold line. */
 export function topicOf(text: string): string {
   const found = /^\s*(?:#{1,6}\s+(.+)|\*\*(.+?)\*\*)/.exec(text);
   return (found?.[1] ?? found?.[2] ?? "").trim().slice(0, 80);
@@ -15,7 +15,7 @@ export function topicOf(text: string): string {
 
 interface Props {
   id: string;
-  /** What it was called while it arrived. */
+  /** The id that it had while it arrived. */
   liveId?: string;
   text: string;
   startedAt: string | null;
@@ -23,7 +23,7 @@ interface Props {
   live: boolean;
 }
 
-/** Thoughts of the model, folded once they are over. */
+/** Reasoning of the model, collapsed when it is complete. */
 export const ReasoningRow = memo(function ReasoningRow({ id, liveId = id, text, startedAt, endedAt, live }: Props) {
   const { reasoningMode } = useDisplay();
   const otherwise = reasoningMode === "open" || (live && (reasoningMode === "auto" || reasoningMode === "preview"));
@@ -62,7 +62,7 @@ export const ReasoningRow = memo(function ReasoningRow({ id, liveId = id, text, 
 function Thoughts({ live, preview, children }: { live: boolean; preview: boolean; children: React.ReactNode }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    // The preview follows its own end; the page does not move.
+    // The preview scrolls to its own end; the page does not move.
     if (live && preview && box.current) box.current.scrollTop = box.current.scrollHeight;
   });
   return (

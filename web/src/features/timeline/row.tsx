@@ -4,18 +4,19 @@ import { hostOf } from "@/chat/markdown";
 import type { Row, TurnFigures } from "@/chat/rows";
 import { duration, number, text } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
+import { AgentNoticeCard } from "@/features/timeline/agent_notice";
 import { CopyButton } from "@/features/timeline/code";
 import { Files } from "@/features/timeline/files";
 import { Link, Markdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
+import { dayName, When } from "@/features/timeline/timestamp";
 import { UserRow } from "@/features/timeline/user_row";
-import { dayName, When } from "@/features/timeline/when";
 import { ToolCard } from "@/features/tools/card";
 import { ToolGroup } from "@/features/tools/group";
 import { useOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
 
-/** One row of a timeline. Memoized: rows that did not change keep their identity. */
+/** One row of a timeline. Memoized, because unchanged rows are the same objects. */
 export const RowView = memo(function RowView({ row }: { row: Row }) {
   switch (row.kind) {
     case "day":
@@ -62,6 +63,8 @@ export const RowView = memo(function RowView({ row }: { row: Row }) {
           <span className="min-w-0 break-words whitespace-pre-wrap">{row.text}</span>
         </p>
       );
+    case "agent":
+      return <AgentNoticeCard id={row.key} notice={row.notice} />;
     case "unknown":
       return <span className="rounded bg-bg3 px-2 py-0.5 text-small text-muted">Unsupported content</span>;
     case "compaction":
@@ -119,7 +122,7 @@ const COMPACTED: Record<string, string> = {
   overflow: "because the conversation was too long for the model",
 };
 
-/** What the line says: a failure is no summary, and a message of which the model gets only the ends is told. */
+/** Return the title of a compaction row: the summary, its failure, or a user message that was cut. */
 export function compactionTitle(result: Record<string, unknown>, why: string, running: boolean): string {
   if (running) return "Summarizing the conversation";
   if (text(result.error)) return `The summary failed: ${text(result.error)}`;
@@ -192,7 +195,7 @@ export function tokens(count: number): string {
       : `${Math.round(count / 1000)}k`;
 }
 
-/** Time, model, steps, tokens and cost of a turn; faint until the pointer or focus is there. */
+/** The footer of a turn: time, model, steps, tokens and cost. It is faint until it is hovered or focused. */
 function Footer({ figures }: { figures: TurnFigures }) {
   const { modelName } = useConversation();
   const ms = Date.parse(figures.endedAt) - Date.parse(figures.startedAt);
@@ -207,7 +210,7 @@ function Footer({ figures }: { figures: TurnFigures }) {
   ].filter(Boolean);
   return (
     <footer className="flex flex-wrap items-center gap-x-1 gap-y-1 pb-2 text-small text-muted">
-      {/* A dot stands behind, so that no line begins with one. */}
+      {/* The separator follows its item, so that no line begins with one. */}
       {[<When key="when" at={figures.endedAt} />, ...parts].map((part, index) => (
         <span key={index}>
           {part}

@@ -1,16 +1,16 @@
-/** The scroll of a timeline: three modes, and the row that keeps its place. DOM only; React renders nothing for it. */
+/** Scrolling of the timeline: its mode, and the row that keeps its position. It works on the DOM and renders nothing. */
 export type Mode = "opening" | "anchored" | "following" | "reading";
 
 const NEAR_END_PX = 48;
 const USER_ACT_MS = 600;
-/** Chosen: what changes while text arrives is the last block, of which this much or less is above its end. */
+/** The end counts as visible within this distance. Chosen: about the height of the last block, which changes. */
 const UNSEEN_PX = 400;
 
 export interface ScrollerState {
   mode: Mode;
-  /** How far the end of the content is below the view. */
+  /** The distance from the end of the view to the end of the content. */
   below: number;
-  /** The first row in view. */
+  /** The first visible row. */
   top: string | null;
 }
 
@@ -21,7 +21,7 @@ interface Anchor {
 
 export class Scroller {
   mode: Mode = "opening";
-  /** Whether what arrives at the end can be seen. As of the last change: growing text moves the end only downwards. */
+  /** Whether the end of the content is visible, as of the last check. Growing text only moves the end down. */
   isEndSeen = true;
   private anchor: Anchor | null = null;
   private lastTop = 0;
@@ -30,7 +30,7 @@ export class Scroller {
   private topKey: string | null = null;
   private found: HTMLElement | null = null;
   private readonly box: HTMLElement;
-  /** Its children are the rows, between two that stand for rows which are not mounted. */
+  /** The list of rows. Its first and last child are spacers for rows that are not mounted. */
   private readonly list: HTMLElement;
   private readonly tail: HTMLElement;
   private readonly onChange: (state: ScrollerState) => void;
@@ -42,10 +42,15 @@ export class Scroller {
     this.onChange = onChange;
   }
 
-  /** A wheel, a touch or a key of the reader: what scrolls now is wanted. */
+  /** Note a wheel, touch or key event: the next scroll event is caused by the user. */
   acted(): void {
     this.actedAt = performance.now();
     if (this.mode === "opening") this.mode = "reading";
+  }
+
+  /** The rows of a chat that opened have their heights; from now on the place is kept, not the end. */
+  endOpening(): void {
+    if (this.mode === "opening") this.setMode("reading");
   }
 
   scrolled(): void {
@@ -60,7 +65,7 @@ export class Scroller {
     this.tell();
   }
 
-  /** Content changed its size: keep the place, or the end, in view. */
+  /** Restore the scroll position after the content changed its size. */
   changed(): void {
     this.layTail();
     if (this.mode === "following" || this.mode === "opening") this.toEnd();
@@ -70,7 +75,7 @@ export class Scroller {
     this.tell();
   }
 
-  /** The reader sent something: its row goes to the top, the answer grows below it. */
+  /** Scroll a sent message to the top; the answer grows below it. */
   anchorTo(key: string): void {
     this.promptKey = key;
     this.mode = "anchored";
@@ -82,7 +87,7 @@ export class Scroller {
     this.tell();
   }
 
-  /** The row of a prompt got another name when it was stored. */
+  /** Change the key of the anchored row, because the message was stored. */
   renameAnchor(key: string): void {
     if (this.promptKey) this.promptKey = key;
   }
@@ -103,7 +108,7 @@ export class Scroller {
     }
   }
 
-  /** Show a row, a little under the top. */
+  /** Scroll to a row, with a margin at the top. */
   show(key: string, prefix = false): boolean {
     const row = prefix ? this.box.querySelector<HTMLElement>(`[data-key^="${CSS.escape(key)}"]`) : this.row(key);
     if (!row) return false;
@@ -126,7 +131,7 @@ export class Scroller {
   }
 
   private row(key: string): HTMLElement | null {
-    // Looking for it means walking through everything that is mounted, and this is asked for on every frame.
+    // Cached, because a lookup in the DOM is slow and this runs in every frame.
     if (!this.found?.isConnected || this.found.dataset.key !== key) {
       this.found = this.box.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
     }
@@ -143,32 +148,32 @@ export class Scroller {
     return this.box.scrollHeight - spacer - this.box.scrollTop - this.box.clientHeight;
   }
 
-  /** Room below the prompt, so that it can stand at the top while its answer is short. */
+  /** Set the space below the content, so that a sent message can be at the top while its answer is short. */
   private layTail(): void {
     let room = 0;
     const row = this.promptKey ? this.row(this.promptKey) : null;
-    // A row that is just being stored has no name for a moment; the room stays meanwhile.
+    // The row is missing for a moment while it is stored; the space is kept.
     if (this.promptKey && !row && this.mode !== "following") return;
     if (row && this.mode !== "following") {
       const used = this.tail.getBoundingClientRect().top - row.getBoundingClientRect().top;
-      // The padding under the tail is room as well.
+      // The padding below the tail is part of the space.
       room = Math.max(0, this.box.clientHeight - used - 16);
     }
     const height = `${Math.floor(room)}px`;
     if (this.tail.style.height !== height) this.tail.style.height = height;
   }
 
-  /** Which row is under the eye, and where. */
+  /** Remember the first visible row and its offset. */
   private remember(): void {
     const top = this.box.getBoundingClientRect().top;
     const row = this.firstBelow(top + 1);
     this.anchor = row ? { key: row.dataset.key ?? "", offset: row.getBoundingClientRect().top - top } : null;
-    // A row of which only the edge is left is not what is read.
+    // A row of which only the edge is visible does not count.
     const read = row && row.getBoundingClientRect().bottom <= top + 8 ? row.nextElementSibling : row;
     this.topKey = (read as HTMLElement | null)?.dataset.key ?? null;
   }
 
-  /** The first row that ends below a place. Rows stand one under the other: half of them is out at every look. */
+  /** Return the first row that ends below an offset, by binary search. */
   private firstBelow(edge: number): HTMLElement | null {
     const rows = this.list.children;
     let low = 0;
@@ -180,10 +185,10 @@ export class Scroller {
     }
     for (; low < rows.length; low += 1) {
       const row = rows[low] as HTMLElement;
-      // The name of a day moves up with every older page: it is no place to hold on to.
+      // The key of a day row changes when older messages are loaded, so it is not used.
       if (row.dataset.key && row.dataset.kind !== "day") return row;
     }
-    // Below all that is stored: what is being sent.
+    // Below the stored rows are the messages that are being sent.
     for (const row of this.tail.previousElementSibling?.children ?? []) {
       if ((row as HTMLElement).dataset.key && row.getBoundingClientRect().bottom > edge) return row as HTMLElement;
     }

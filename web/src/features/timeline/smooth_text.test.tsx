@@ -88,7 +88,7 @@ test("the frame that shows a key shows no new text", () => {
   pass(100);
   const before = shown();
   dispatchEvent(new KeyboardEvent("keydown", { key: "x" }));
-  // The frame of the key, whenever the text's own turn would be.
+  // The frame of the key press, independent of the text's own schedule.
   pass(16);
   expect(shown()).toBe(before);
   for (let n = 0; n < 3; n += 1) {
@@ -96,7 +96,7 @@ test("the frame that shows a key shows no new text", () => {
     pass(16);
   }
   expect(shown()).toBe(before);
-  // Somebody who never stops typing does not stop the text.
+  // Continuous typing does not stop the text.
   for (let n = 0; n < 6; n += 1) {
     dispatchEvent(new KeyboardEvent("keydown", { key: "x" }));
     pass(16);
@@ -106,7 +106,7 @@ test("the frame that shows a key shows no new text", () => {
 
 test("where a frame takes long there are fewer of them, and the text comes all the same", () => {
   page.unmount();
-  // What follows a message to oneself comes behind the frame, which takes 40 ms here.
+  // A message to itself is delivered after the frame, which takes 40 ms here.
   vi.stubGlobal(
     "MessageChannel",
     class {

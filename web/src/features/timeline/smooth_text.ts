@@ -1,36 +1,36 @@
 import { useEffect, useRef, useState } from "react";
 import { flushSync } from "react-dom";
 import { advance, cut } from "@/chat/smooth";
-import { behindNextKey, showsKey } from "@/features/timeline/typist";
+import { afterNextKey, showsKey } from "@/features/timeline/typing";
 import { wantsLessMotion } from "@/ui/motion";
 
-/** More than a frame and less than two: text moves on with every second frame of most screens. */
+/** The minimum time between two updates: more than one frame and less than two at 60 Hz. */
 const PAUSE_MS = 20;
-/** On a slow machine a frame with new text is long. So many times as long nothing of it is rendered: keys go between. */
+/** The pause after an update is this many times the time of the update, so that key presses are handled between. */
 const REST = 4;
-/** Where text rests this long its frames are long: then it is rendered before its frame, and right behind a key. */
+/** With pauses this long, updates are slow: they are rendered in a task before the frame, after a key press. */
 const LONG_MS = 60;
-/** Slower than this looks like a stop. */
+/** The longest pause; a longer one would look like a stop. */
 const SLOWEST_MS = 160;
-/** Text that nobody can see is not worth a frame; it is there when they come. */
+/** The pause while the end of the text is not visible. */
 const UNSEEN_MS = 250;
-/** For so long text may stand still for somebody who types. */
+/** The longest time that an update waits for typing. */
 const GIVE_WAY_MS = 100;
 
-/** A text that grows. */
+/** A growing text. */
 export interface Arriving {
-  /** Null when it is over. */
+  /** Returns the text so far; null when it has ended. */
   read(): string | null;
-  /** Called when there may be more. Returns what ends that. */
+  /** Calls `onMore` when there may be more text. Returns a function that unsubscribes. */
   subscribe(onMore: () => void): () => void;
-  /** Whether its end is on screen. */
+  /** Returns whether the end of the text is visible. */
   isSeen(): boolean;
 }
 
 /**
- * Text that follows what was received at an even pace, and all at once for readers who asked for less motion. It is
- * read and rendered within the frame that shows it: what arrives changes nothing between frames, so no key waits for it.
- * Where that takes long it is rendered in a task before the frame, so that neither of them holds a key for all of it.
+ * Return the part of a growing text to show now. It grows at an even pace, or at once for users who prefer reduced
+ * motion. The text is read and rendered in the frame that shows it, so that arriving text does not delay key presses.
+ * If rendering is slow, it is done in a task before the frame, so that a key press waits for only one of the two.
  */
 export function useSmoothText(text: string, arriving: Arriving | null): string {
   const [shown, setShown] = useState(text);
@@ -51,7 +51,7 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
   let spent = 0;
   let framed = 0;
   const painted = new MessageChannel();
-  // Behind everything that the frame had to do: styles, layout, paint.
+  // Delivered after the frame's styles, layout and paint.
   painted.port1.onmessage = () => {
     pause = Math.min(SLOWEST_MS, Math.max(PAUSE_MS, REST * (spent + performance.now() - framed)));
   };
@@ -66,7 +66,7 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
       timer = undefined;
       if (document.hidden) step(performance.now());
       else if (pause < LONG_MS) frame = requestAnimationFrame(step);
-      else stopWaiting = behindNextKey(stepBefore, GIVE_WAY_MS);
+      else stopWaiting = afterNextKey(stepBefore, GIVE_WAY_MS);
     }, ms);
   };
   const step = (at: number) => {
@@ -88,7 +88,7 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
   const render = (at: number) => {
     const target = arriving.read();
     if (target === null) return false;
-    // A new text in the same place begins anew.
+    // A shorter text is a new one and starts from its beginning.
     if (place > target.length) place = 0;
     const isStill = document.hidden || !arriving.isSeen() || wantsLessMotion();
     place = isStill ? target.length : advance(place, target.length, at - before);

@@ -8,17 +8,17 @@ import { CopyButton } from "@/features/timeline/code";
 import { Files } from "@/features/timeline/files";
 import { Rest } from "@/features/timeline/markdown";
 import { PathLink } from "@/features/timeline/path_link";
-import { When } from "@/features/timeline/when";
+import { When } from "@/features/timeline/timestamp";
 import { Button, IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 
 const FOLD_LINES = 12;
 const FOLD_CHARS = 1600;
-/** Of a text of megabytes only this much is on the page at once. */
+/** The number of characters that are rendered at once; longer texts have a button to show more. */
 const STEP = 100_000;
 
-/** The words of a person: plain text with its line breaks, references as chips. */
+/** The text of a user message: plain text with line breaks, and references as chips. */
 export function UserText({ parts }: { parts: readonly Part[] }) {
   return spaced(parts).map((piece, index) =>
     typeof piece === "string" ? (
@@ -37,7 +37,7 @@ export function UserText({ parts }: { parts: readonly Part[] }) {
   );
 }
 
-/** The first so many characters. */
+/** Return the first characters of the parts. */
 function headParts(parts: readonly Part[], length: number): readonly Part[] {
   let left = length;
   return parts.flatMap((part): Part[] => {
@@ -141,7 +141,7 @@ interface PendingProps {
   failed: string | undefined;
 }
 
-/** A message under way, or one that did not get through. */
+/** The row of a message that is being sent or failed. */
 export function PendingRow({ id, parts, failed }: PendingProps) {
   const { session, insertText } = useConversation();
   return (

@@ -13,7 +13,11 @@ function Body({ call, state }: BodyProps) {
       {question && <p className="italic">{question}</p>}
       {text(result.advice) && <Markdown text={text(result.advice)} />}
       {runs && (call.output ? <LiveMarkdown text={call.output} /> : <Note>Reviewing the conversation</Note>)}
-      {state === "limit" && <Note warn>The advisor limit for this turn is reached; the agent goes on without.</Note>}
+      {state === "limit" && (
+        <Note warn>
+          {text(result.reason) || "The advisor limit for this turn is reached. The agent goes on without it."}
+        </Note>
+      )}
       <Facts
         facts={[
           ["Model", text(result.advisor_model)],

@@ -9,7 +9,7 @@ import { Json, Output } from "@/features/tools/parts";
 import { Button } from "@/ui/button";
 import { toast } from "@/ui/toast";
 
-/** The chat waits for a person's word, not for a client's results. */
+/** Return whether the chat waits for an approval, not for results of a client. */
 export function isApproval(action: Action): boolean {
   return action.kind === "approval";
 }
@@ -22,7 +22,7 @@ interface Answer {
 
 type Scope = "chat" | "user";
 
-/** What "always" would permit from now on, a line for each call that has a pattern in this scope. */
+/** Return what "always" would allow in this scope, one line for each call that has a pattern. */
 export function permits(action: Action, scope: Scope): string[] {
   const lines = action.tool_calls.flatMap((call) => {
     const match = call.always?.[scope];
@@ -33,7 +33,7 @@ export function permits(action: Action, scope: Scope): string[] {
   return [...new Set(lines)];
 }
 
-/** Calls that need a word of the owner before they run. All are answered at once. */
+/** The card for calls that need the owner's approval. All are answered in one request. */
 export function ApprovalCard({ action }: { action: Action }) {
   const { chatId, isOwner } = useConversation();
   const [denying, setDenying] = useState(false);
@@ -82,7 +82,7 @@ export function ApprovalCard({ action }: { action: Action }) {
         >
           <input
             aria-label="Why not"
-            // biome-ignore lint/a11y/noAutofocus: opened to be typed into
+            // biome-ignore lint/a11y/noAutofocus: the user opened it to type
             autoFocus
             value={reason}
             onChange={(event) => setReason(event.target.value)}

@@ -1,10 +1,9 @@
-import { ChevronRight, CircleDashed, Hand, TriangleAlert } from "lucide-react";
+import { ChevronRight } from "lucide-react";
 import { memo, type ReactNode } from "react";
 import { useStore } from "zustand";
 import { keptFile } from "@/chat/paths";
 import { liveCall, type ToolView, withLive } from "@/chat/preview";
 import {
-  closedBecause,
   diffCounts,
   duration,
   failureOf,
@@ -18,22 +17,22 @@ import {
   took,
 } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
+import { Mark } from "@/features/tools/mark";
 import { toolOf } from "@/features/tools/registry";
 import { useNow } from "@/state/hooks";
 import { useOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
-import { Spinner } from "@/ui/spinner";
 
 interface Props {
   call: ToolView;
   active: boolean;
-  /** In the newest turn: forms may be answered. */
+  /** Whether the call is in the newest turn, where forms can be answered. */
   latest: boolean;
 }
 
-/** One call: a line that says what happened, and what it opens to. */
+/** The card of a tool call: a header line, and a body that can be opened. */
 export const ToolCard = memo(function ToolCard({ call: stored, active, latest }: Props) {
   const { session } = useConversation();
   const live = useStore(session.store, (one) =>
@@ -85,7 +84,7 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
   );
 });
 
-/** A result that was shortened for the agent is whole in the workspace. */
+/** A link to the complete result in the workspace, if the result was truncated. */
 function Whole({ call }: { call: ToolView }) {
   const { openFile } = useConversation();
   const file = openFile ? keptFile(call.result) : null;
@@ -97,14 +96,14 @@ function Whole({ call }: { call: ToolView }) {
   );
 }
 
-/** The whole reason, which may be longer than the header has room for. */
+/** The complete error message, which the header may truncate. */
 function Failure({ call }: { call: ToolView }) {
   const result = fields(call.result);
   const said = text(result.message) || text(result.error) || text(call.result);
   return <p className="mb-2 text-small break-words whitespace-pre-wrap text-danger">{said}</p>;
 }
 
-/** Numbers at the right of the header: lines changed, exit code, time. */
+/** The figures in the header: changed lines, exit code, duration. */
 function Figures({ call, state }: { call: ToolView; state: ToolState }) {
   const runs = state === "running" || state === "streaming";
   const now = useNow(1000, runs);
@@ -131,38 +130,4 @@ function Figures({ call, state }: { call: ToolView; state: ToolState }) {
   if (ms !== null && ms >= 1000) parts.push(<span key="t">{duration(runs ? Math.floor(ms / 1000) * 1000 : ms)}</span>);
   if (parts.length === 0) return null;
   return <span className="flex shrink-0 gap-2 text-small text-muted tabular-nums">{parts}</span>;
-}
-
-/** The state by shape and word. */
-export function Mark({ call, state }: { call: ToolView; state: ToolState }) {
-  switch (state) {
-    case "preparing":
-    case "running":
-    case "streaming":
-      return <Spinner />;
-    case "failed":
-      return (
-        <span className="flex min-w-0 shrink items-center gap-1 text-small text-danger">
-          <TriangleAlert aria-label="Failed" className="size-3.5 shrink-0" />
-          <span className="max-w-48 truncate">{failureOf(call) || "failed"}</span>
-        </span>
-      );
-    case "stopped":
-      return <span className="shrink-0 text-small text-muted">{closedBecause(call)}</span>;
-    case "limit":
-      return <span className="shrink-0 text-small text-warn">limit reached</span>;
-    case "background":
-      return <span className="shrink-0 text-small text-accent">still running</span>;
-    case "needs_you":
-      return <Hand aria-label="Needs you" className="size-4 shrink-0 text-warn" />;
-    case "lost":
-      return (
-        <span className="flex shrink-0 items-center gap-1 text-small text-muted">
-          <CircleDashed aria-hidden className="size-3.5" />
-          No result recorded
-        </span>
-      );
-    case "done":
-      return null;
-  }
 }

@@ -9,7 +9,7 @@ import { Json } from "@/features/tools/parts";
 import { useNow } from "@/state/hooks";
 import { Button } from "@/ui/button";
 
-/** Calls that wait for the client that declared them; the owner may answer by hand. */
+/** The card for calls of client-executed tools. The owner can enter the results by hand. */
 export function DynamicCard({ action, clockSkew }: { action: Action; clockSkew: number }) {
   const { chatId, isOwner } = useConversation();
   const now = useNow(1000) + clockSkew;

@@ -30,7 +30,7 @@ function Body({ call, state }: BodyProps) {
   );
 }
 
-/** What is being written, while the arguments arrive. */
+/** The edits, while the arguments arrive. */
 function Intended({ args }: { args: Record<string, unknown> }) {
   return (
     <div className="space-y-2">

@@ -16,7 +16,7 @@ interface Props {
   active: boolean;
 }
 
-/** Many calls in one line: what happened, whether it failed, how long it took. */
+/** Several calls in one line: a summary, errors and the duration. */
 export const ToolGroup = memo(function ToolGroup({ items, active }: Props) {
   const [open, setOpen] = useGroupOpen(items.map((item) => (item.kind === "tool" ? item.call.id : item.liveId)));
   const { session } = useConversation();

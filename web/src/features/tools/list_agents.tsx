@@ -1,5 +1,7 @@
 import { Bot } from "lucide-react";
+import { toldState } from "@/chat/agents";
 import { fields, list, text } from "@/chat/tools";
+import { StateText } from "@/features/tools/agent_line";
 import { Rows } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
@@ -9,7 +11,7 @@ function Body({ call }: BodyProps) {
   return (
     <Rows
       head={["Agent", "Kind", "Status"]}
-      rows={agents.map((one) => [text(one.title), text(one.type), text(one.status)])}
+      rows={agents.map((one) => [text(one.title), text(one.type), <StateText key="s" state={toldState(one)} />])}
     />
   );
 }

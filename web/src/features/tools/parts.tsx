@@ -1,4 +1,4 @@
-/** What bodies of cards are made of. */
+/** Shared components for the bodies of tool cards. */
 import { Maximize2 } from "lucide-react";
 import { Fragment, type ReactNode, useMemo, useState } from "react";
 import { CodeText, CopyButton, download } from "@/features/timeline/code";
@@ -11,7 +11,7 @@ import { Dialog } from "@/ui/dialog";
 const MOST = 200 * 1024;
 const ENDS = 64 * 1024;
 
-/** Head and tail of a text that is too long to show. */
+/** Return the beginning and end of a text that is too long to show. */
 export function ends(text: string): { head: string; tail: string | null } {
   if (text.length <= MOST) return { head: text, tail: null };
   return { head: text.slice(0, ENDS), tail: text.slice(-ENDS) };
@@ -27,12 +27,12 @@ interface BoxProps {
 const TALL_LINES = 12;
 const TALL_CHARS = 1_200;
 
-/** Whether a text is more than a box shows at once. */
+/** Return whether a text is longer than a box can show without scrolling. */
 export function isLongBody(text: string): boolean {
   return text.length > TALL_CHARS || text.split("\n", TALL_LINES + 1).length > TALL_LINES;
 }
 
-/** A box of at most 16 rem with its own scroll; what is longer can be read over the page. */
+/** A scrollable box of at most 16 rem. Longer content can be opened in a dialog. */
 export function Box({ children, label, copy, className }: BoxProps) {
   const [isFull, setFull] = useState(false);
   return (
@@ -95,7 +95,7 @@ const COLORS = [
   "text-text",
 ];
 
-/** Output of a command. */
+/** The output of a command. */
 export function Output({ text, label = "Output" }: { text: string; label?: string }) {
   const { head, tail } = ends(text);
   return (
@@ -133,7 +133,7 @@ function Ansi({ text }: { text: string }) {
   );
 }
 
-/** Code with colours in a box. */
+/** Highlighted code in a box. */
 export function Code({
   text,
   language,
@@ -166,7 +166,7 @@ interface Line {
   text: string;
 }
 
-/** Lines of a unified diff without its file headers. */
+/** Return the lines of a unified diff without file headers. */
 export function diffLines(diff: string): Line[] {
   return diff
     .replace(/\n$/, "")
@@ -182,7 +182,7 @@ export function diffLines(diff: string): Line[] {
 
 const MARKS: Record<Line["kind"], string> = { added: "+", removed: "-", same: " ", head: " " };
 
-/** A unified diff. Signs as well as colours say what changed. */
+/** A unified diff, with signs and colors. */
 export function Diff({ diff, label }: { diff: string; label: string }) {
   const lines = useMemo(() => diffLines(ends(diff).head), [diff]);
   return (
@@ -208,7 +208,7 @@ export function Diff({ diff, label }: { diff: string; label: string }) {
   );
 }
 
-/** Names and values. */
+/** A list of names and values. */
 export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   const shown = facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
   if (shown.length === 0) return null;
@@ -224,7 +224,7 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   );
 }
 
-/** Rows of a small table. */
+/** A small table. */
 export function Rows({ head, rows }: { head: string[]; rows: ReactNode[][] }) {
   return (
     <div className="max-h-64 overflow-auto rounded-md border border-line">
@@ -254,7 +254,7 @@ export function Rows({ head, rows }: { head: string[]; rows: ReactNode[][] }) {
   );
 }
 
-/** A remark under a body. */
+/** A note below a body. */
 export function Note({ children, warn }: { children: ReactNode; warn?: boolean }) {
   return <p className={cx("text-small", warn ? "text-warn" : "text-muted")}>{children}</p>;
 }

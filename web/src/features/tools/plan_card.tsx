@@ -21,7 +21,7 @@ interface Props extends BodyProps {
 
 const IMPLEMENT = "The plan is good. Implement it.";
 
-/** A plan: the document, and what to do with it while it is the newest. */
+/** The card of a plan: the document, and the actions while it is the newest plan. */
 export function PlanCard({ call, state, active, latest }: Props) {
   const { chatId, session, isOwner, isArchived } = useConversation();
   const status = useStore(session.store, (one) => one.data.status);

@@ -25,7 +25,7 @@ export function questionsOf(value: unknown): Question[] {
   }));
 }
 
-/** The answers as a user message: the answer alone, or numbered lines. */
+/** Return the answers as a user message: a single answer, or numbered lines. */
 export function answerText(questions: Question[], answers: string[]): string {
   if (questions.length === 1) return answers[0] ?? "";
   return questions.map((one, index) => `${index + 1}. ${one.header}: ${answers[index] ?? ""}`).join("\n");
@@ -36,7 +36,7 @@ interface Props extends BodyProps {
   latest: boolean;
 }
 
-/** A question of the agent: a form while it may be answered, else what was asked. */
+/** The card of a question of the agent: a form while it can be answered, else the text of the question. */
 export function QuestionCard({ call, state, active, latest }: Props) {
   const { session, isOwner, isArchived } = useConversation();
   const { data: me } = useMe();
@@ -87,7 +87,7 @@ interface FormProps {
 function Form({ questions, callId, userId }: FormProps) {
   const { chatId, sendText } = useConversation();
   const name = useId();
-  // What was answered so far outlives the page.
+  // The answers so far are saved with the draft.
   const [answering, setAnswering] = useState(() => drafts.load(userId, chatId).answers[callId] ?? UNANSWERED);
   const { at, chosen, other } = answering;
   const setAt = (next: number) => setAnswering((now) => ({ ...now, at: next }));
@@ -186,7 +186,7 @@ function Form({ questions, callId, userId }: FormProps) {
               aria-label="Another answer"
               placeholder="Other"
               value={other[at] ?? ""}
-              // Not by the focus: the way by keys from an option to the button leads through here.
+              // Not on focus, because keyboard users pass this field on the way to the button.
               onClick={() => setChosen({ ...chosen, [at]: "other" })}
               onChange={(event) => {
                 setChosen({ ...chosen, [at]: "other" });

@@ -5,7 +5,7 @@ import { PathLink } from "@/features/timeline/path_link";
 import { Code, Facts, Note } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
-/** The result numbers its lines by itself; the card does so beside them. */
+/** Remove the line numbers from the result; the card shows them separately. */
 export function withoutNumbers(content: string): { first: number; lines: string } {
   const rows = content.replace(/\n$/, "").split("\n");
   const first = Number(/^\s*(\d+)\t/.exec(rows[0] ?? "")?.[1] ?? "1");

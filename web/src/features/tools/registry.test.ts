@@ -10,7 +10,7 @@ test("every tool has a module of its own name and is registered", () => {
   expect(missing).toEqual([]);
 });
 
-test("a name that nobody registered shows input and output", () => {
+test("an unregistered tool shows input and output", () => {
   expect(toolOf("github__create_issue")).toBe(unknownTool);
   expect(toolOf("constructor")).toBe(unknownTool);
 });

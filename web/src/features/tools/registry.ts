@@ -1,4 +1,4 @@
-/** Every tool by its name; others are shown as input and output. */
+/** The card of each tool by its name. Other tools are shown as input and output. */
 import { advisor } from "@/features/tools/advisor";
 import { askUserQuestion } from "@/features/tools/ask_user_question";
 import { attachFile } from "@/features/tools/attach_file";
@@ -15,6 +15,7 @@ import { processList } from "@/features/tools/process_list";
 import { processOutput } from "@/features/tools/process_output";
 import { processSignal } from "@/features/tools/process_signal";
 import { proposePlan } from "@/features/tools/propose_plan";
+import { readAgentReport } from "@/features/tools/read_agent_report";
 import { readFile } from "@/features/tools/read_file";
 import { readSkill } from "@/features/tools/read_skill";
 import { readSkillFile } from "@/features/tools/read_skill_file";
@@ -45,6 +46,7 @@ export const TOOLS: Record<string, Tool> = {
   process_output: processOutput,
   process_signal: processSignal,
   propose_plan: proposePlan,
+  read_agent_report: readAgentReport,
   read_file: readFile,
   read_skill: readSkill,
   read_skill_file: readSkillFile,

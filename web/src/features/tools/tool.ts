@@ -8,13 +8,13 @@ export interface BodyProps {
   state: ToolState;
 }
 
-/** How one tool is shown. */
+/** The display of one tool. */
 export interface Tool {
   icon: LucideIcon;
-  /** What the card opens to; none when the header says it all. */
+  /** The body of the card; absent if the header is sufficient. */
   Body?: ComponentType<BodyProps>;
-  /** Shown instead of header and body: forms and documents. */
+  /** Replaces header and body, for forms and documents. */
   Card?: ComponentType<BodyProps & { active: boolean; latest: boolean }>;
-  /** Open without a click while it runs. */
+  /** Whether the card is open while the call runs. */
   opensWhileRunning?: boolean;
 }

@@ -3,7 +3,7 @@ import { fields, text } from "@/chat/tools";
 import { Json, Output } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
-/** Tools of MCP servers, of clients, and names that a model invented: input and output as they are. */
+/** The body for tools of MCP servers and clients, and unknown tools: input and output as JSON. */
 function Body({ call }: BodyProps) {
   const media = fields(call.result);
   const picture = text(media.media_type).startsWith("image/") && text(media.data);

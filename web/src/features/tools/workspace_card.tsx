@@ -1,4 +1,4 @@
-/** Cards of workspace operations: what the server said, numbers of quotas, the log of the operation. */
+/** Cards of workspace operations: the server's message, quotas, and the log of the operation. */
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { getText } from "@/api/http";
@@ -7,7 +7,7 @@ import { Facts, Note, Output } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
 import { followLog } from "@/state/operation_log";
 
-/** The operation that a call made, as far as its result or its live output names one. */
+/** Return the id of the operation from the call's result or live output. */
 export function operationOf(call: BodyProps["call"]): string {
   const named = text(fields(call.result).operation_id);
   if (named) return named;
@@ -54,7 +54,7 @@ function scriptState(result: Record<string, unknown>): string | null {
   return exit === null ? state : `${state}, exit code ${exit}`;
 }
 
-/** The log of an operation, followed while it runs; asked every two seconds where that is cut off. */
+/** The log of an operation. It is streamed while the operation runs, or polled every two seconds if the stream fails. */
 function OperationLog({ id, runs }: { id: string; runs: boolean }) {
   const [live, setLive] = useState("");
   const [isCut, setCut] = useState(false);
@@ -66,7 +66,7 @@ function OperationLog({ id, runs }: { id: string; runs: boolean }) {
     return () => abort.abort();
   }, [id, runs]);
   const { data } = useQuery({
-    // What was read while it ran is not all.
+    // The log may have grown after the last read.
     queryKey: ["operation-log", id, runs],
     queryFn: () => getText(`/operations/${encodeURIComponent(id)}/log`),
     enabled: !runs || isCut,

@@ -1,44 +1,41 @@
-"""The follower of one chat until it rests: committed state by version, live parts of steps that run in this process.
+"""The follower of a chat that this process drives: it shows the turn, stops it on request, and keeps the chat driven.
 
-Hints trigger a read; a read every second covers lost hints, and a chat that another process drives.
+The turn is shown by the follower of the terminal client. Only the driving is special to this command: a chat without a
+worker is taken again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import StrEnum
-from uuid import uuid4
-
-import msgspec
+from uuid import UUID, uuid4
 
 from rookery.app.replica import Replica
-from rookery.cli.admin.run.terminal_output import Screen
-from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
-from rookery.domain.chat.chat import Chat, RetryState
-from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.cli.chat.follow import Follower
+from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.output import Output
+from rookery.client import AsyncRookery, Conflict
+from rookery.client.reducer import View
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.states import Status
-from rookery.live import deltas
-from rookery.live.feeds import Subscription
-from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store import machine
-from rookery.store.chats import messages
 from rookery.store.db.hints import ChatHint
-from rookery.store.machine import Tx, View
+from rookery.store.machine import Tx
+from rookery.store.machine import View as StoredView
 
+# A read every second covers lost hints.
 POLL_SECONDS = 1.0
 # The time an interrupt may take before the command leaves without it: saving partial output is one commit.
 INTERRUPT_SECONDS = 20.0
-PAGE = 100
-
-WAITS_FOR_CLIENT = "The chat waits for tools that its own client executes; this command has none."
 WAITS_FOR_PERSON = (
     "The chat waits for the approval of a tool call, which this command cannot ask for. "
     "Answer in the web application, or stop it with Ctrl-C."
 )
-
-AT_REST = frozenset({Status.WAITING, Status.ERROR})
+# A chat that needs an action is not at rest: it continues when another client has answered.
+AT_REST = frozenset({"waiting", "error"})
 
 
 class Stop(StrEnum):
@@ -49,167 +46,112 @@ class Stop(StrEnum):
     NOBODY_READS = "nobody_reads"
 
 
-class Follower:
-    """`follow` returns the chat at rest. `stop` asks the state machine to interrupt it, which keeps the partial output.
+class TurnFollower:
+    """`follow` returns the chat at rest. `stop` interrupts it, which keeps the partial output.
 
-    `last` is None until the chat was read; `stopped` is the reason that ended the turn, if any.
+    `stopped` is the reason that ended the turn, if any.
     """
 
-    def __init__(self, replica: Replica, chat_id: ChatId, *, screen: Screen, clock: Clock, after_id: int) -> None:
+    def __init__(
+        self, replica: Replica, client: AsyncRookery, chat: Chat, *, screen: Screen, out: Output, clock: Clock
+    ) -> None:
         self._replica = replica
-        self._chat_id = chat_id
+        self._client = client
+        self._chat = chat
         self._screen = screen
+        self._out = out
         self._clock = clock
-        self._printer = TranscriptPrinter(screen, clock)
-        self._seen_id = after_id
-        self._seen_retry = 0
-        self._wake = asyncio.Event()
-        self._must_look = True
-        self._must_interrupt = False
-        self._deadline: float | None = None
-        self._leave_at: float | None = None
-        self._key: EpisodeKey | None = None
-        self._parts: Subscription | None = None
-        self._has_told_waiting = False
+        self._told = asyncio.Event()
         self.stopped: Stop | None = None
 
     def stop(self, reason: Stop) -> None:
         """Interrupt the chat. The first reason counts."""
         if self.stopped is None:
             self.stopped = reason
-            self._must_interrupt = True
-            self._wake.set()
+            self._told.set()
 
-    async def follow(self, *, timeout_seconds: float | None = None) -> Chat:
-        """Show everything until the chat rests. After a stop that does not complete, return the chat as it is then.
+    async def follow(self, first_id: int, *, timeout_seconds: float | None = None) -> View:
+        """Show the turn that begins with this message until the chat rests. After a stop that does not complete, return
+        the chat as it is then.
 
-        Raise `ChatNotFound` if it is deleted meanwhile, and `OutputClosed` if the reader of stdout has left.
+        Raise `ChatDeleted` if it is deleted meanwhile, and `OutputClosed` if the reader of stdout has left.
         """
-        if timeout_seconds is not None:
-            self._deadline = self._clock.monotonic() + timeout_seconds
-        bus = self._replica.bus
-        with bus.subscribe(ChatHint, self._hinted, key=self._chat_id), bus.on_resync(self._look):
+        async with self._client.chats.stream(self._chat.id, after_id=first_id - 1) as live:
+            follower = Follower(
+                live,
+                screen=self._screen,
+                out=self._out,
+                clock=self._clock,
+                after_id=first_id,
+                approval_note=WAITS_FOR_PERSON,
+            )
+            showing = asyncio.create_task(follower.to_rest(self._chat.snapshot_version, at_rest=AT_REST))
+            stopping = asyncio.create_task(self._stop_when_told(timeout_seconds))
+            driving = asyncio.create_task(keep_driven(self._replica, self._chat.id, clock=self._clock))
+            tasks = {showing, stopping, driving}
             try:
-                while True:
-                    if (chat := await self._turn()) is not None:
-                        return chat
-                    await self._until_woken()
+                while not showing.done() and not stopping.done():
+                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        await task
+                return live.state
             finally:
-                self._detach()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _turn(self) -> Chat | None:
-        """Show what is new. Return the chat once it rests."""
-        now = self._clock.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            self.stop(Stop.TIMEOUT)
-        if self._must_interrupt:
-            self._must_interrupt = False
-            self._leave_at = now + INTERRUPT_SECONDS
-            await self._interrupt()
-            self._must_look = True
-        self._show_parts()
-        if not self._must_look:
-            return None
-        self._must_look = False
-        chat = await self._read()
-        await self._show_messages()
-        self._show_state(chat)
-        if chat.status in AT_REST or (self._leave_at is not None and self._clock.monotonic() >= self._leave_at):
-            return chat
-        self._attach(chat)
-        await take_if_free(self._replica, chat)
-        return None
+    async def interrupt(self) -> None:
+        """Stop the turn and wait until the chat rests, without showing it."""
+        with suppress(Conflict, TimeoutError):  # a conflict: it rests already
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                chat = await self._client.chats.interrupt(self._chat.id)
+                await self._client.chats.wait_idle(self._chat.id, chat.snapshot_version)
 
-    async def _until_woken(self) -> None:
-        seconds = POLL_SECONDS
-        for limit in (self._deadline if self.stopped is None else None, self._leave_at):
-            if limit is not None:
-                seconds = min(seconds, max(limit - self._clock.monotonic(), 0.0))
-        try:
-            async with self._clock.deadline(seconds, "run-look"):
-                await self._wake.wait()
-        except DeadlineExceeded:
-            self._must_look = True
-        self._wake.clear()
+    async def _stop_when_told(self, timeout_seconds: float | None) -> None:
+        """Interrupt the chat once the time is over or `stop` is called. Return when it had enough time to rest."""
+        if timeout_seconds is None:
+            await self._told.wait()
+        else:
+            try:
+                async with self._clock.deadline(timeout_seconds, "run-timeout"):
+                    await self._told.wait()
+            except DeadlineExceeded:
+                self.stop(Stop.TIMEOUT)
+        with suppress(Conflict):
+            await self._client.chats.interrupt(self._chat.id)
+        await self._clock.sleep(INTERRUPT_SECONDS, "run-interrupt")
 
-    def _hinted(self, _: ChatHint) -> None:
-        self._look()
 
-    def _look(self) -> None:
-        self._must_look = True
-        self._wake.set()
+async def keep_driven(replica: Replica, chat_id: ChatId, *, clock: Clock) -> None:
+    """Drive the chat here whenever it has no worker: its lease was lost, or its other worker is gone."""
+    wake = asyncio.Event()
 
-    async def _read(self) -> Chat:
-        async def row(view: View) -> Chat:
-            return view.chat
+    def hinted(_: ChatHint) -> None:
+        wake.set()
 
-        return await self._replica.machine.chat(self._chat_id).read(row)
+    async def row(view: StoredView) -> Chat:
+        return view.chat
 
-    async def _interrupt(self) -> None:
-        try:
-            await self._replica.machine.chat(self._chat_id).update(machine.interrupt)
-        except TransitionNotAllowed:
-            return  # it rests, or is stopping already
-
-    # Showing
-
-    def _attach(self, chat: Chat) -> None:
-        """Subscribe to the current attempt. An attempt in another process sends nothing here."""
-        key = EpisodeKey(self._chat_id, chat.history_version, chat.generation_attempt)
-        if chat.status != Status.RUNNING or not chat.generation_attempt or key == self._key:
-            return
-        is_new_step = self._key is None or key.history_version != self._key.history_version
-        self._detach()
-        if not is_new_step:
-            self._printer.begin()
-        self._key = key
-        self._parts = self._replica.worker.buffer.subscribe(key, wake=self._wake.set)
-        self._show_parts()
-
-    def _detach(self) -> None:
-        if self._parts is not None:
-            self._parts.close()
-            self._parts = None
-
-    def _show_parts(self) -> None:
-        while self._parts is not None and (batch := self._parts.pull()):
-            for _, _, data in batch:
-                event = deltas.decode(data)
-                self._printer.print_live(event.role, event.part)
-
-    async def _show_messages(self) -> None:
-        """Show what was committed since the last read. The preview of that step is then over."""
-        has_more = True
-        while has_more:
-            async with self._replica.database.api.acquire() as conn:
-                page = await messages.list_oldest(conn, self._chat_id, limit=PAGE, after_id=self._seen_id)
-            if page.messages:
-                # Again: parts of this step may have arrived while the rows were read.
-                self._show_parts()
-                self._detach()
-            for message in page.messages:
-                self._printer.print_committed(message)
-                self._seen_id = message.id
-            has_more = page.has_more
-
-    def _show_state(self, chat: Chat) -> None:
-        if chat.retry_state_version != self._seen_retry:
-            self._seen_retry = chat.retry_state_version
-            if (retry := _retry_of(chat)) is not None:
-                self._printer.tell_retry(retry)
-        if chat.status == Status.REQUIRES_ACTION and not self._has_told_waiting:
-            self._screen.note(WAITS_FOR_PERSON if chat.awaits_approval else WAITS_FOR_CLIENT)
-        self._has_told_waiting = chat.status == Status.REQUIRES_ACTION
+    with replica.bus.subscribe(ChatHint, hinted, key=chat_id), replica.bus.on_resync(wake.set):
+        while True:
+            wake.clear()
+            try:
+                await take_if_free(replica, await replica.machine.chat(chat_id).read(row))
+            except ChatNotFound:
+                return  # the stream ends with the reason
+            with suppress(DeadlineExceeded):
+                async with clock.deadline(POLL_SECONDS, "run-look"):
+                    await wake.wait()
 
 
 async def take_if_free(replica: Replica, chat: Chat) -> None:
-    """Drive the chat here if it has no worker: its lease was lost, or its other worker is gone.
+    """Drive the chat here if it has no worker.
 
     Capacity is not checked: the chat was admitted when it began, and the user is waiting for it.
     """
     if chat.leased or not chat.state.is_runnable:
         return
-    runner_id = uuid4()
+    runner_id: UUID = uuid4()
     taken = await machine.try_acquire(
         replica.machine, chat.id, worker_id=replica.id, runner_id=runner_id, admit=_everybody
     )
@@ -219,10 +161,3 @@ async def take_if_free(replica: Replica, chat: Chat) -> None:
 
 async def _everybody(_: Tx) -> bool:
     return True
-
-
-def _retry_of(chat: Chat) -> RetryState | None:
-    try:
-        return None if chat.retry_state is None else msgspec.json.decode(chat.retry_state, type=RetryState)
-    except msgspec.DecodeError:
-        return None

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from rookery.cli.admin.input import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.models.options import ProviderType
 from rookery.models import resolve
 from rookery.models.directory import Directory

@@ -1,23 +1,24 @@
-"""The checked arguments of `rookery admin run`, and the prompt, which may come from stdin."""
+"""The checked arguments of `rookery admin run`."""
 
 from __future__ import annotations
 
-import sys
+import re
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin.input import Refused
-from rookery.cli.exit_codes import Exit
+from rookery.cli.chat import chat as chat_commands
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.messages import ChatId
 from rookery.settings.values import DURATION
 
-MAX_PROMPT_BYTES = 256 * 1024
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked command-line arguments."""
+    """The checked command-line arguments. `agreed` are hashes of entries of MCP servers that may run from now on."""
 
     prompt: str
     model: str | None = None
@@ -26,6 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     timeout: timedelta | None = None
     quiet: bool = False
     has_workspace: bool = False
+    agreed: tuple[str, ...] = ()
 
 
 def read_request(
@@ -37,42 +39,25 @@ def read_request(
     timeout: str | None,
     quiet: bool,
     has_workspace: bool = False,
+    agreed: Sequence[str] = (),
 ) -> Request:
     """Check the arguments. `-` reads the prompt from stdin, before an event loop would block Ctrl-C."""
     if chat is not None and system is not None:
         raise Refused("--system is for new chats; the chat of --chat has its instructions already.", code=Exit.USAGE)
+    if agreed and (chat is None or not has_workspace):
+        raise Refused("--agree is about the workspace of a chat: it needs --chat and --workspace.", code=Exit.USAGE)
+    if wrong := [each for each in agreed if not _HASH.fullmatch(each)]:
+        raise Refused(f"--agree: {wrong[0]} is not the hash of an entry, which has 64 digits.", code=Exit.USAGE)
     return Request(
-        prompt=_checked_prompt(_piped() if prompt == "-" else prompt),
+        prompt=chat_commands.read_prompt(prompt),
         model=model,
         chat_id=None if chat is None else _chat_id(chat),
         system=system,
         timeout=None if timeout is None else _duration(timeout),
         quiet=quiet,
         has_workspace=has_workspace,
+        agreed=tuple(agreed),
     )
-
-
-def _piped() -> str:
-    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-    if len(data) > MAX_PROMPT_BYTES:
-        raise _too_long()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
-
-
-def _checked_prompt(text: str) -> str:
-    prompt = text.strip()
-    if not prompt:
-        raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
-    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
-        raise _too_long()
-    return prompt
-
-
-def _too_long() -> Refused:
-    return Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
 
 
 def _chat_id(text: str) -> ChatId:

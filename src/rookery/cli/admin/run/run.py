@@ -1,7 +1,8 @@
 """`rookery admin run`: one prompt in one chat, driven in this process and shown as it happens.
 
-The chat is as durable as any other: it is created and acquired in one transaction, so that no server can take it in
-between, and Ctrl-C goes through the state machine. The worker in this process takes no other chat.
+The chat is as durable as any other. It is created and acquired in one transaction, so that no server can take it in
+between. Everything after that goes through the API of this process, as in the terminal client. The worker in this
+process takes no other chat.
 """
 
 from __future__ import annotations
@@ -18,33 +19,36 @@ import msgspec
 from rookery.app import installation
 from rookery.app.replica import Choices, Replica, running_replica
 from rookery.cli.admin import input
-from rookery.cli.admin.input import Refused
 from rookery.cli.admin.run import models, workspace
-from rookery.cli.admin.run.follow import AT_REST, PAGE, Follower, Stop
+from rookery.cli.admin.run.follow import AT_REST, Stop, TurnFollower
+from rookery.cli.admin.run.in_process_server import connected
 from rookery.cli.admin.run.models import Named
 from rookery.cli.admin.run.request import Request
-from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.admin.run.workspace import WorkspaceBoot
-from rookery.cli.exit_codes import Exit
+from rookery.cli.chat import follow
+from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output, OutputClosed
-from rookery.domain.chat import first_rows, parts, titles
-from rookery.domain.chat.chat import Chat, LastError
+from rookery.client import AsyncRookery, RookeryError
+from rookery.client.models import Cost
+from rookery.client.reducer import Event, View
+from rookery.domain.chat import system_blocks, titles
+from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError, InvalidInput
-from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
-from rookery.domain.chat.parts import ContentError, Text
-from rookery.domain.chat.states import Status
+from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings.settings import Settings
 from rookery.store import machine
-from rookery.store.chats import chat_rows, messages
+from rookery.store.chats import chat_rows
+from rookery.store.chats.chat_rows import ChatSummary
 from rookery.store.db.embedded.data_dir import prepare_data_dir
 from rookery.store.db.pool import Database
 from rookery.store.machine import Bundle, ChatSpec
-from rookery.store.models import offline_model, providers, usage
-from rookery.store.models.usage import Figures
-from rookery.store.people import operator
+from rookery.store.models import preset_providers, providers
+from rookery.store.people import users
 from rookery.store.settings import settings as runtime_settings
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
@@ -57,7 +61,7 @@ CLEANUP_SECONDS = 2.0
 # After the second Ctrl-C the process ends within this time, even if something hangs.
 HARD_END_SECONDS = 5.0
 # The command runs one chat; the pools of a server would only take connections from it.
-POOLS = {"database_pool_api": 2, "database_pool_worker": 4}
+POOLS = {"database_pool_api": 4, "database_pool_worker": 4}
 
 
 class Interrupts:
@@ -67,7 +71,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.follower: Follower | None = None
+        self.follower: TurnFollower | None = None
         self._work: asyncio.Task[int] | None = None
         self._is_leaving = False
         self._last_at: dict[signal.Signals, float] = {}
@@ -121,7 +125,7 @@ async def _run(
     with input.refusals(out) as outcome:
         try:
             progress = _say_nothing if request.quiet else out.progress
-            async with installation.visited_database(settings, progress, may_create=True) as database:
+            async with installation.command_database(settings, progress, may_create=True) as database:
                 await installation.prepare_schema(settings, database)
                 ring = await installation.prepare_models(settings, database, environ)
                 choices = choices_for(out, ring=ring, environ=environ, has_workspace=request.has_workspace)
@@ -130,7 +134,7 @@ async def _run(
                 )
         except InvalidInput:
             raise
-        except ChatError as error:
+        except (ChatError, RookeryError) as error:
             raise Refused(str(error)) from error
     return outcome.code
 
@@ -186,12 +190,12 @@ async def converse(
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The started turn: its first message, and the cost of its chat before it."""
+    """The started turn: its first message, and the cost and the workspace of its chat before it."""
 
     chat: Chat
     model: Named
     first_id: int
-    spent: Figures | None
+    cost: Cost | None = None
     boot: WorkspaceBoot | None = None
 
 
@@ -218,46 +222,52 @@ class Run:
 
     async def to_the_end(self) -> int:
         started_at = self._clock.monotonic()
-        started = await self._start()
-        follower = Follower(
-            self._replica,
-            started.chat.id,
-            screen=self._screen,
-            clock=self._clock,
-            after_id=started.first_id,
-        )
-        if self._interrupts is not None:
-            self._interrupts.follower = follower
-        timeout = self._request.timeout
-        try:
-            chat = await follower.follow(timeout_seconds=None if timeout is None else timeout.total_seconds())
-            self._screen.close()
-        except OutputClosed:
-            # The reader of the answer is gone: the chat is stopped as with Ctrl-C, and its partial answer stays.
-            self._screen.mute()
-            follower.stop(Stop.NOBODY_READS)
-            await follower.follow()
-            await self._stop_workspace(started)
-            raise
-        await self._stop_workspace(started)
-        return await self._report(started, chat, follower.stopped, seconds=self._clock.monotonic() - started_at)
-
-    # Starting
-
-    async def _start(self) -> Started:
         async with self._database.api.acquire() as conn:
-            owner_id = await operator.ensure_operator(conn)
-            made = await offline_model.ensure_model(conn)
+            operator_id = await users.ensure_operator(conn)
+            made = await preset_providers.ensure_offline_model(conn)
             found = await models.list_models(conn)
+            wanted = self._request.chat_id
+            existing = None if wanted is None else await chat_rows.find_chat(conn, wanted)
+        if wanted is not None and existing is None:
+            raise Refused(f"There is no chat {wanted}.")
         if made is not None:
             await input.announce(self._database, "model", made)
         if self._request.has_workspace:
             await self._replica.workspaces.push_templates()
-        if self._request.chat_id is not None:
-            return await self._go_on(self._request.chat_id, found, owner_id)
-        model = await models.choose(found, self._request.model, directory=self._replica.directory, owner_id=owner_id)
-        await self._introduce(model)
-        return await self._create(model, owner_id)
+        owner_id = operator_id if existing is None else existing.owner_id
+        async with connected(self._replica, owner_id) as client:
+            if existing is None:
+                started = await self._create(found, operator_id)
+            else:
+                started = await self._go_on(client, existing, found, operator_id)
+            state, stopped = await self._follow(client, started)
+            seconds = self._clock.monotonic() - started_at
+            return await self._report(client, started, state, stopped, seconds=seconds)
+
+    async def _follow(self, client: AsyncRookery, started: Started) -> tuple[View, Stop | None]:
+        """Show the turn to its end. Then stop the workspace that it has started."""
+        follower = TurnFollower(
+            self._replica, client, started.chat, screen=self._screen, out=self._out, clock=self._clock
+        )
+        if self._interrupts is not None:
+            self._interrupts.follower = follower
+        timeout = self._request.timeout
+        seconds = None if timeout is None else timeout.total_seconds()
+        try:
+            state = await follower.follow(started.first_id, timeout_seconds=seconds)
+            if self._request.has_workspace:
+                self._screen.lines(*await workspace.waiting_servers(client, started.chat.id))
+        except OutputClosed:
+            # The reader of the answer is gone: the chat is stopped as with Ctrl-C, and its partial answer stays.
+            self._screen.mute()
+            follower.stop(Stop.NOBODY_READS)
+            await follower.interrupt()
+            await self._stop_workspace(client, started)
+            raise
+        await self._stop_workspace(client, started)
+        return state, follower.stopped
+
+    # Starting
 
     async def _introduce(self, model: Named) -> None:
         """Print which model answers, and how to get a better one."""
@@ -271,10 +281,12 @@ class Run:
             *models.advice(there),
         )
 
-    async def _create(self, model: Named, owner_id: UUID) -> Started:
+    async def _create(self, found: list[Named], owner_id: UUID) -> Started:
+        model = await models.choose(found, self._request.model, directory=self._replica.directory, owner_id=owner_id)
+        await self._introduce(model)
         async with self._database.api.acquire() as conn:
-            prompts = await runtime_settings.find_setting(conn, first_rows.SETTING)
-        system = first_rows.system_rows(prompts, system_prompt=self._request.system)
+            prompts = await runtime_settings.find_setting(conn, system_blocks.PROMPTS_SETTING)
+        system = system_blocks.system_rows(prompts, system_prompt=self._request.system)
         prompt = self._request.prompt
         user = NewMessage(role=Role.USER, content=(Text(prompt),), created_by=owner_id, model_config_id=model.config.id)
         spec = ChatSpec(
@@ -294,14 +306,12 @@ class Run:
 
         chat, first_id = await self._replica.machine.bundle(create)
         self._drive(chat, runner_id)
-        return Started(chat=chat, model=model, first_id=first_id, spent=None)
+        return Started(chat=chat, model=model, first_id=first_id)
 
-    async def _go_on(self, chat_id: ChatId, found: list[Named], operator_id: UUID) -> Started:
-        async with self._database.api.acquire() as conn:
-            existing = await chat_rows.find_chat(conn, chat_id)
-            spent = (await usage.family_cost(conn, chat_id)).total
-        if existing is None:
-            raise Refused(f"There is no chat {chat_id}.")
+    async def _go_on(
+        self, client: AsyncRookery, existing: ChatSummary, found: list[Named], operator_id: UUID
+    ) -> Started:
+        chat_id = existing.id
         model = await models.choose(
             found,
             self._request.model,
@@ -310,6 +320,11 @@ class Run:
             last=existing.last_model_config_id,
         )
         await self._introduce(model)
+        cost, boot = await client.chats.cost(chat_id), await workspace.find_boot(client, chat_id)
+        if self._request.agreed:
+            if existing.owner_id != operator_id:
+                raise Refused("--agree: Only the owner of this chat can agree to its MCP servers.")
+            await workspace.agree(client, None if boot is None else boot.workspace_id, self._request.agreed)
         message = NewQueuedMessage(
             content=(Text(self._request.prompt),), created_by=operator_id, model_config_id=model.config.id
         )
@@ -325,15 +340,14 @@ class Run:
             return await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id), sent.inserted[-1].id
 
         chat, first_id = await self._replica.machine.bundle(send)
-        boot = await workspace.find_boot(self._replica, chat_id)
         if boot is not None and not self._request.has_workspace:
             self._screen.note("the chat's workspace is not available without --workspace")
         self._drive(chat, runner_id)
-        return Started(chat=chat, model=model, first_id=first_id, spent=spent, boot=boot)
+        return Started(chat=chat, model=model, first_id=first_id, cost=cost, boot=boot)
 
-    async def _stop_workspace(self, started: Started) -> None:
+    async def _stop_workspace(self, client: AsyncRookery, started: Started) -> None:
         if self._request.has_workspace:
-            await workspace.stop_started(self._replica, started.chat, before=started.boot, say=self._screen.note)
+            await workspace.stop_started(client, started.chat.id, before=started.boot, say=self._screen.note)
 
     def _drive(self, chat: Chat, runner_id: UUID) -> None:
         is_driven = self._replica.worker.manager.spawn(chat.id, runner_id)
@@ -342,57 +356,61 @@ class Run:
 
     # Ending
 
-    async def _report(self, started: Started, chat: Chat, stopped: Stop | None, *, seconds: float) -> int:
-        spent = await self._spent(started)
-        error = _error_of(chat)
-        code, said = _verdict(chat, stopped, self._request)
+    async def _report(
+        self, client: AsyncRookery, started: Started, state: View, stopped: Stop | None, *, seconds: float
+    ) -> int:
+        spent = Spent.between(started.cost, await client.chats.cost(started.chat.id))
+        code, said = _verdict(state.status, stopped, self._request)
         if said:
             self._screen.error(said)
-        if error is not None:
-            self._screen.error(f"{error.message} {error.detail}" if error.detail else error.message)
-        self._screen.note(f"{_figures(spent)}{seconds:.1f} s, chat {chat.id}")
-        if self._out.json:
-            rows = await self._messages(started)
-            self._out.result(
-                {
-                    "chat_id": chat.id,
-                    "model": started.model.document(),
-                    "status": chat.status,
-                    "stopped": stopped,
-                    "error": error,
-                    "usage": _usage_document(spent),
-                    "cost_micros": _cost(spent),
-                    "seconds": round(seconds, 3),
-                    "messages": [_message_document(row) for row in rows],
-                }
-            )
+        if (error := state.error) is not None:
+            detail = f" {error['detail']}" if error.get("detail") else ""
+            self._screen.error(f"{error['message']}{detail}")
+        self._screen.note(f"{spent.line()}{seconds:.1f} s, chat {started.chat.id}")
+        self._out.result(
+            {
+                "chat_id": started.chat.id,
+                "model": started.model.document(),
+                "status": state.status,
+                "stopped": stopped,
+                "error": error,
+                "usage": spent.tokens | {"requests": spent.requests},
+                "cost_micros": spent.cost_micros,
+                "seconds": round(seconds, 3),
+                "messages": [_message_document(message) for message in state.messages.values()],
+            }
+        )
         return code
 
-    async def _spent(self, started: Started) -> Figures:
-        async with self._database.api.acquire() as conn:
-            total = (await usage.family_cost(conn, started.chat.id)).total
-        if started.spent is None:
-            return total
-        before = started.spent
-        return Figures(*(getattr(total, name) - getattr(before, name) for name in Figures.__struct_fields__))
 
-    async def _messages(self, started: Started) -> list[Message]:
-        """Return the visible messages of this turn, from the prompt on."""
-        found: list[Message] = []
-        after, has_more = started.first_id - 1, True
-        while has_more:
-            async with self._database.api.acquire() as conn:
-                page = await messages.list_oldest(conn, started.chat.id, limit=PAGE, after_id=after)
-            found.extend(page.messages)
-            after, has_more = (page.messages[-1].id if page.messages else after), page.has_more
-        return found
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of a turn. `cost_micros` is None, which is not zero, if no call had a price."""
+
+    tokens: dict[str, int]
+    requests: int
+    cost_micros: int | None
+
+    @classmethod
+    def between(cls, before: Cost | None, after: Cost) -> Spent:
+        """Return the usage since `before`, which is None for a new chat."""
+        old = {} if before is None else msgspec.structs.asdict(before.tokens)
+        tokens = {f"{name}_tokens": n - old.get(name, 0) for name, n in msgspec.structs.asdict(after.tokens).items()}
+        requests = after.request_count - (before.request_count if before else 0)
+        unpriced = after.unpriced_request_count - (before.unpriced_request_count if before else 0)
+        cost = after.total_cost_micros - (before.total_cost_micros if before else 0)
+        return cls(tokens=tokens, requests=requests, cost_micros=None if unpriced >= requests else cost)
+
+    def line(self) -> str:
+        # Empty if there was no output, or the turn was stopped: such a call is entered in the ledger a moment later.
+        read = sum(self.tokens[name] for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
+        return follow.figures_line(read, self.tokens["output_tokens"], self.cost_micros)
 
 
-def _verdict(chat: Chat, stopped: Stop | None, request: Request) -> tuple[Exit, str]:
+def _verdict(status: str | None, stopped: Stop | None, request: Request) -> tuple[Exit, str]:
     """Return the exit code, and the message about a turn that did not finish."""
-    if chat.status not in AT_REST:
+    if status not in AT_REST:
         code = Exit.INTERRUPTED if stopped is Stop.SIGNAL else Exit.FAILED
-        return code, f"The chat is still {chat.status}; a running server will finish it."
+        return code, f"The chat is still {status}; a running server will finish it."
     match stopped:
         case Stop.SIGNAL:
             return Exit.INTERRUPTED, "Interrupted. The answer so far is saved."
@@ -400,47 +418,9 @@ def _verdict(chat: Chat, stopped: Stop | None, request: Request) -> tuple[Exit, 
             assert request.timeout is not None
             seconds = request.timeout.total_seconds()
             return Exit.FAILED, f"Stopped after {seconds:g} s (--timeout). The answer so far is saved."
-    return (Exit.FAILED if chat.status == Status.ERROR else Exit.OK), ""
+    return (Exit.FAILED if status == "error" else Exit.OK), ""
 
 
-def _error_of(chat: Chat) -> LastError | None:
-    if chat.last_error is None:
-        return None
-    try:
-        return msgspec.json.decode(parts.unescape(chat.last_error), type=LastError)
-    except (msgspec.DecodeError, ValueError):
-        return LastError(message="The chat request failed unexpectedly.", retryable=False)
-
-
-def _figures(spent: Figures) -> str:
-    read = spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens
-    if not read and not spent.output_tokens:
-        return ""  # no output, or stopped: such a call is entered in the ledger a moment later
-    cost = _cost(spent)
-    tokens = f"{read} tokens in, {spent.output_tokens} out"
-    return f"{tokens}, " if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}, "
-
-
-def _cost(spent: Figures) -> int | None:
-    """Return the cost; None, which is not zero, if no call had a price."""
-    return None if spent.unpriced_request_count >= spent.request_count else spent.cost_micros
-
-
-def _usage_document(spent: Figures) -> dict[str, int]:
-    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-    return {name: getattr(spent, name) for name in names} | {"requests": spent.request_count}
-
-
-def _message_document(message: Message) -> dict[str, object]:
-    try:
-        content: object = parts.client_view(message.parts())
-    except ContentError:
-        content = []
-    return {
-        "id": message.id,
-        "role": message.role,
-        "content": content,
-        "created_at": message.created_at,
-        "created_by": message.created_by,
-        "model_config_id": message.model_config_id,
-    }
+def _message_document(message: Event) -> dict[str, object]:
+    names = ("id", "role", "content", "created_at", "created_by", "model_config_id")
+    return {name: message.get(name) for name in names}

@@ -1,8 +1,8 @@
-"""The user account that the embedded PostgreSQL runs as, and commands that run as that user.
+"""The user account of the embedded PostgreSQL, and commands that run as that user.
 
-A normal user runs it as themselves. Root cannot, so PostgreSQL gets a user id without an entry in /etc/passwd: not
-`nobody`, because sandboxed workspaces run as nobody and must not own the database's files. Nothing outside the data
-directory is ever created, chowned or chmodded, and no account is added to the machine.
+A normal user runs PostgreSQL under the own account. PostgreSQL refuses to run as root, so root runs it under a user id
+that has no entry in /etc/passwd. That id is not `nobody`, because sandboxed workspaces run as nobody and must not own
+the files of the database. No file outside of the data directory is changed, and no account is added to the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rookery.store.db.errors import EmbeddedServerError
 
-FIRST_UID = 57117  # chosen: far from the ranges that distributions and user namespaces hand out
+FIRST_UID = 57117  # chosen: far from the ranges of distributions and user namespaces
 CANDIDATES = 100
 LAUNCHER = Path(__file__).with_name("launch.py")
 
@@ -31,7 +31,7 @@ class Account:
 
 
 def server_account(cluster: Path) -> Account | None:
-    """Return the account of the server; None means our own. An existing cluster keeps its owner."""
+    """Return the account of the server; None means the account of this process. An existing cluster keeps its owner."""
     if os.geteuid() != 0:
         return None
     if sys.platform != "linux":
@@ -42,7 +42,7 @@ def server_account(cluster: Path) -> Account | None:
 
 
 def setup_account() -> Account | None:
-    """Return the account for initdb: it requires a user with a name, which the server's own user does not have."""
+    """Return the account for initdb, which needs a user with a name. The account of the server has none."""
     if os.geteuid() == 0:
         return _nobody()
     try:
@@ -50,13 +50,13 @@ def setup_account() -> Account | None:
     except KeyError:
         raise EmbeddedServerError(
             f"User id {os.geteuid()} has no name on this machine, and PostgreSQL cannot be set up without one. "
-            "Add it to /etc/passwd, or set database_url to use a PostgreSQL of your own."
+            "Add the user to /etc/passwd, or set database_url to use a PostgreSQL of your own."
         ) from None
     return None
 
 
 def command(account: Account | None, program: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the command line that runs `program` as `account`."""
+    """Return the command line that runs the program as this account."""
     if account is None:
         return [str(program), *arguments]
     launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(account.uid), str(account.gid)]
@@ -64,9 +64,9 @@ def command(account: Account | None, program: Path, arguments: Sequence[str]) ->
 
 
 def hand_over(tree: Path, account: Account | None) -> None:
-    """Give a directory and everything in it to the account.
+    """Change the owner of a directory and of all files in it to the account.
 
-    The directory itself comes last: an interrupted change is recognized by its owner and repeated.
+    The directory itself is changed last. If the change is interrupted, its owner shows that, and it is repeated.
     """
     if account is None:
         return
@@ -77,7 +77,7 @@ def hand_over(tree: Path, account: Account | None) -> None:
         os.chown(tree, account.uid, account.gid)
     except OSError as error:
         raise EmbeddedServerError(
-            f"Root may not give files to another user here ({error.strerror}), "
+            f"Root may not change the owner of files here ({error.strerror}), "
             f"and PostgreSQL refuses to run as root. {NOT_AS_ROOT}"
         ) from error
 
@@ -110,6 +110,6 @@ def _nobody() -> Account:
         entry = pwd.getpwnam("nobody")
     except KeyError:
         raise EmbeddedServerError(
-            f"This machine has no user `nobody` to set PostgreSQL up with. {NOT_AS_ROOT}"
+            f"This machine has no user `nobody`, which is needed to set up PostgreSQL. {NOT_AS_ROOT}"
         ) from None
     return Account(entry.pw_uid, entry.pw_gid)

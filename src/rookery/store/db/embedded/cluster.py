@@ -1,7 +1,7 @@
-"""The files of the embedded database: created once by initdb, complete or not at all.
+"""Creation of the database files (the cluster) by initdb.
 
-initdb writes into a directory beside the final path, which is renamed when everything is on disk. So a crash, a full
-disk or a cancelled start leaves no partial database, only leftovers that the next start removes.
+initdb writes into another directory, which is renamed when all files are on disk. A crash, a full disk or a cancelled
+start therefore leaves no partial database. The next start removes the other directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUPERUSER = "postgres"
 SCRATCH_PREFIX = "postgres.new-"
 REMOVE_TIMEOUT_S = 10.0
 
-# Nothing of the caller's environment: PG* variables would change the server, a locale its messages.
+# The environment of the caller is not used: PG* variables would change the server, and a locale its messages.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 _INITDB = (
@@ -34,7 +34,7 @@ _INITDB = (
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
     "--data-checksums",
-    "--auth-local=trust",  # a process with access to the private socket directory could read the files as well
+    "--auth-local=trust",  # a process that can open the private socket could read the files as well
     "--auth-host=reject",
     "--no-instructions",
 )
@@ -48,7 +48,7 @@ class StartAborted(EmbeddedServerError):
 
 
 def ensure_cluster(cluster: Path, initdb: Path, *, abort: threading.Event) -> None:
-    """Create the cluster unless it exists. Blocks; only the holder of the data directory's lock may call it."""
+    """Create the cluster unless it exists. Blocks. The caller holds the lock of the data directory."""
     for leftover in cluster.parent.glob(SCRATCH_PREFIX + "*"):
         _remove_tree(leftover)
     if not _is_usable(cluster):
@@ -56,9 +56,7 @@ def ensure_cluster(cluster: Path, initdb: Path, *, abort: threading.Event) -> No
 
 
 def _is_usable(cluster: Path) -> bool:
-    """Return whether this version can open the existing cluster. Anything else in its path is refused, never
-    touched.
-    """
+    """Return whether the cluster exists. Raises `EmbeddedServerError` if this version cannot open it."""
     try:
         version = (cluster / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -69,8 +67,8 @@ def _is_usable(cluster: Path) -> bool:
         return False
     if version != MAJOR_VERSION:
         raise EmbeddedServerError(
-            f"The database in {cluster} was made by PostgreSQL {version}, and this rookery brings PostgreSQL "
-            f"{MAJOR_VERSION}. Use the rookery that made it, and move the data by backup and restore."
+            f"The database in {cluster} was created by PostgreSQL {version}; this version of rookery has PostgreSQL "
+            f"{MAJOR_VERSION}. Use the version that created it, and move the data by backup and restore."
         )
     return True
 
@@ -81,8 +79,8 @@ def _make(cluster: Path, initdb: Path, *, abort: threading.Event) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=cluster.parent))
     try:
         accounts.hand_over(scratch, setup_account)
-        # The built-in provider sorts and folds case; libc's locale only helps text search to distinguish letters from
-        # punctuation, and not every machine has this one.
+        # The built-in provider sorts and folds case. Text search uses the locale of libc to distinguish letters from
+        # punctuation, and not every machine has C.UTF-8.
         code, output = _initdb(initdb, scratch, locale="C.UTF-8", account=setup_account, abort=abort)
         if code and "invalid locale" in output:
             code, output = _initdb(initdb, scratch, locale="C", account=setup_account, abort=abort)
@@ -100,7 +98,7 @@ def _initdb(
     initdb: Path, target: Path, *, locale: str, account: Account | None, abort: threading.Event
 ) -> tuple[int, str]:
     arguments = [*_INITDB, f"--locale={locale}", "-D", str(target)]
-    # Its output is a pipe on purpose: if rookery is killed, initdb dies of the next line it prints.
+    # The output is a pipe, so that initdb ends with its next line if rookery is killed.
     with subprocess.Popen(  # noqa: S603 - our own binary
         accounts.command(account, initdb, arguments),
         stdin=subprocess.DEVNULL,
@@ -123,7 +121,7 @@ def _initdb(
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove an unfinished cluster, even while an orphaned initdb still writes its last files there."""
+    """Remove an unfinished cluster. It is retried, because an orphaned initdb may still write files there."""
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)

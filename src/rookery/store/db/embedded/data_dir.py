@@ -1,6 +1,6 @@
-"""The data directory: checked before use, locked while in use, and the private directory of the database's socket.
+"""The data directory: its checks, its lock, and the private directory of the database's socket.
 
-Refusals are one sentence that says what to do, and nothing is half-created when one is raised.
+The messages of errors say what to do. If an error is raised, no partial directory is left.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 def prepare_data_dir(path: Path, *, may_create: bool = True) -> Path:
-    """Create the directory, private to this user, or refuse one that is not. Returns it as an absolute path.
+    """Create the directory, or check that it is private to this user. Returns its absolute path.
 
-    Without `may_create`, a missing directory raises NoDatabase.
+    Without `may_create`, a missing directory raises `NoDatabase`.
     """
     path = Path(os.path.abspath(path))
     if not str(path).isprintable():
-        raise EmbeddedServerError(f"{str(path)!r} contains unprintable characters. Choose another data directory.")
+        raise EmbeddedServerError(f"{str(path)!r} has unprintable characters. Choose another data directory.")
     try:
         if not path.exists():
             if not may_create:
@@ -48,7 +48,7 @@ def prepare_data_dir(path: Path, *, may_create: bool = True) -> Path:
 
 
 def explain_os_error(error: OSError, path: Path) -> str:
-    """Return one sentence for a failed file operation on, or below, `path`."""
+    """Return the message for a failed file operation on or below `path`."""
     where = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -63,7 +63,7 @@ def explain_os_error(error: OSError, path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Create the directory with its parents; if that fails midway, remove the parents created so far."""
+    """Create the directory with its parents. If that fails, remove the parents that were created."""
     missing = [folder for folder in path.parents if not folder.exists()]
     made: list[Path] = []
     try:
@@ -88,9 +88,9 @@ def _check(path: Path) -> None:
             f"{path} belongs to {_user_name(found.st_uid)}. Run rookery as that user, or choose another --data-dir."
         )
     if found.st_mode & 0o077:
-        raise EmbeddedServerError(f"Other users can get into {path}. Close it with: chmod 700 {quoted}")
+        raise EmbeddedServerError(f"Other users have access to {path}. Remove it with: chmod 700 {quoted}")
     if found.st_mode & 0o700 != 0o700:
-        raise EmbeddedServerError(f"{path} is not writable. Open it with: chmod 700 {quoted}")
+        raise EmbeddedServerError(f"{path} is not writable. Correct it with: chmod 700 {quoted}")
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
@@ -103,21 +103,21 @@ def _user_name(uid: int) -> str:
 
 
 class NoDatabase(EmbeddedServerError):
-    """Raised if there is no database yet."""
+    """Raised if the data directory has no database."""
 
     def __init__(self, data_dir: Path) -> None:
-        super().__init__(f"There is no database in {data_dir} yet. `rookery serve` makes one.")
+        super().__init__(f"There is no database in {data_dir} yet. `rookery serve` creates it.")
 
 
 def require_database(data_dir: Path) -> None:
-    """Raise NoDatabase where a start would create one, for read-only commands."""
+    """Raise `NoDatabase` if there is none. For commands that must not create one."""
     cluster = data_dir / "postgres"
     if not cluster.exists() or not any(cluster.iterdir()):
         raise NoDatabase(data_dir)
 
 
 class Use(StrEnum):
-    """The use of a data directory. A process that finds it locked decides by this whether waiting makes sense."""
+    """The use of a data directory. It tells a process that finds it locked whether it should wait."""
 
     STARTING = "starting"  # a server that does not answer yet
     SERVING = "serving"
@@ -126,17 +126,17 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a data directory, as far as the file says; it is empty while the holder changes."""
+    """The process that holds a data directory, as the lock file names it. The file is empty while it changes."""
 
     pid: int | None
     use: Use | None
 
 
 class DataDirLock:
-    """A lock that allows one process per data directory. The kernel drops it when the process ends, however it ends.
+    """The lock of a data directory, for one process at a time. The kernel releases it when the process ends.
 
-    The file names the holder and its use, as in `1234 serving`. The descriptor is not inherited by programs this
-    process starts; a plain fork would share the lock.
+    The file has the holder and its use, as in `1234 serving`. Programs that this process starts do not inherit the
+    descriptor. A fork without exec would share the lock.
     """
 
     def __init__(self, data_dir: Path, use: Use = Use.SERVING) -> None:
@@ -149,7 +149,7 @@ class DataDirLock:
         return self._fd is not None
 
     def acquire(self) -> None:
-        """Take the lock. Raises DataDirInUse with the process that has it."""
+        """Take the lock. Raises `DataDirInUse`, which names the process that holds it."""
         if self.held:
             return
         try:
@@ -170,7 +170,7 @@ class DataDirLock:
             self._write(self._fd)
 
     def holder(self) -> Holder:
-        """Return the holder of the lock, for processes that were refused it."""
+        """Return the holder of the lock."""
         try:
             words = self._path.read_text(errors="replace").split()
         except FileNotFoundError:
@@ -183,7 +183,7 @@ class DataDirLock:
         return self.data_dir / "rookery.lock"
 
     def release(self) -> None:
-        """Release the lock. The file stays: removing it would let two processes lock two different files."""
+        """Release the lock. The file stays: without it, two processes could lock two different files."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
@@ -214,9 +214,10 @@ class DataDirLock:
 
 
 def make_socket_dir(data_dir: Path, account: Account | None) -> Path:
-    """Return the directory of the database's socket. Its parent stays ours: it holds other sockets of rookery.
+    """Create the directory of the database's socket and return it.
 
-    Access to it means superuser access to the database, so it is private at every level.
+    Only the directory itself is given to the account; its parent has other sockets. Both are private, because a process
+    that can open the socket is a superuser of the database.
     """
     parent = data_dir / "run"
     if not _fits(parent):
@@ -230,24 +231,24 @@ def make_socket_dir(data_dir: Path, account: Account | None) -> Path:
 
 
 def remove_socket_dir(data_dir: Path, sockets: Path) -> None:
-    """Remove it after the server has stopped, so that nothing is left outside the data directory."""
+    """Remove a socket directory outside of the data directory. Call it after the server has stopped."""
     if sockets.is_relative_to(data_dir):
         return
     for folder in (sockets, sockets.parent):
         try:
             folder.rmdir()
-        except OSError:  # not empty or gone: harmless, and found again by its name at the next start
+        except OSError:  # not empty, or removed already; the next start uses the same name
             return
 
 
 def _fits(parent: Path) -> bool:
-    """Return whether the path can be used. A comma would read as a list, in PostgreSQL and in connection strings."""
+    """Return whether the path is short enough and has no comma, which PostgreSQL would read as a list."""
     path = parent / "pg" / SOCKET_NAME
     return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and "," not in str(path)
 
 
 def _is_safe_base(base: Path) -> bool:
-    """Return whether we can write and no other user can rename our entries: not open to others, or sticky like /tmp."""
+    """Return whether this user can write there, and other users cannot rename entries: private, or sticky like /tmp."""
     if not os.access(base, os.W_OK | os.X_OK):
         return False
     found = base.stat()
@@ -265,11 +266,11 @@ def _short_parent(data_dir: Path) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Create it, or use an existing one only if no other user can have planted it."""
+    """Create the directory, or check that an existing one belongs to this user."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise EmbeddedServerError(f"{folder} belongs to somebody else. Remove it, then start again.") from None
+            raise EmbeddedServerError(f"{folder} belongs to another user. Remove it, then start again.") from None
     folder.chmod(0o700)

@@ -1,9 +1,8 @@
-"""Launcher that turns a root process into PostgreSQL under another user id: `python -I -S launch.py UID GID PROGRAM
-ARG...`
+"""Run a program under another user id: `python -I -S launch.py UID GID PROGRAM ARG...`
 
-Run as a script in a separate process, never imported: dropping root between fork and exec is not safe in a process with
-threads. PostgreSQL refuses to run as root, but the data directory belongs to root alone and may be below directories
-that only root can pass. So the process keeps exactly one capability: to pass and read them.
+This is a script for a separate process and is not imported, because changing the user id between fork and exec is not
+safe in a process with threads. PostgreSQL refuses to run as root, but the data directory belongs to root and may be
+below directories that only root can open. The process therefore keeps one capability, to open and read them.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class _Sets(ctypes.Structure):
 def main(arguments: list[str]) -> None:
     uid, gid, program, *rest = arguments
     kept = _capability_to_keep(program)
-    # Without this bit the kernel clears capabilities inside access(2) for all users but root, and PostgreSQL, which
-    # checks its own binary with it, would not start from a virtual environment below /root.
+    # Without this bit, access(2) ignores capabilities of users other than root. PostgreSQL checks its own binary with
+    # it, and would not start from a virtual environment below /root.
     _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
     _prctl(_PR_SET_KEEPCAPS, 1)
     os.setgroups([])
@@ -46,12 +45,12 @@ def main(arguments: list[str]) -> None:
     os.setresuid(int(uid), int(uid), int(uid))
     _keep_only(kept)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    os.execv(program, [program, *rest])  # noqa: S606 - no shell is the point
+    os.execv(program, [program, *rest])  # noqa: S606 - without a shell
 
 
 def _capability_to_keep(program: str) -> int | None:
-    """Return the weaker capability if it is enough; containers often remove it, and a private binary needs the
-    stronger.
+    """Return CAP_DAC_READ_SEARCH, or CAP_DAC_OVERRIDE if the first is not permitted (as in some containers) or other
+    users may not execute the program. Return None if neither is permitted.
     """
     permitted = _permitted()
     wanted = [CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE]
@@ -77,7 +76,7 @@ def _keep_only(capability: int | None) -> None:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    """Call prctl, best effort: a refusal here shows up as a clear error of PostgreSQL itself."""
+    """Call prctl and ignore errors. If it fails, PostgreSQL reports the cause."""
     padded = (*arguments, 0, 0, 0, 0)[:4]
     _libc.prctl(option, *(ctypes.c_ulong(argument) for argument in padded))
 

@@ -1,7 +1,7 @@
-"""The postmaster process: find it by its pid file, verify that it serves our cluster, watch it and stop it.
+"""The postmaster process: find it by its pid file, check that it serves the cluster, wait for it, and stop it.
 
-The process may be a child of this one, or may have been started by an earlier Rookery process that has ended. Both are
-handled in the same way. All functions block: call them in a thread.
+The process may be a child of this process, or of an earlier one that has ended. All functions block; call them in a
+thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rookery.store.db.embedded.data_dir import SOCKET_NAME
 from rookery.store.db.errors import EmbeddedServerError
 
 POLL_S = 0.01
-UNREADABLE_AFTER_S = 3.0  # a starting server has written its pid by then
-ABORT_TIMEOUT_S = 10.0  # of SIGQUIT: the postmaster itself kills its children after 5 s
+UNREADABLE_AFTER_S = 3.0  # a server that starts has written its pid by then
+ABORT_TIMEOUT_S = 10.0  # after SIGQUIT; the postmaster kills its children after 5 s
 
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
     """The content of postmaster.pid.
 
-    `status` is "starting", "ready", "standby" or "stopping", and empty until the server has written one.
+    `status` is "starting", "ready", "standby" or "stopping"; it is empty until the server has written it.
     """
 
     pid: int
@@ -50,7 +50,7 @@ def read_pid_file(cluster: Path) -> PidFile | None:
 
 
 class Postmaster:
-    """A running server. With a pidfd it can never signal another process that got the same pid later."""
+    """A running postmaster. With a pidfd, no signal reaches another process that later has the same pid."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -58,7 +58,7 @@ class Postmaster:
         self._pidfd = _open_pidfd(pid)
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True as soon as it has exited, False after the timeout. A child is reaped, so that no zombie stays."""
+        """Return True when the process has exited, or False after the timeout. A child is reaped."""
         if self._child is not None and self._pidfd is None:
             return _reaped(self._child, timeout_s)
         if not self._gone(timeout_s):
@@ -66,7 +66,7 @@ class Postmaster:
         return self._child is None or _reaped(self._child, 1)
 
     def stop(self, timeout_s: float) -> None:
-        """Request a fast shutdown; a server that does not stop in time is aborted and recovers at its next start."""
+        """Request a fast shutdown. A server that does not stop in time is killed, and recovers at its next start."""
         for number, patience_s in (
             (signal.SIGINT, timeout_s),
             (signal.SIGQUIT, ABORT_TIMEOUT_S),
@@ -75,7 +75,7 @@ class Postmaster:
             self._signal(number)
             if self.wait(patience_s):
                 return
-        raise EmbeddedServerError(f"PostgreSQL (process {self.pid}) cannot be stopped. Its disk may hang.")
+        raise EmbeddedServerError(f"PostgreSQL (process {self.pid}) cannot be stopped. Its disk may not respond.")
 
     def close(self) -> None:
         if self._pidfd is not None:
@@ -104,19 +104,19 @@ class Postmaster:
             return
         except PermissionError as error:
             raise EmbeddedServerError(
-                f"This user may not stop PostgreSQL (process {self.pid}). Stop it as the user it runs as."
+                f"This user may not stop PostgreSQL (process {self.pid}). Stop it as the user that runs it."
             ) from error
 
 
 def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | None:
     """Return the running postmaster of this cluster, or None.
 
-    The process in the pid file must be alive and must serve this cluster: after a crash its pid may have been reused.
+    The process in the pid file must serve this cluster, because after a crash the pid may belong to another process.
     """
     if pid_file is None or not _exists(pid_file.pid):
         return None
     postmaster = Postmaster(pid_file.pid)
-    # Checked after the pidfd was opened, so the answer is about the process of the pidfd.
+    # Checked after the pidfd was opened, so that the check is about the same process.
     if not postmaster.wait(0) and _serves(cluster, pid_file):
         return postmaster
     postmaster.close()
@@ -124,10 +124,10 @@ def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | Non
 
 
 def clear_stale_pid_file(cluster: Path, pid_file: PidFile | None) -> None:
-    """Remove a pid file that names no postmaster of ours but would keep PostgreSQL from starting.
+    """Remove a pid file with which PostgreSQL would not start, although no postmaster serves the cluster.
 
-    Its pid belongs to another process by now, or a full disk left it unreadable. This is safe: workers that outlived
-    their postmaster are still detected by their shared memory.
+    Its pid belongs to another process, or a full disk has left it empty. This is safe: PostgreSQL detects workers that
+    still run by their shared memory.
     """
     path = cluster / "postmaster.pid"
     if pid_file is not None:
@@ -138,7 +138,7 @@ def clear_stale_pid_file(cluster: Path, pid_file: PidFile | None) -> None:
 
 
 def listens(pid_file: PidFile) -> bool:
-    """Return whether exactly this process accepts connections at its socket (it does so even while it recovers)."""
+    """Return whether this process listens on its socket, as it does even during recovery."""
     if pid_file.socket_dir is None:
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -151,9 +151,7 @@ def listens(pid_file: PidFile) -> bool:
 
 
 def _serves(cluster: Path, pid_file: PidFile) -> bool:
-    """Return whether the process serves this cluster. A pid in a file proves nothing: after a reboot it may be
-    reused.
-    """
+    """Return whether the process serves this cluster, by its command line, working directory or socket."""
     if sys.platform != "linux":
         shown = subprocess.run(  # noqa: S603 - fixed program, a number as argument
             ["/bin/ps", "-o", "command=", "-p", str(pid_file.pid)], capture_output=True, text=True, check=False
@@ -165,12 +163,12 @@ def _serves(cluster: Path, pid_file: PidFile) -> bool:
         if b"postgres" in words[0] and os.fsencode(cluster) in words:
             return True
         return process.joinpath("cwd").samefile(cluster)
-    except OSError:  # gone, or hidden from us: its socket still shows it
+    except OSError:  # the process has ended, or /proc is not readable; then the socket decides
         return listens(pid_file)
 
 
 def _peer_pid(connection: socket.socket) -> int:
-    """Return the pid of the listener at the other end: the kernel recorded it when the postmaster called listen()."""
+    """Return the pid of the process that called listen() on the socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
@@ -185,7 +183,7 @@ def _reaped(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether the process exists, zombies included."""
+    """Return whether the process exists. A zombie exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -196,20 +194,18 @@ def _exists(pid: int) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether the process lives, zombies excluded: in a container whose first process does not reap, orphans
-    stay.
-    """
+    """Return whether the process exists and is no zombie. In some containers, zombies of orphans stay."""
     if not _exists(pid):
         return False
     try:
         state = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:  # gone in between, or no such file system here
+    except OSError:  # the process has ended, or there is no /proc
         return _exists(pid)
     return state not in (b"Z", b"X")
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """Return a pidfd; None where the kernel has none or a container forbids it; then the pid is polled."""
+    """Return a pidfd; None if the kernel or the container does not support it. Then the pid is polled."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

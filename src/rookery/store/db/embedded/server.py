@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL server: set up, started or adopted, and stopped, below one data directory.
+"""The embedded PostgreSQL server: set it up, start it or adopt a running one, and stop it.
 
-The wheel supplies binaries and is never imported: its code prints warnings, adds users and changes modes of directories
-that are not ours. The server listens on a private unix socket only. It outlives a killed rookery; the next start adopts
-it. Blocking work runs in one thread per call, so the event loop never waits for a disk.
+Only the binaries of the wheel are used. Its Python code is not imported, because it prints warnings, adds users and
+changes modes of other directories. The server listens only on a private unix socket. If rookery is killed, the server
+keeps running, and the next start adopts it. Blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROLE = DATABASE = "rookery"
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 30.0
 BUSY_RETRY_S = 0.2
-BUSY_TIMEOUT_S = 30.0  # how long workers of a killed postmaster may take to notice
+BUSY_TIMEOUT_S = 30.0  # the time in which workers of a killed postmaster notice that and end
 CONNECT_TIMEOUT_S = 30.0
 DYING_TIMEOUT_S = 2.0
 PROGRESS_AFTER_S = 1.0
@@ -60,7 +60,7 @@ SETTINGS = {
     "logging_collector": "off",
     "log_destination": "stderr",
     "log_min_messages": "warning",
-    "log_min_error_statement": "panic",  # statements can hold users' content
+    "log_min_error_statement": "panic",  # statements may contain users' content
     "log_checkpoints": "off",
 }
 
@@ -74,11 +74,11 @@ INSPECT = """
 
 
 class EmbeddedServer:
-    """One PostgreSQL server in `<data_dir>/postgres`.
+    """A PostgreSQL server in `<data_dir>/postgres`.
 
-    `start` takes the data directory's lock unless the caller passes one that it holds already, and `stop` releases it.
-    Both may be cancelled: a cancelled start leaves no process, a cancelled stop still finishes. `options` are settings
-    that override the built-in ones. `on_progress` is called in the event loop.
+    `start` takes the lock of the data directory, unless the caller passes a lock that it holds, and `stop` releases it.
+    A cancelled start leaves no process; a cancelled stop still finishes. `options` are settings that override the
+    built-in ones. `on_progress` is called in the event loop.
     """
 
     def __init__(
@@ -105,52 +105,52 @@ class EmbeddedServer:
         self._stop_timeout_s = stop_timeout_s
         self._turn = threading.Lock()
         self._abort = threading.Event()
-        self._report: Callable[[str], None] = _say_nothing
+        self._report: Callable[[str], None] = _ignore_progress
         self._postmaster: Postmaster | None = None
         self._sockets: Path | None = None
 
     @property
     def url(self) -> str:
-        """The URL for the application: a role that owns the database `rookery` and is not a superuser."""
+        """Return the URL for the application. Its role owns the database `rookery` and is not a superuser."""
         return self._dsn(ROLE, DATABASE)
 
     @property
     def superuser_url(self) -> str:
-        """The URL for backups and tests."""
+        """Return the URL for backups and tests."""
         return self._dsn(clusters.SUPERUSER, "postgres")
 
     @property
     def pid(self) -> int | None:
-        """The postmaster's process id, while the server is started."""
+        """Return the process id of the postmaster; None while the server is not started."""
         return self._postmaster.pid if self._postmaster else None
 
     async def start(self) -> None:
-        """Start the server and return when the database answers. If it is running, do nothing."""
+        """Start the server and wait until the database answers. Do nothing if it is running."""
         self._abort = abort = threading.Event()
         self._report = self._reporter()
         try:
             await _in_thread(lambda: self._bring_up(abort))
             try:
-                await self._admit()
+                await self._ensure_database()
             except EmbeddedServerError:
                 if not await _in_thread(self._has_died):
                     raise
-                # It was dying when it was checked. Its successor gets one chance.
+                # The server that was adopted has ended meanwhile. Start another one, once.
                 await _in_thread(lambda: self._bring_up(abort))
-                await self._admit()
+                await self._ensure_database()
         except BaseException:
             abort.set()
             await _finish(_submit(self._take_down))
             raise
 
     async def stop(self) -> None:
-        """Stop the server, also an adopted one, and return when no process is left. Do nothing if there is none."""
+        """Stop the server, also an adopted one, and wait until its process has ended."""
         self._abort.set()
         await _finish(_submit(self._take_down))
 
     @asynccontextmanager
     async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Stop the server on exit. When `ending` is set, write dirty pages, so that the stop is short."""
+        """Stop the server on exit. When `ending` is set, write a checkpoint, so that the stop is fast."""
         flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
         try:
             yield
@@ -159,9 +159,9 @@ class EmbeddedServer:
             await self.stop()
 
     async def _flush_at(self, ending: asyncio.Event) -> None:
-        """Write to disk what is only in memory, as a shutdown does."""
+        """Write a checkpoint when `ending` is set."""
         await ending.wait()
-        # What fails here is done by the stop.
+        # If it fails, the shutdown of the server writes the checkpoint.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
             connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
             try:
@@ -190,7 +190,7 @@ class EmbeddedServer:
                 raise EmbeddedServerError(data_dirs.explain_os_error(error, self.data_dir)) from error
 
     def _take_down(self) -> None:
-        """Stop the server, after `_bring_up` has ended."""
+        """Stop the server. Waits until `_bring_up` has ended."""
         with self._turn:
             try:
                 if self._postmaster is not None:
@@ -221,7 +221,7 @@ class EmbeddedServer:
                 return
             was_adopted = self.adopted
             self._forget()
-            if was_adopted:  # it died while being awaited; its successor reports why, if it fails too
+            if was_adopted:  # it has ended meanwhile, so start another one
                 continue
             output = server_log.read_since(self._log, offset)
             if not server_log.is_busy(output) or time.monotonic() > busy_until:
@@ -230,7 +230,7 @@ class EmbeddedServer:
                 raise StartAborted
 
     def _adopt(self) -> bool:
-        """Take over a running server of an earlier process. Stop it if its settings differ or it does not listen."""
+        """Adopt the running server of an earlier process. Stop it if its settings differ or it does not listen."""
         pid_file = process.read_pid_file(self._cluster)
         postmaster = process.find_postmaster(self._cluster, pid_file)
         if postmaster is None:
@@ -246,7 +246,7 @@ class EmbeddedServer:
         return False
 
     def _spawn(self) -> int:
-        """Start the server; returns the offset of its part of the log."""
+        """Start the server. Returns the offset at which its messages begin in the log."""
         account = accounts.server_account(self._cluster)
         if account is not None and self._cluster.stat().st_uid != account.uid:
             accounts.hand_over(self._cluster, account)  # copied or restored by root
@@ -254,7 +254,7 @@ class EmbeddedServer:
         arguments = self._arguments(self._sockets)
         with server_log.open_log(self._log) as log:
             offset = os.fstat(log.fileno()).st_size
-            # A separate session: Ctrl-C in the terminal would otherwise shut the database down.
+            # A separate session, because Ctrl-C in the terminal would shut the database down.
             child = subprocess.Popen(  # noqa: S603 - our own binary
                 accounts.command(account, self._binary("postgres"), arguments),
                 stdin=subprocess.DEVNULL,
@@ -269,7 +269,7 @@ class EmbeddedServer:
         return offset
 
     def _is_ready_in_time(self, offset: int, abort: threading.Event) -> bool:
-        """Return True when ready, False if the process has exited. Raises after the start timeout."""
+        """Return True when the server is ready, or False if its process has exited. Raises after the timeout."""
         assert self._postmaster is not None
         started = time.monotonic()
         report_at = started + PROGRESS_AFTER_S
@@ -291,7 +291,7 @@ class EmbeddedServer:
         return False
 
     def _command_line(self, sockets: Path | None) -> str:
-        """Return the command line as PostgreSQL writes it into postmaster.opts."""
+        """Return the command line in the form of postmaster.opts."""
         if sockets is None:
             return ""
         words = "".join(f' "{word}"' for word in self._arguments(sockets))
@@ -300,14 +300,14 @@ class EmbeddedServer:
     def _started_with(self) -> str:
         try:
             return (self._cluster / "postmaster.opts").read_text(errors="replace").rstrip("\n")
-        except FileNotFoundError:  # it has only just started
+        except FileNotFoundError:  # not written yet
             return ""
 
     def _log_size(self) -> int:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def _arguments(self, sockets: Path) -> list[str]:
-        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # a list: quotes keep unusual names in one piece
+        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # the setting is a list
         settings = {**SETTINGS, "unix_socket_directories": quoted, **self._options}
         return ["-D", str(self._cluster), *(f"--{name}={value}" for name, value in settings.items())]
 
@@ -316,8 +316,8 @@ class EmbeddedServer:
 
     # In the event loop.
 
-    async def _admit(self) -> None:
-        """Connect to the server: it must be the one of this directory; its role and database are created if missing."""
+    async def _ensure_database(self) -> None:
+        """Check that the server serves this cluster, and create the role and the database if they are missing."""
         try:
             connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
             try:
@@ -332,7 +332,7 @@ class EmbeddedServer:
         assert found is not None
         if not self._cluster.samefile(found["data_directory"]):
             raise EmbeddedServerError(
-                f"The server at {self._sockets} serves {found['data_directory']} instead. Stop that one first."
+                f"The server at {self._sockets} serves {found['data_directory']} instead. Stop it first."
             )
         if not found["has_role"]:
             await connection.execute(f"CREATE ROLE {ROLE} LOGIN")
@@ -346,7 +346,7 @@ class EmbeddedServer:
 
     def _reporter(self) -> Callable[[str], None]:
         if self._on_progress is None:
-            return _say_nothing
+            return _ignore_progress
         loop, on_progress = asyncio.get_running_loop(), self._on_progress
         return lambda message: _call_in(loop, on_progress, message)
 
@@ -365,29 +365,29 @@ def find_binaries() -> Path:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread. Cancelling the caller does not stop the work; `_take_down` waits for it."""
+    """Run the work in a thread. A cancellation does not stop it; `_take_down` waits for it."""
     future = _submit(work)
     await asyncio.wait([future])
     return future.result()
 
 
 def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run blocking work in a thread. Returns a future, not a task, because a loop that shuts down cancels its tasks."""
+    """Run the work in a thread. Returns a future, because an event loop that shuts down cancels tasks."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
-    future.add_done_callback(_look_at)
+    future.add_done_callback(_retrieve_exception)
     return future
 
 
-def _look_at(future: asyncio.Future[T]) -> None:
-    """Retrieve the exception of an aborted start, which asyncio would log otherwise."""
+def _retrieve_exception(future: asyncio.Future[T]) -> None:
+    """Retrieve the exception of an aborted start, because asyncio logs exceptions that are not retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 def running_url(data_dir: Path) -> str | None:
-    """Return the DSN of the server in this data directory; None unless its pid file says that it is ready.
+    """Return the DSN of the server in this data directory; None if its pid file does not say that it is ready.
 
-    Only the pid file is read. A crashed server leaves one behind, so a connection may still fail.
+    Only the pid file is read. A crashed server leaves its file behind, so a connection may fail.
     """
     cluster = Path(os.path.abspath(data_dir)) / "postgres"
     pid_file = process.read_pid_file(cluster)
@@ -397,7 +397,7 @@ def running_url(data_dir: Path) -> str | None:
 
 
 def _dsn(sockets: Path, role: str, database: str) -> str:
-    """Return a DSN that sets everything that PG* variables and ~/.pgpass could otherwise change."""
+    """Return a DSN with all parameters that PG* variables and ~/.pgpass could change."""
     query = {
         "host": str(sockets),
         "port": "5432",
@@ -410,7 +410,7 @@ def _dsn(sockets: Path, role: str, database: str) -> str:
 
 
 async def _finish(work: asyncio.Future[None]) -> None:
-    """Wait until the work is done, even if the caller is cancelled; then raise the cancellation."""
+    """Wait until the work is done, even if the caller is cancelled. Then raise the cancellation."""
     cancelled = False
     while not work.done():
         try:
@@ -426,5 +426,5 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], m
     loop.call_soon_threadsafe(function, message)
 
 
-def _say_nothing(message: str) -> None:
+def _ignore_progress(message: str) -> None:
     return

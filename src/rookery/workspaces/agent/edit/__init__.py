@@ -1,1 +1,1 @@
-"""Edits of files: match, replace, explain a miss, diff."""
+"""Edits of files: search, replacement, hints for failed searches, and diffs."""

@@ -1,6 +1,6 @@
-"""Edits applied to one text in memory: find, check, replace. Pure; read `match` next, then `replace`.
+"""Edits of one text in memory. Pure. Read `match` next, then `replace`.
 
-Edits apply in order, each to the result of the previous one. Either all of them apply, or the text is not changed.
+Edits are applied in order, each to the result of the one before. If one cannot be applied, none is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BOM = "\ufeff"
 
 
 class Edit(NamedTuple):
-    """One replacement as the caller requested it."""
+    """One replacement that the caller requests."""
 
     old_text: str
     new_text: str
@@ -23,21 +23,14 @@ class Edit(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The result of an edit: the number of matches, and the `number` of the search pass that found them.
-
-    Pass 1 compares literally, pass 2 ignores trailing blanks, pass 3 ignores leading and trailing blanks.
-    """
+    """The result of an edit: the number of matches, and the search pass that found them (see `match`)."""
 
     matches: int
-    number: int
+    pass_number: int
 
 
 class EditFailed(Exception):
-    """Raised when an edit cannot be applied.
-
-    The message is written for a model: it gives the reason and the lines concerned. `index` is the position of the edit
-    in the request, from 0.
-    """
+    """Raised when an edit cannot be applied. The message is for the model. `index` is the position of the edit."""
 
     def __init__(self, message: str, index: int) -> None:
         super().__init__(message)
@@ -46,11 +39,8 @@ class EditFailed(Exception):
 
 
 def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
-    """Return the text after all edits and the result of each. Raises `EditFailed` for the first that cannot be
-    applied.
-    """
-    # A byte order mark is not part of the first line that users see. Left in place, a search by lines could never find
-    # that line.
+    """Return the text after all edits, and the result of each. Raise `EditFailed` for the first that fails."""
+    # Callers do not see a byte order mark. If it stayed in place, a search by lines could not match the first line.
     mark = BOM if text.startswith(BOM) and not any(edit.old_text.startswith(BOM) for edit in edits) else ""
     text = text[len(mark) :]
     applied = []
@@ -72,10 +62,10 @@ def _apply_one(text: str, edit: Edit, index: int) -> tuple[str, Applied]:
     if len(found.starts) > 1 and not edit.replace_all:
         raise EditFailed(hints.ambiguous(found), index)
     forced = None if intent else lines.forced_ending(text, new_text)
-    if found.number == match.EXACT:
+    if found.pass_number == match.EXACT:
         text = replace.replace_exact(
             text, found.starts, old_text=old_text, new_text=new_text, forced=forced, exact=edit.exact
         )
     else:
         text = replace.replace_lines(text, found.starts, old_text=old_text, new_text=new_text, forced=forced)
-    return text, Applied(len(found.starts), found.number)
+    return text, Applied(len(found.starts), found.pass_number)

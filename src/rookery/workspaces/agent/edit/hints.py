@@ -1,7 +1,6 @@
-"""Error messages for an `old_text` that is not in the file or matches too often. Pure.
+"""Error messages for an `old_text` that is not in the file or occurs too often. Pure.
 
-A model that reads only these sentences must be able to succeed with its next attempt. They contain line numbers and at
-most one kind of hint, because several guesses make the next attempt worse.
+A message gives line numbers, and at most one kind of hint: models do worse with several guesses.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rookery.workspaces.agent.edit.lines import BLANKS, CRLF
 
 MAX_PLACES = 5
 MAX_HINTS = 3
-# Chosen: compared characters, plus a hundred for each pair of lines. A hint is not worth more than half a second.
+# Chosen: compared characters, plus 100 for each pair of lines. This takes about half a second.
 MAX_COMPARED = 50_000_000
 
 EMPTY = "old_text is empty. Give the text to replace; to write a whole file, use write_file."
@@ -41,7 +40,7 @@ def not_found(text: str, *, old_text: str, new_text: str, exact: bool) -> str:
         message = "old_text was not found. With exact set, all whitespace must be as in the file; check it."
     else:
         message = "old_text was not found. Check whitespace, blank lines and line breaks against the file."
-    hints = _miscounts(text, old_text, exact=exact) or _swapped(text, new_text)
+    hints = _miscount_hints(text, old_text, exact=exact) or _swap_hint(text, new_text)
     return " ".join([message, *hints])
 
 
@@ -51,8 +50,8 @@ class _Place(NamedTuple):
     times: int
 
 
-def _miscounts(text: str, old_text: str, *, exact: bool) -> list[str]:
-    """Return sentences for searched lines that differ from a line of the file only in the count of one character."""
+def _miscount_hints(text: str, old_text: str, *, exact: bool) -> list[str]:
+    """Return hints for lines of `old_text` that differ from a line of the file only in the count of one character."""
     shorten = edit_lines.content_of if exact else _body
     file_lines = [shorten(raw) for raw in edit_lines.split(text)]
     known = set(file_lines)
@@ -81,12 +80,12 @@ def _miscounts(text: str, old_text: str, *, exact: bool) -> list[str]:
 
 
 def miscounted(wanted: str, line: str) -> str | None:
-    """Return the one character whose count is the only difference between two lines, if it occurs twice on one side."""
+    """Return the character if two lines differ only in its count, and it occurs at least twice in one of them."""
     if len(wanted) == len(line) or not wanted or not line:
         return None
     longer, shorter = (wanted, line) if len(wanted) > len(line) else (line, wanted)
-    # The first difference is at an occurrence that only one side has at that position.
-    at = _first_difference(longer, shorter)
+    # At the first difference, one of the two lines has an additional occurrence of the character.
+    at = edit_lines.common_prefix(longer, shorter)
     for character in {longer[at], shorter[at] if at < len(shorter) else longer[at]}:
         often = longer.count(character)
         if often < 2 or often - shorter.count(character) != len(longer) - len(shorter):
@@ -96,20 +95,6 @@ def miscounted(wanted: str, line: str) -> str | None:
     return None
 
 
-def _first_difference(longer: str, shorter: str) -> int:
-    """Return the index of the first difference. Bisects, because comparing slices is much faster than a loop over
-    characters.
-    """
-    same, end = 0, len(shorter)
-    while same < end:
-        middle = (same + end + 1) // 2
-        if longer[same:middle] == shorter[same:middle]:
-            same = middle
-        else:
-            end = middle - 1
-    return same
-
-
 def _miscount_sentence(number: int, count: int, places: list[_Place]) -> str:
     character = places[0].character
     name = unicodedata.name(character, "")
@@ -117,12 +102,12 @@ def _miscount_sentence(number: int, count: int, places: list[_Place]) -> str:
     more = f"; and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
     label = f"U+{ord(character):04X}" + (f" {name}" if name else "")
     return (
-        f"Line {number} of old_text has {count} of {character!r} ({label}), where a line of the file that is the same "
-        f"otherwise has another number: {shown}{more}."
+        f"Line {number} of old_text has {count} of {character!r} ({label}), where a line of the file that is otherwise "
+        f"the same has another number: {shown}{more}."
     )
 
 
-def _swapped(text: str, new_text: str) -> list[str]:
+def _swap_hint(text: str, new_text: str) -> list[str]:
     if not new_text.strip():
         return []
     lines = match.find_lines(text, new_text)

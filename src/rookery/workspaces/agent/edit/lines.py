@@ -1,7 +1,7 @@
-"""Lines of text for the edit engine, each split into lead, body, trail and ending. Pure.
+"""Lines of text for edits, each split into lead, body, trail and ending. Pure.
 
-Only `\\n` ends a line. A carriage return right before it belongs to the ending, any other to the body. Joining the
-lines of any text reproduces that text, byte for byte.
+Only `\\n` ends a line. A carriage return directly before it belongs to the ending, any other to the body. The joined
+lines of a text are that text again, byte for byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CRLF = "\r\n"
 
 
 class Line(NamedTuple):
-    """One line in its four parts. A line without body keeps all its blanks in `lead`."""
+    """One line in its four parts. In a line without a body, all blanks are in `lead`."""
 
     lead: str
     body: str
@@ -24,12 +24,10 @@ class Line(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """Return the lines of a text with their endings. Nothing follows a final newline, and an empty text has no
-    lines.
-    """
+    """Return the lines of a text with their endings. No empty line follows a final newline."""
     found = text.splitlines(keepends=True)
-    # Three times as fast, and equal unless the text has other characters that end a line for Python: a form feed, a
-    # lone return.
+    # `splitlines` is three times as fast. Its result differs only if the text has other line endings of Python, such as
+    # a form feed or a lone carriage return.
     if len(found) == text.count(LF) + (text[-1:] not in ("", LF)):
         return found
     pieces = text.split(LF)
@@ -63,8 +61,9 @@ def parse_all(raws: Iterable[str]) -> list[Line]:
 
 
 def internal_ending(text: str) -> str | None:
-    """Return the ending that all lines share (an unterminated last line is ignored); None for one line, or if they
-    differ.
+    """Return the ending that all lines share; None if they differ, or if there is only one line.
+
+    A last line without an ending does not count.
     """
     raws = split(text)
     if len(raws) < 2:
@@ -79,11 +78,26 @@ def dominant_ending(text: str) -> str:
 
 
 def forced_ending(text: str, new_text: str) -> str | None:
-    """Return the ending for inserted lines: the file's, if `new_text` has several lines with one kind of ending."""
+    """Return the ending for all new lines: that of the file, if the lines of `new_text` share an ending."""
     return dominant_ending(text) if internal_ending(new_text) else None
 
 
 def has_ending_intent(old_text: str, new_text: str) -> bool:
-    """Return whether the caller wants to change line endings: both texts have one kind, and the kinds differ."""
+    """Return whether the edit changes line endings: the lines of each text share an ending, and the two differ."""
     old, new = internal_ending(old_text), internal_ending(new_text)
     return old is not None and new is not None and old != new
+
+
+def common_prefix(one: str, other: str) -> int:
+    """Return how many characters both texts begin with.
+
+    Bisects, because comparing slices is much faster than a loop over characters.
+    """
+    same, end = 0, min(len(one), len(other))
+    while same < end:
+        middle = (same + end + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            end = middle - 1
+    return same

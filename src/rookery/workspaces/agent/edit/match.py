@@ -1,6 +1,7 @@
-"""Matches of `old_text` in a file: literal, else by lines without trailing blanks, else without outer blanks. Pure.
+"""The search for `old_text` in a file, in three passes. Pure.
 
-The first pass with a match decides, so a literal match always takes precedence over a looser one.
+Pass 1 compares the text literally. Pass 2 compares lines without trailing blanks, pass 3 without leading and trailing
+blanks. The first pass with a match decides.
 """
 
 from __future__ import annotations
@@ -17,44 +18,47 @@ ALL_PASSES = (EXACT, TRAILING, OUTER)
 
 
 class Found(NamedTuple):
-    """Matches of one pass, left to right and without overlap: character offsets in pass 1, line indexes in 2 and 3."""
+    """The matches of one pass, in order and without overlap.
 
-    number: int
+    `starts` are character offsets in pass 1, and line indexes in passes 2 and 3.
+    """
+
+    pass_number: int
     starts: list[int]
     lines: list[int]
-    """The line each match begins in, counted from 1."""
+    """The numbers of the lines where matches begin, from 1."""
 
 
 def find(text: str, wanted: str, *, passes: tuple[int, ...] = ALL_PASSES) -> Found | None:
-    """Return the matches of the first pass that has any. `wanted` must not be empty."""
-    for number in passes:
-        if number == EXACT:
+    """Return the matches of the first pass that has any; None if there are none. `wanted` must not be empty."""
+    for pass_number in passes:
+        if pass_number == EXACT:
             starts = _substrings(text, wanted, step=len(wanted))
             if starts:
                 return Found(EXACT, starts, _line_numbers(text, starts))
             continue
-        starts = _windows(text, wanted, number=number, overlapping=False)
+        starts = _windows(text, wanted, pass_number=pass_number, overlapping=False)
         if starts:
-            return Found(number, starts, [start + 1 for start in starts])
+            return Found(pass_number, starts, [start + 1 for start in starts])
     return None
 
 
 def find_lines(text: str, wanted: str) -> list[int]:
-    """Return the lines where `wanted` begins, by the first pass that finds it. Overlaps count, and each line once."""
+    """Return the line numbers where `wanted` begins, according to the first pass that finds it. Matches may overlap."""
     starts = _substrings(text, wanted, step=1)
     if starts:
         return sorted(set(_line_numbers(text, starts)))
-    for number in (TRAILING, OUTER):
-        windows = _windows(text, wanted, number=number, overlapping=True)
+    for pass_number in (TRAILING, OUTER):
+        windows = _windows(text, wanted, pass_number=pass_number, overlapping=True)
         if windows:
             return [start + 1 for start in windows]
     return []
 
 
-def stripped(raw: str, number: int) -> str:
+def stripped(raw: str, pass_number: int) -> str:
     """Return the part of a line that pass 2 or 3 compares."""
     content = edit_lines.content_of(raw)
-    return content.rstrip(BLANKS) if number == TRAILING else content.strip(BLANKS)
+    return content.rstrip(BLANKS) if pass_number == TRAILING else content.strip(BLANKS)
 
 
 def _substrings(text: str, wanted: str, *, step: int) -> list[int]:
@@ -66,10 +70,10 @@ def _substrings(text: str, wanted: str, *, step: int) -> list[int]:
     return starts
 
 
-def _windows(text: str, wanted: str, *, number: int, overlapping: bool) -> list[int]:
-    # Endings need no comparison: inside a window both sides are newlines, and at its end one of them may be missing.
-    sought = [stripped(raw, number) for raw in edit_lines.split(wanted)]
-    keys = [stripped(raw, number) for raw in edit_lines.split(text)]
+def _windows(text: str, wanted: str, *, pass_number: int, overlapping: bool) -> list[int]:
+    # Endings are not compared: within a window both sides have one, and after the last line one may be missing.
+    sought = [stripped(raw, pass_number) for raw in edit_lines.split(wanted)]
+    keys = [stripped(raw, pass_number) for raw in edit_lines.split(text)]
     first, count = sought[0], len(sought)
     starts = []
     at = 0

@@ -1,20 +1,21 @@
 """Replacement of matches in a file. Pure.
 
-A literal match is replaced literally. A match by lines keeps what the caller could not see or did not mean to change:
-the file's indentation, its trailing blanks and its line endings. In ambiguous cases this module follows the file:
+A literal match is replaced literally. A match by lines keeps the indentation, the trailing blanks and the line endings
+of the file, unless the caller changes them:
 
-- A line that gains a body in place of an empty one is indented like an inserted line: the empty line's own blanks do
-  not indicate where text belongs.
-- When every lead of the match already equals the caller's, leads are taken as written: there is nothing to translate.
-- A required newline takes the form of the file's newline it stands for, so a CRLF file stays one.
-- The last new line ends as the last matched line did, whichever line it is paired with.
+- A new line with a body in place of an empty line is indented like an inserted line. Blanks of the empty line do not
+  count.
+- If the leads of the match equal those of `old_text`, the leads of `new_text` are used unchanged.
+- A newline of `new_text` gets the form of the newline that it replaces, so a CRLF file stays a CRLF file.
+- The last new line has the ending of the last matched line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import gcd
 from typing import NamedTuple
 
-from rookery.workspaces.agent.edit import indent
 from rookery.workspaces.agent.edit import lines as edit_lines
 from rookery.workspaces.agent.edit.lines import CRLF, LF, Line
 
@@ -22,14 +23,14 @@ from rookery.workspaces.agent.edit.lines import CRLF, LF, Line
 def replace_exact(
     text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None, exact: bool
 ) -> str:
-    """Replace every literal match by `new_text`. Its inner endings become the forced one; the last ending stays."""
+    """Replace every literal match by `new_text`. All its line endings but the last become `forced`."""
     piece = _with_inner_endings(new_text, forced)
     out: list[str] = []
     done = 0
     for start in starts:
         begin, insert = start, piece
         if not exact and old_text.startswith(LF) and start > done and text[start - 1] == "\r":
-            # The match begins inside a CRLF. Half of a line ending must be neither left over nor doubled.
+            # The match begins inside of a CRLF. Its CR must be neither left over nor doubled.
             if new_text.startswith(LF):
                 insert = piece[piece.index(LF) :]
             else:
@@ -40,7 +41,7 @@ def replace_exact(
 
 
 def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None) -> str:
-    """Replace every window of lines that begins at one of `starts`, line by line."""
+    """Replace the lines of every match, line by line. `starts` are the indexes of their first lines."""
     raws = edit_lines.split(text)
     old = edit_lines.parse_all(edit_lines.split(old_text))
     new = edit_lines.parse_all(edit_lines.split(new_text))
@@ -57,16 +58,16 @@ def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str,
 
 
 class Alignment(NamedTuple):
-    """The mapping of `new_text` lines to `old_text` lines."""
+    """The mapping of new lines to old lines."""
 
     partners: list[int | None]
-    """For each new line the old line it is paired with; None if it was inserted."""
+    """The old line of each new line; None for an inserted line."""
     prefix: int
     suffix: int
 
 
 def align(old: list[Line], new: list[Line]) -> Alignment:
-    """Pair lines by their common prefix and suffix, the middle by position."""
+    """Pair equal lines at the beginning and the end, and the lines between them by position."""
     shorter = min(len(old), len(new))
     prefix = 0
     while prefix < shorter and old[prefix].body == new[prefix].body:
@@ -84,7 +85,7 @@ def align(old: list[Line], new: list[Line]) -> Alignment:
 
 
 class _Builder:
-    """Builds the replacement of one match."""
+    """Builds the replacement lines of one match. `window` are the matched lines."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class _Builder:
         self._forced = forced
         self._dominant = dominant
         self._open_end = window[-1].ending == ""
-        self._file_unit = indent.unit_of(window)
+        self._file_unit = _indent_unit(window)
         self._same_leads = all(window[at].lead == line.lead for at, line in enumerate(old) if line.body)
 
     def lines(self) -> list[str]:
@@ -112,7 +113,7 @@ class _Builder:
         ]
 
     def _partner(self, at: int) -> int | None:
-        """Return the old line whose blanks a new line may inherit: its pair, unless that has no body."""
+        """Return the old line that a new line takes its blanks from: its pair, unless that line has no body."""
         partner = self._alignment.partners[at]
         return partner if partner is not None and self._old[partner].body else None
 
@@ -124,10 +125,10 @@ class _Builder:
         old, here = self._old[partner], self._window[partner]
         if old.lead == line.lead:
             return here.lead
-        unit = indent.unit_of(self._old)
-        if unit is None or unit == self._file_unit or indent.count_indented(self._old) < 2:
+        unit = _indent_unit(self._old)
+        if unit is None or unit == self._file_unit or _count_indented(self._old) < 2:
             return line.lead
-        moved = indent.translate(
+        moved = _translated_lead(
             new=line.lead, old=old.lead, file=here.lead, caller_unit=unit, file_unit=self._file_unit
         )
         return line.lead if moved is None else moved
@@ -138,18 +139,19 @@ class _Builder:
         if reference is None:
             return line.lead
         old, here = self._old[reference], self._window[reference]
-        moved = indent.translate(
+        moved = _translated_lead(
             new=line.lead,
             old=old.lead,
             file=here.lead,
-            caller_unit=indent.unit_of([*self._old, *self._new]),
+            caller_unit=_indent_unit([*self._old, *self._new]),
             file_unit=self._file_unit,
         )
         return here.lead if moved is None else moved
 
     def _reference(self, line: Line) -> int | None:
-        """Return the old line that positions an inserted one: the neighbor of the same depth, else the one below, else
-        above.
+        """Return the old line that determines the indentation of an inserted line.
+
+        It is the neighbor below or above with the same lead, else the one below, else the one above.
         """
         partners, prefix, suffix = self._alignment
         end = len(self._new)
@@ -186,15 +188,15 @@ class _Builder:
             return ending
         inner = at < len(self._new) - 1
         if not inner:
-            # The new end of the text is compared with the old end: a file without a final newline does not get one
-            # because its last lines were removed.
+            # The last new line is compared with the last old line, so that a file without a final newline does not get
+            # one when its last lines are removed.
             partner = len(self._old) - 1
         here = self._window[partner].ending
         if bool(self._old[partner].ending) == bool(ending):
             return ending if inner and not here else here
         if not ending:
             return ""
-        # Only a text that mixes endings keeps them as written.
+        # Without a forced ending, the endings of `new_text` are mixed, and are used unchanged.
         return here or self._forced or (self._dominant if len(self._new) == 1 else ending)
 
 
@@ -205,3 +207,49 @@ def _with_inner_endings(text: str, forced: str | None) -> str:
     if forced == LF and CRLF not in text:
         return text
     return "".join([*(edit_lines.content_of(raw) + forced for raw in raws[:-1]), raws[-1]])
+
+
+def _indent_unit(lines: Iterable[Line]) -> str | None:
+    """Return one level of indentation in these lines: a tab, or a number of spaces; None if it is unclear."""
+    width = 0
+    tabs = False
+    for line in lines:
+        if not line.body or not line.lead:
+            continue
+        if line.lead.strip(" ") == "":
+            width = gcd(width, len(line.lead))
+        elif line.lead.strip("\t") == "":
+            tabs = True
+        else:
+            return None
+    if tabs:
+        return None if width else "\t"
+    return " " * width if width else None
+
+
+def _count_indented(lines: Iterable[Line]) -> int:
+    return sum(1 for line in lines if line.body and line.lead)
+
+
+def _indent_level(lead: str, unit: str) -> int | None:
+    """Return the indentation level of a lead; None if it is not a multiple of the unit."""
+    level, rest = divmod(len(lead), len(unit))
+    return level if rest == 0 and lead == unit * level else None
+
+
+def _translated_lead(*, new: str, old: str, file: str, caller_unit: str | None, file_unit: str | None) -> str | None:
+    """Return the lead `file`, moved by as many levels as `new` is deeper than `old`.
+
+    Return None if a unit is unknown, a lead is not a multiple of its unit, or the result would be negative.
+    """
+    if caller_unit is None or file_unit is None:
+        return None
+    after, before, here = (
+        _indent_level(new, caller_unit),
+        _indent_level(old, caller_unit),
+        _indent_level(file, file_unit),
+    )
+    if after is None or before is None or here is None:
+        return None
+    target = here + after - before
+    return file_unit * target if target >= 0 else None

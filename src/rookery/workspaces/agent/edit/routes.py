@@ -1,7 +1,8 @@
-"""`POST /v1/files/edit`: several edits of several files, all of them or none.
+"""`POST /v1/files/edit`: edits of several files. Either all are applied, or no file is changed.
 
-First all results are computed in memory, and every file that fails is reported. Then all files are staged, checked to
-be unchanged since they were read, and renamed. If a rename fails, the earlier ones are undone.
+All results are computed in memory first, and all problems are reported together. Then new content is written to
+temporary files, the files are checked for concurrent changes, and the temporary files are renamed. If a rename fails,
+the earlier renames are undone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rookery.workspaces.agent.state import Agent
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_FILES = 200
-# Chosen: with JSON escapes, a response stays under the 8 MiB that the server reads.
+# Chosen: with JSON escapes, a response is smaller than the 8 MiB that the server reads.
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 16 * 1024
 _MAX_FIELD_CHARS = 1000
@@ -35,7 +36,7 @@ UNCHANGED = "Nothing was changed."
 
 
 class FileEdits(NamedTuple):
-    """All edits of one file. `shown` is the path as the caller first wrote it."""
+    """All edits of one file. `shown` is the path as the caller wrote it."""
 
     shown: str
     path: str
@@ -50,7 +51,7 @@ class Target(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """The result of one file. `data` is None when the file already has this content."""
+    """The result of one file. `data` is None if an earlier attempt has already written it."""
 
     target: Target
     version: Version
@@ -82,9 +83,9 @@ class Editor:
         return await self._agent.journal.once(key, "edit", digest, run)
 
     def _make(self, targets: Sequence[Target], attempt: Attempt, include_diff: bool) -> list[Computed]:
-        """Do all work under the locks in one thread, because switching threads costs more than most of the work."""
-        computed = _compute_all(targets, attempt.found, include_diff)
-        # Noted before the first rename: after a crash it shows whether an edit was already made.
+        """Compute and write all files in one thread. Switching threads would take longer than most of the work."""
+        computed = _compute_all(targets, attempt.earlier_note, include_diff)
+        # Written before the first rename. After a crash, the hashes show which files were already replaced.
         attempt.note({"results": {one.target.real: _result(one) for one in computed}})
         self._write(computed)
         return computed
@@ -108,7 +109,7 @@ def register(router: Router, agent: Agent, disk: Disk) -> None:
 
 
 def parse(files: object) -> list[FileEdits]:
-    """Return the edits of a request by file, in order. Entries of one path become one file."""
+    """Return the edits of a request by file, in order. Entries with the same path are merged."""
     if not isinstance(files, list) or not files:
         raise AgentError(400, "invalid", f"files must be a list with at least one entry. {UNCHANGED}")
     if len(files) > MAX_FILES:
@@ -183,7 +184,7 @@ def _same_file(first: str, second: str) -> AgentError:
 
 
 def _compute_all(targets: Sequence[Target], found: Mapping[str, Any] | None, include_diff: bool) -> list[Computed]:
-    """Compute the result of every file. Raises one error for all that fail, with the highest status among them."""
+    """Compute the result of every file. Raise one error for all failures, with the highest status among them."""
     results = found.get("results") if found is not None else None
     known = results if isinstance(results, dict) else {}
     computed: list[Computed] = []
@@ -234,21 +235,21 @@ def _answer(wanted: FileEdits, text: str, after: str, applied: Sequence[Applied]
         )
         if len(shown) > room:
             shown = f"--- {wanted.shown}\n+++ {wanted.shown}\n[this diff is not shown]\n"
-    edits = [{"matches": one.matches, "pass": one.number} for one in applied]
+    edits = [{"matches": one.matches, "pass": one.pass_number} for one in applied]
     return {"path": wanted.shown, "diff": shown, "edits": edits}
 
 
 def _read(target: Target) -> tuple[Version, bytes]:
-    # The path is real: a link in it appeared after it was resolved, and is not followed.
+    # The path is already real. A link in it has appeared since, and is refused.
     descriptor = directory_handles.open_regular(target.real, links=False)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if status.st_size > MAX_FILE_BYTES:
-            message = f"it has {status.st_size} bytes; edits work up to {MAX_FILE_BYTES}. Use sed or a script."
+            message = f"it has {status.st_size} bytes; at most {MAX_FILE_BYTES} can be edited. Use sed or a script."
             raise AgentError(413, "too_large", message)
         try:
-            # Read no more than the file's size: a buffer for the largest file would be allocated and freed each time. A
-            # file that grows meanwhile is noticed before anything is written.
+            # A read without a size would allocate a large buffer each time. If the file grows meanwhile, the version
+            # check before the rename fails.
             data = file.read(status.st_size + 1)
         except OSError as error:
             raise paths.refusal(error, target.wanted.shown) from error

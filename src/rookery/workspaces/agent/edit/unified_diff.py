@@ -1,8 +1,8 @@
-"""Unified diffs that stay fast on large files. Pure.
+"""Unified diffs, fast for large files. Pure.
 
-`difflib` compares every line with all equal lines, which takes minutes on a log of 100,000 lines. Here lines that occur
-once on both sides first split the texts, and `difflib` compares only the blocks between them. Most edits change a few
-lines, so the common beginning and end are skipped as characters before anything is split into lines.
+`difflib` alone takes minutes for a log of 100,000 lines, because it compares every line with all equal lines. Here the
+lines that occur once in both texts divide them into blocks, and `difflib` compares only these blocks. Most edits change
+a few lines, so the common beginning and end are skipped before the texts are split into lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rookery.workspaces.agent.edit import lines as edit_lines
 
 CONTEXT = 3
-# Chosen: above this many pairs of lines, a block counts as replaced as a whole.
+# Chosen: a block with more pairs of lines is shown as replaced completely.
 MAX_PAIRS = 1_000_000
 MAX_BYTES = 1024 * 1024
 
@@ -24,7 +24,7 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 class Change(NamedTuple):
-    """Lines `a:b` of the old text became lines `c:d` of the new one."""
+    """Lines `a:b` of the old text are replaced by lines `c:d` of the new text."""
 
     a: int
     b: int
@@ -33,12 +33,10 @@ class Change(NamedTuple):
 
 
 def unified(path: str, before: str, after: str) -> str:
-    """Return the unified diff with three lines of context, under one path; empty for equal texts, cut at
-    `MAX_BYTES`.
-    """
+    """Return the unified diff with three lines of context, at most `MAX_BYTES`. It is empty for equal texts."""
     if before == after:
         return ""
-    skipped, old, new = _around_the_difference(before, after)
+    skipped, old, new = _changed_region(before, after)
     out = [f"--- {path}\n", f"+++ {path}\n"]
     size = 0
     for hunk in _hunks(changes(old, new)):
@@ -51,12 +49,13 @@ def unified(path: str, before: str, after: str) -> str:
     return "".join(out)
 
 
-def _around_the_difference(before: str, after: str) -> tuple[int, list[str], list[str]]:
-    """Return how many lines to skip, and the lines of both texts from there to the end of the difference, with
-    context.
+def _changed_region(before: str, after: str) -> tuple[int, list[str], list[str]]:
+    """Return the lines of both texts that include all differences and their context.
+
+    The first value is the number of lines before them.
     """
-    start = before.rfind("\n", 0, _same_at_start(before, after)) + 1
-    same = _same_at_end(before, after, most=min(len(before), len(after)) - start)
+    start = before.rfind("\n", 0, edit_lines.common_prefix(before, after)) + 1
+    same = _common_suffix(before, after, most=min(len(before), len(after)) - start)
     end, other = len(before) - same, len(after) - same
     if not (_begins_line(before, end) and _begins_line(after, other)):
         end = _next_line(before, end)
@@ -67,19 +66,7 @@ def _around_the_difference(before: str, after: str) -> tuple[int, list[str], lis
     return before.count("\n", 0, start), edit_lines.split(before[start:end]), edit_lines.split(after[start:other])
 
 
-def _same_at_start(before: str, after: str) -> int:
-    """Return how many characters both begin with. Bisects, because comparing slices runs at machine speed."""
-    same, most = 0, min(len(before), len(after))
-    while same < most:
-        middle = (same + most + 1) // 2
-        if before[same:middle] == after[same:middle]:
-            same = middle
-        else:
-            most = middle - 1
-    return same
-
-
-def _same_at_end(before: str, after: str, *, most: int) -> int:
+def _common_suffix(before: str, after: str, *, most: int) -> int:
     same, end, other = 0, len(before), len(after)
     while same < most:
         middle = (same + most + 1) // 2
@@ -95,20 +82,20 @@ def _begins_line(text: str, at: int) -> bool:
 
 
 def _next_line(text: str, at: int) -> int:
-    """Return the offset of the next line, or the end of the text."""
+    """Return the offset of the next line, or the length of the text."""
     return text.find("\n", at) + 1 or len(text)
 
 
 def changes(old: list[str], new: list[str]) -> list[Change]:
-    """Return the differences in order; adjacent differences are one change."""
+    """Return the changes in order. Adjacent changes are merged."""
     found: list[Change] = []
-    # A stack instead of recursion: thousands of anchors are normal in a large file.
+    # A stack, because recursion would be thousands of levels deep for a large file.
     stack = [(0, len(old), 0, len(new))]
     while stack:
         a, b, c, d = stack.pop()
-        same = _equal_at_start(old[a:b], new[c:d])
+        same = _count_equal_at_start(old[a:b], new[c:d])
         a, c = a + same, c + same
-        same = _equal_at_start(old[a:b][::-1], new[c:d][::-1])
+        same = _count_equal_at_start(old[a:b][::-1], new[c:d][::-1])
         b, d = b - same, d - same
         if a == b or c == d:
             if a < b or c < d:
@@ -129,13 +116,13 @@ def changes(old: list[str], new: list[str]) -> list[Change]:
     return sorted(found)
 
 
-def _equal_at_start(xs: list[str], ys: list[str]) -> int:
-    """Return how many lines are equal at the start, without a Python step for each line."""
+def _count_equal_at_start(xs: list[str], ys: list[str]) -> int:
+    """Return how many lines are equal at the start. The loop runs in C."""
     return len(list(takewhile(truth, map(eq, xs, ys))))
 
 
 def _anchors(old: list[str], new: list[str], span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
-    """Return lines that occur once on both sides, as many as keep their order."""
+    """Return pairs of equal lines that occur once in each text. The largest set with the same order is chosen."""
     a, b, c, d = span
     where: dict[str, int] = {}
     for i in range(a, b):
@@ -148,7 +135,7 @@ def _anchors(old: list[str], new: list[str], span: tuple[int, int, int, int]) ->
 
 
 def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest run of pairs (sorted by their first) whose seconds also increase."""
+    """Return the longest subsequence of pairs, sorted by their first values, whose second values increase."""
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []
@@ -170,7 +157,7 @@ def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _hunks(found: list[Change]) -> list[list[Change]]:
-    """Group changes whose context would touch."""
+    """Group changes whose context lines overlap or touch."""
     hunks: list[list[Change]] = []
     for change in found:
         if hunks and change.a - hunks[-1][-1].b <= 2 * CONTEXT:
@@ -199,7 +186,7 @@ def _hunk_lines(hunk: list[Change], old: list[str], new: list[str], skipped: int
 
 
 def _range(start: int, end: int) -> str:
-    # The format of diff(1): an empty range is named by the line before it.
+    # In the format of diff(1), an empty range has the number of the line before it.
     if end == start:
         return f"{start},0"
     return f"{start + 1}" if end - start == 1 else f"{start + 1},{end - start}"

@@ -1,1 +1,1 @@
-"""The state of git repositories in a workspace."""
+"""Git repositories of a workspace: their state and their changes."""

@@ -1,8 +1,8 @@
-"""Git commands, started so that a repository cannot make git run programs.
+"""Git commands that never run programs of the repository's choice.
 
-A repository may come from anywhere and has its own configuration, and its diff is read without a user's command. Every
-setting that names a program is therefore overridden: hooks, fsmonitor, external diffs, text conversion, the filters of
-attributes, and anything a lazy fetch would start.
+The agent reads diffs without a user's command, and the configuration of a repository is untrusted. Therefore every
+setting that names a program is overridden: hooks, fsmonitor, external diffs, text conversion, filters, and the programs
+of a lazy fetch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rookery.workspaces.agent.process.children import Children, Completed
 
 TIMEOUT_S = 20.0
 _MAX_CONFIG_BYTES = 1024 * 1024
-# Settings whose names contain a name of the repository's choice; they can only be overridden one by one.
+# Settings with a name of the repository's choice. Each has to be overridden separately.
 _PROGRAMS = re.compile(
     r"(?P<section>filter|diff)\.(?P<name>.*)\.(clean|smudge|process|required|command|textconv)", re.DOTALL
 )
-_OVERRULED = (
+_OVERRIDES = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.pager=cat",
@@ -32,11 +32,11 @@ _OVERRULED = (
 
 
 class GitFailed(Exception):
-    """Raised when git gives no result: not a repository, not installed, or too slow."""
+    """Raised when git gives no result: it is not installed, too slow, or the folder is no repository."""
 
 
 class Settings(NamedTuple):
-    """A repository's configuration, and the arguments that disable its programs."""
+    """The origin of a repository, and the overrides that disable the programs its configuration would run."""
 
     origin: str | None
     overrides: list[str]
@@ -47,7 +47,7 @@ class Git:
 
     def __init__(self, children: Children, config: Config) -> None:
         self._children = children
-        # Not the template's environment, which may contain GIT_EXTERNAL_DIFF and the like.
+        # The environment of the template is not used: it may contain variables such as GIT_EXTERNAL_DIFF.
         self._env = {
             "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
             "HOME": config.home,
@@ -63,8 +63,8 @@ class Git:
     async def run(
         self, folder: str, *arguments: str, settings: Settings | None = None, max_bytes: int = 1024 * 1024
     ) -> Completed:
-        """Run git and return its result. Raises `GitFailed` when it could not be started or took too long."""
-        overrides = [*_OVERRULED, *(settings.overrides if settings is not None else ())]
+        """Run git and return its result. Raise `GitFailed` if it could not be started or took too long."""
+        overrides = [*_OVERRIDES, *(settings.overrides if settings is not None else ())]
         command = ["git", "--no-pager", *(part for value in overrides for part in ("-c", value)), *arguments]
         try:
             done = await self._children.run(
@@ -77,17 +77,17 @@ class Git:
         return done
 
     async def output(self, folder: str, *arguments: str, settings: Settings | None = None) -> str:
-        """Return the output of git. Raises `GitFailed` when it did not succeed."""
+        """Run git and return its output. Raise `GitFailed` if it failed."""
         done = await self.run(folder, *arguments, settings=settings)
         if done.code != 0:
             raise GitFailed(done.errors.decode("utf-8", "replace")[-500:])
         return os.fsdecode(done.output)
 
     async def settings(self, folder: str) -> Settings:
-        """Read the configuration that applies in a folder. Reading it runs no program."""
+        """Read the configuration that applies in a folder. This runs no other program."""
         done = await self.run(folder, "config", "--list", "-z", max_bytes=_MAX_CONFIG_BYTES)
         if done.code != 0 or done.truncated:
-            # A configuration that was not read completely cannot be overridden completely.
+            # Settings that were not read could not be overridden.
             raise GitFailed(f"the configuration of git cannot be read in {folder}")
         origin = None
         names = set()
@@ -101,7 +101,7 @@ class Git:
         overrides = []
         for section, name in sorted(names):
             if "=" in name:
-                # `-c` takes the name up to the first equals sign: this one cannot be overridden.
+                # `-c` splits at the first equals sign, so this setting cannot be overridden.
                 raise GitFailed(f"a driver of git in {folder} has an equals sign in its name")
             programs = ("clean", "smudge", "process") if section == "filter" else ("command", "textconv")
             overrides += [f"{section}.{name}.{program}=" for program in programs]
@@ -111,7 +111,7 @@ class Git:
 
 
 def _without_secrets(url: str | None) -> str | None:
-    """Return an address without user and password: tokens are often part of it."""
+    """Return a URL without user and password, because they often hold tokens."""
     if url is None:
         return None
     return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/@]*@", r"\1", url)[:1000]

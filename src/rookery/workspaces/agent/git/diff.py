@@ -1,4 +1,4 @@
-"""The changes of one repository since its last commit: the diff of tracked files, and untracked ones as new files."""
+"""The changes in one repository since its last commit. Untracked files are shown as new files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rookery.workspaces.agent.git.command import Git, GitFailed, Settings
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 MAX_UNTRACKED = 200
 MAX_UNTRACKED_BYTES = 1024 * 1024
-# Chosen: a scan every few seconds must not read hundreds of megabytes each time.
+# Chosen: a scan runs every few seconds and must not read hundreds of megabytes.
 MAX_UNTRACKED_TOTAL = 16 * 1024 * 1024
 _MAX_LIST_BYTES = 4 * 1024 * 1024
 _MAX_STAT_BYTES = 1024 * 1024
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 
 class Untracked(NamedTuple):
-    """Untracked files, as text of a diff."""
+    """Untracked files in the format of a diff."""
 
     text: str
     additions: int
@@ -53,7 +53,7 @@ class Untracked(NamedTuple):
 
 
 async def find_root(git: Git, folder: str) -> str | None:
-    """Return the root of the repository a folder belongs to, with links resolved; None without a working tree."""
+    """Return the real path of the repository that a folder belongs to; None if it has no working tree."""
     try:
         root = (await git.output(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
     except GitFailed:
@@ -62,7 +62,7 @@ async def find_root(git: Git, folder: str) -> str | None:
 
 
 def is_repository(root: str) -> bool:
-    """Return whether a folder still is the root of a working tree: `.git` and its target exist."""
+    """Return whether a folder is the root of a working tree: `.git` exists, and if it is a file, so does its target."""
     mark = os.path.join(root, ".git")
     try:
         if stat.S_ISDIR(os.stat(mark).st_mode):
@@ -76,7 +76,7 @@ def is_repository(root: str) -> bool:
 
 
 async def describe(git: Git, root: str) -> dict[str, Any]:
-    """Return the state of a repository in wire format. Raises `GitFailed` when git gives no result."""
+    """Return the state of a repository as JSON for the server. Raise `GitFailed` if git gives no result."""
     settings = await git.settings(root)
     branch = await git.run(root, "symbolic-ref", "--short", "--quiet", "HEAD", settings=settings)
     counts, text, size = await _tracked(git, root, settings)
@@ -100,13 +100,13 @@ async def describe(git: Git, root: str) -> dict[str, Any]:
 
 
 def note(size: int) -> str:
-    return f"[This diff is not shown: it has {size} bytes, and {MAX_DIFF_BYTES} are the limit.]\n"
+    return f"[This diff is not shown: it has {size} bytes. The limit is {MAX_DIFF_BYTES}.]\n"
 
 
 async def _tracked(git: Git, root: str, settings: Settings) -> tuple[Counts, str, int]:
     base = "HEAD"
     if (await git.run(root, "rev-parse", "--quiet", "--verify", "HEAD", settings=settings)).code != 0:
-        # No commit yet: compare with the empty tree, so that files added to the index are included.
+        # Without a commit, compare with the empty tree, so that files in the index are included.
         base = (await git.output(root, "hash-object", "-t", "tree", "--stdin", settings=settings)).strip()
     limit = MAX_DIFF_BYTES + _MAX_STAT_BYTES
     done = await git.run(root, *_DIFF, base, "--", settings=settings, max_bytes=limit)
@@ -135,7 +135,7 @@ async def _untracked(git: Git, root: str, settings: Settings) -> Untracked:
     done = await git.run(root, *listing, settings=settings, max_bytes=_MAX_LIST_BYTES)
     if done.code != 0:
         raise GitFailed(done.errors.decode("utf-8", "replace")[-500:])
-    # A name that ends in a slash is a nested repository; the last piece is empty, or incomplete.
+    # A name with a final slash is a nested repository. The last piece is empty or incomplete.
     names = [name for name in done.output.split(b"\0")[:-1] if not name.endswith(b"/")]
     return await asyncio.to_thread(_as_new_files, root, names)
 
@@ -158,7 +158,7 @@ def _as_new_files(root: str, names: list[bytes]) -> Untracked:
 
 
 def _content(path: bytes, max_bytes: int) -> tuple[str, bytes] | None:
-    """Return mode and content of a text file or link; None if it is too large, not text, or unreadable."""
+    """Return the mode and the content of a text file or link; None if it is too large, binary or unreadable."""
     try:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
@@ -190,7 +190,7 @@ _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"',
 
 
 def _quoted(name: bytes) -> str:
-    """Return a name as git prints it: quoted with escapes if it has special characters."""
+    """Return a name in the notation of git: quoted, with escapes, if it has special characters."""
     if all(32 <= byte < 127 and byte not in (34, 92) for byte in name):
         return name.decode("ascii")
     parts = [

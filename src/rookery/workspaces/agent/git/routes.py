@@ -1,7 +1,7 @@
-"""`/v1/git/watch` and `/v1/git/scan`: the repositories a chat has worked in, and their changes.
+"""`/v1/git/watch` and `/v1/git/scan`: the repositories that a chat has worked in, and their changes.
 
-The repositories are those of the paths the chat or one of its children touched, and that of the working directory. A
-watcher receives a repository when it differs from what this watcher received last; an empty list is a keep-alive.
+These are the repositories of the paths that the chat or its subagents touched, and that of the working directory. A
+watcher receives a repository when its state differs from the one that was sent last. An empty list is a keep-alive.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
 from rookery.workspaces.agent.state import Agent
 
-EVERY_S = 5.0
-CLOSEST_S = 1.0
+INTERVAL_S = 5.0
+MIN_INTERVAL_S = 1.0
 MAX_REPOSITORIES = 32
-# Chosen: one message, with JSON escapes, stays under the 8 MiB that the server reads.
+# Chosen: with JSON escapes, a message is smaller than the 8 MiB that the server reads.
 MAX_MESSAGE_BYTES = 7 * 1024 * 1024
 SCANS_AT_ONCE = 2
 _MAX_KNOWN = 256
 
 
-class Look(NamedTuple):
-    """A snapshot of a repository: its state, its fingerprint, and its size on the wire."""
+class Snapshot(NamedTuple):
+    """The state of a repository, with the hash and the size of its JSON."""
 
     state: dict[str, Any]
     digest: str
@@ -41,7 +41,7 @@ class Look(NamedTuple):
 
 
 class Scanner:
-    """Scans repositories, one scan of each at a time; callers that arrive meanwhile share the next scan."""
+    """Scans repositories. Each has one scan at a time, and callers that wait share the next one."""
 
     def __init__(self, agent: Agent) -> None:
         self._git = Git(agent.children, agent.config)
@@ -49,14 +49,14 @@ class Scanner:
         self._log = agent.log
         self._running = asyncio.Semaphore(SCANS_AT_ONCE)
         self._locks: dict[str, asyncio.Lock] = {}
-        self._last: OrderedDict[str, tuple[float, Look | None]] = OrderedDict()
+        self._last: OrderedDict[str, tuple[float, Snapshot | None]] = OrderedDict()
         self._roots: dict[str, str] = {}
 
     async def roots_of(self, paths: list[str]) -> list[str]:
-        """Return the repositories of these paths, each once, in order. Paths outside of repositories are left out."""
-        marked = await asyncio.to_thread(_marked_folders, paths)
+        """Return the repositories that contain these paths, in order and without duplicates."""
+        candidates = await asyncio.to_thread(_candidate_roots, paths)
         roots: dict[str, None] = {}
-        for folder in marked:
+        for folder in candidates:
             if folder not in self._roots:
                 root = await diff.find_root(self._git, folder)
                 if root is None:
@@ -67,18 +67,18 @@ class Scanner:
             roots[self._roots[folder]] = None
         return list(roots)
 
-    async def look(self, root: str) -> Look | None:
-        """Return the state of a repository, scanned after this call; None when git gives no result."""
-        asked = self._monotonic()
+    async def snapshot(self, root: str) -> Snapshot | None:
+        """Return the state of a repository from a scan that began after this call; None if git gives no result."""
+        requested_at = self._monotonic()
         async with self._locks.setdefault(root, asyncio.Lock()):
             began, known = self._last.get(root, (-1.0, None))
-            if began >= asked:
+            if began >= requested_at:
                 return known
             async with self._running:
                 began = self._monotonic()
                 try:
                     state = await diff.describe(self._git, root)
-                    seen: Look | None = await asyncio.to_thread(_looked, state)
+                    seen: Snapshot | None = await asyncio.to_thread(_snapshot, state)
                 except GitFailed as error:
                     self._log(f"git: {root}: {error}")
                     seen = None
@@ -97,9 +97,9 @@ class GitRoutes:
 
     async def scan(self, request: Request) -> Response:
         chat_id = _chat_id((await request.json()).get("chat_id"))
-        for poke in tuple(self._watchers.get(chat_id, ())):
-            poke()
-        repositories = await self._look(chat_id, None)
+        for wake in tuple(self._watchers.get(chat_id, ())):
+            wake()
+        repositories = await self._scan_chat(chat_id, None)
         return Response.json(_message(repositories))
 
     async def watch(self, request: Request) -> Response:
@@ -107,56 +107,56 @@ class GitRoutes:
         return Response.streamed(self._messages(chat_id, request.gone), content_type="application/x-ndjson")
 
     async def _messages(self, chat_id: str, gone: asyncio.Event) -> AsyncIterator[bytes]:
-        poked = asyncio.Event()
+        woken = asyncio.Event()
         leaving = asyncio.ensure_future(gone.wait())
-        leaving.add_done_callback(lambda _: poked.set())
-        # Subscribe before the known paths are read, so that a touch in between is not missed.
-        unsubscribe = self._agent.touched.subscribe(lambda chats, _: poked.set() if chat_id in chats else None)
-        self._watchers.setdefault(chat_id, set()).add(poked.set)
+        leaving.add_done_callback(lambda _: woken.set())
+        # Subscribe before the paths are read, so that no touch is missed.
+        unsubscribe = self._agent.touched.subscribe(lambda chats, _: woken.set() if chat_id in chats else None)
+        self._watchers.setdefault(chat_id, set()).add(woken.set)
         sent: dict[str, str] = {}
         try:
             while not gone.is_set():
-                poked.clear()
+                woken.clear()
                 began = self._agent.clock.monotonic()
-                message = _message(await self._look(chat_id, sent))
+                message = _message(await self._scan_chat(chat_id, sent))
                 yield json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(poked.wait(), EVERY_S)
-                early = began + CLOSEST_S - self._agent.clock.monotonic()
+                    await asyncio.wait_for(woken.wait(), INTERVAL_S)
+                early = began + MIN_INTERVAL_S - self._agent.clock.monotonic()
                 if early > 0 and not gone.is_set():
                     await asyncio.wait({leaving}, timeout=early)
         finally:
             leaving.cancel()
             unsubscribe()
-            self._watchers[chat_id].discard(poked.set)
+            self._watchers[chat_id].discard(woken.set)
             if not self._watchers[chat_id]:
                 del self._watchers[chat_id]
 
-    async def _look(self, chat_id: str, sent: dict[str, str] | None) -> list[dict[str, Any]]:
-        """Return the chat's repositories. With `sent`, return only those that differ from what was sent, and update
-        it.
-        """
+    async def _scan_chat(self, chat_id: str, sent: dict[str, str] | None) -> list[dict[str, Any]]:
+        """Return the repositories of the chat. With `sent`, return only those that have changed, and update it."""
         if self._scanner is None:
             self._scanner = Scanner(self._agent)
         scanner = self._scanner
         newest_first = [self._agent.config.directory, *reversed(self._agent.touched.paths(chat_id))]
         roots = (await scanner.roots_of(newest_first))[:MAX_REPOSITORIES]
-        # Repositories this watcher knows that are gone: reported once, then forgotten.
+        # Repositories that were sent and no longer exist are reported once.
         gone = [root for root in sent or () if root not in roots and not diff.is_repository(root)]
-        looks = await asyncio.gather(*(scanner.look(root) for root in roots))
+        snapshots = await asyncio.gather(*(scanner.snapshot(root) for root in roots))
         changed: list[dict[str, Any]] = [_removed(root) for root in gone]
         room = MAX_MESSAGE_BYTES
-        for look in looks:
-            if look is None:
+        for snapshot in snapshots:
+            if snapshot is None:
                 continue
-            root = look.state["root"]
+            root = snapshot.state["root"]
             if sent is not None:
-                if sent.get(root) == look.digest:
+                if sent.get(root) == snapshot.digest:
                     continue
-                sent[root] = look.digest
-            fits = look.size <= room
-            changed.append(look.state if fits else {**look.state, "diff": diff.note(len(look.state["diff"]))})
-            room -= look.size if fits else 0
+                sent[root] = snapshot.digest
+            fits = snapshot.size <= room
+            changed.append(
+                snapshot.state if fits else {**snapshot.state, "diff": diff.note(len(snapshot.state["diff"]))}
+            )
+            room -= snapshot.size if fits else 0
         for root in gone:
             if sent is not None:
                 del sent[root]
@@ -184,13 +184,13 @@ def _removed(root: str) -> dict[str, Any]:
     return {"root": root, "diff": "", "additions": 0, "deletions": 0, "changed_files": 0, "removed": True}
 
 
-def _looked(state: dict[str, Any]) -> Look:
+def _snapshot(state: dict[str, Any]) -> Snapshot:
     encoded = json.dumps(state, ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
-    return Look(state, hashlib.sha256(encoded).hexdigest(), len(encoded))
+    return Snapshot(state, hashlib.sha256(encoded).hexdigest(), len(encoded))
 
 
-def _marked_folders(paths: list[str]) -> list[str]:
-    """Return the nearest folder above each path that looks like the root of a repository, each once."""
+def _candidate_roots(paths: list[str]) -> list[str]:
+    """Return the nearest folder with `.git` above each path, without duplicates."""
     known: dict[str, str | None] = {}
     found: dict[str, None] = {}
     for path in paths:

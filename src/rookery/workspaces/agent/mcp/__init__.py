@@ -1,1 +1,1 @@
-"""MCP servers that the workspace itself configures."""
+"""The MCP servers that files of the workspace configure."""

@@ -1,8 +1,8 @@
-"""The MCP servers of the workspace: started, asked for their tools, and called on behalf of chats.
+"""The MCP servers of the workspace: starts them, lists their tools, and calls tools for chats.
 
-Files of the workspace name them. None is started before Rookery's server has sent exactly the entry that the owner
-approved; a changed entry needs a new approval. They are ordinary programs of the workspace: only their entries, tool
-definitions and results reach the server. The next call of an exited MCP server starts it again.
+Files of the workspace configure them. An MCP server is started only after Rookery has sent its entry, to which the
+owner has agreed. A changed entry needs a new decision. Only entries, tool definitions and results leave the workspace.
+If an MCP server has exited, the next call starts it again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MCP_SERVER = "mcp_server"
 PENDING = "pending"
 MAX_SERVERS = 20
 MAX_SETTLE_S = 30.0
-# Limit of all tool definitions of one server; chosen.
+# Chosen: the limit for all tool definitions of one server together.
 MAX_DEFINITIONS_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 4096
-NO_ADDRESSES = "This MCP server has a `url`. This version uses only servers with a `command`, run in the workspace."
+NO_ADDRESSES = "This MCP server has a `url`. Only servers with a `command`, which run in the workspace, are supported."
 
 
 class Server:
-    """One server and its configuration."""
+    """One configured server, with its session, its tools, or the error of its start."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -54,28 +54,28 @@ class Server:
         return value
 
     @property
-    def is_settled(self) -> bool:
+    def has_answered(self) -> bool:
         return self.error is not None or self.session is not None
 
 
 class McpServers:
-    """`on_change` is called when the tools of a server changed."""
+    """All configured servers. `on_change` is called when the tools of a server have changed."""
 
     def __init__(self, agent: Agent, on_change: Callable[[], None]) -> None:
         self._agent = agent
         self._on_change = on_change
-        self._named: dict[str, ServerConfig] = {}
+        self._configured: dict[str, ServerConfig] = {}
         self._agreed: dict[str, dict[str, Any]] = {}
         self._servers: dict[str, Server] = {}
 
-    def update(self, named: Sequence[ServerConfig]) -> None:
-        """Set the servers that files name now; unchanged ones keep running."""
-        self._named = {each.name: each for each in named[:MAX_SERVERS]}
+    def update(self, configured: Sequence[ServerConfig]) -> None:
+        """Set the servers that files configure now. Unchanged servers keep running."""
+        self._configured = {each.name: each for each in configured[:MAX_SERVERS]}
         self._apply()
 
     def _apply(self) -> None:
-        """Run the servers that files name and the owner approved, and no others."""
-        wanted = {name: config for name, config in self._named.items() if self._may_run(config)}
+        """Start and stop servers, so that exactly those run that are configured and agreed to."""
+        wanted = {name: config for name, config in self._configured.items() if self._may_run(config)}
         for name, server in list(self._servers.items()):
             if wanted.get(name) != server.config:
                 del self._servers[name]
@@ -86,13 +86,11 @@ class McpServers:
                 server.connecting = self._agent.background(self._connect(server))
 
     def _may_run(self, config: ServerConfig) -> bool:
-        """Return whether the server may be connected. One with an address is never run; connecting it only yields the
-        reason.
-        """
+        """Return whether the server may be connected. A server with a URL is never run; it only gets an error."""
         return config.command is None or self._agreed.get(config.name) == config.entry()
 
-    async def agree(self, request: Request) -> Response:
-        """Set the complete list of approved entries. Waits up to `wait_s` for servers that start."""
+    async def set_agreed(self, request: Request) -> Response:
+        """Set the list of entries that the owner has agreed to. Wait up to `wait_s` for servers that start."""
         body = await request.json()
         entries = body.get("servers")
         if not isinstance(entries, list) or not all(_is_entry(each) for each in entries):
@@ -105,25 +103,23 @@ class McpServers:
         self._apply()
         if set(self._servers) != before:
             self._on_change()
-        await self.settle(wait_s)
+        await self.wait_started(wait_s)
         return Response.json({"running": sorted(self._servers)})
 
-    async def settle(self, seconds: float) -> None:
-        """Wait until every server has responded or failed, at most this long."""
+    async def wait_started(self, seconds: float) -> None:
+        """Wait at most this long until every server has started or failed."""
         tasks = [each.connecting for each in self._servers.values() if each.connecting is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
     def described(self, first: int) -> list[dict[str, Any]]:
-        """Describe all servers that files name, by name: those that responded or failed, and those that wait for
-        approval or start.
-        """
+        """Return the context resources of all configured servers, sorted by name and numbered from `first`."""
         described = []
-        for ordinal, (name, config) in enumerate(sorted(self._named.items()), first):
+        for ordinal, (name, config) in enumerate(sorted(self._configured.items()), first):
             server = self._servers.get(name)
-            is_settled = server is not None and server.is_settled
-            told = server.described(ordinal) if server and is_settled else _described(config, ordinal, PENDING)
-            described.append(told)
+            has_answered = server is not None and server.has_answered
+            description = server.described(ordinal) if server and has_answered else _described(config, ordinal, PENDING)
+            described.append(description)
         return described
 
     def _end(self, server: Server) -> None:
@@ -140,7 +136,7 @@ class McpServers:
         self._on_change()
 
     async def _start(self, server: Server) -> None:
-        session = StdioSession(server.config, VERSION, lambda: self._changed(server))
+        session = StdioSession(server.config, VERSION, lambda: self._on_tools_changed(server))
         try:
             await asyncio.wait_for(session.start(self._agent.children, self._environment()), CONNECT_S)
             server.tools = _definitions(await asyncio.wait_for(session.list_tools(), CONNECT_S))
@@ -157,10 +153,10 @@ class McpServers:
     def _environment(self) -> dict[str, str]:
         return configs.environment(self._agent.config)
 
-    def _changed(self, server: Server) -> None:
-        self._agent.background(self._look_again(server))
+    def _on_tools_changed(self, server: Server) -> None:
+        self._agent.background(self._refresh_tools(server))
 
-    async def _look_again(self, server: Server) -> None:
+    async def _refresh_tools(self, server: Server) -> None:
         session = server.session
         if session is None:
             return
@@ -189,14 +185,14 @@ class McpServers:
             params: dict[str, Any] = {"name": tool, "arguments": arguments}
             if key is not None:
                 params["_meta"] = {"rookery/idempotency-key": key}
-            return Response.json(_result(await self._asked(server, params)))
+            return Response.json(_result(await self._call_tool(server, params)))
 
         digest = hash_of(json.dumps(body, sort_keys=True))
         return await self._agent.journal.once(key, "mcp", digest, run)
 
     def _agreed_server(self, name: str, entry: object) -> Server:
-        """Return the server of a call. The call carries the approved entry, which may start the server."""
-        config = self._named.get(name)
+        """Return the server of a call. The call contains the entry that the owner has agreed to."""
+        config = self._configured.get(name)
         if config is None:
             raise AgentError(404, "no_server", f"This workspace has no MCP server {name[:100]}.")
         if config.command is not None and not (_is_entry(entry) and entry == config.entry()):
@@ -207,15 +203,15 @@ class McpServers:
         self._apply()
         return self._servers[name]
 
-    async def _asked(self, server: Server, params: dict[str, Any]) -> Any:
+    async def _call_tool(self, server: Server, params: dict[str, Any]) -> Any:
         try:
-            return await (await self._running(server)).request("tools/call", params, CALL_S)
+            return await (await self._running_session(server)).request("tools/call", params, CALL_S)
         except McpFailed as error:
             message = f"The MCP server {server.config.name} failed: {error}."
             raise AgentError(502, "mcp_failed", message) from error
 
-    async def _running(self, server: Server) -> StdioSession:
-        """Return the server's session. An exited one is started again, once for all concurrent callers."""
+    async def _running_session(self, server: Server) -> StdioSession:
+        """Return the session of a running server. Start an exited server again, once for all concurrent callers."""
         if server.session is None or server.session.is_over:
             if server.connecting is None or server.connecting.done():
                 server.session = None
@@ -246,7 +242,7 @@ def _is_entry(value: object) -> bool:
 
 
 def _definitions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tool definitions for models that fit the limits."""
+    """Return the tool definitions, up to the size limit."""
     kept, size = [], 0
     for tool in tools:
         schema = tool.get("inputSchema")
@@ -276,4 +272,4 @@ def _result(value: Any) -> dict[str, Any]:
 
 def register(router: Router, servers: McpServers) -> None:
     router.add("POST", "/v1/mcp/call", servers.call)
-    router.add("POST", "/v1/mcp/servers", servers.agree)
+    router.add("POST", "/v1/mcp/servers", servers.set_agreed)

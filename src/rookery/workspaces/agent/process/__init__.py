@@ -1,1 +1,1 @@
-"""Commands of a workspace: start, output, signals, the read-only view."""
+"""Processes of a workspace: starts, output, signals, and the read-only view."""

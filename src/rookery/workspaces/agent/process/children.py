@@ -1,8 +1,8 @@
 """Child processes: the only module of the agent that starts programs and waits for them.
 
-As the first process of a sandbox the agent inherits every orphan and must reap it, or zombies accumulate. Waiting for
-"any child" takes the exit code of every child it finds, so nothing else in the agent may wait for a child: not
-asyncio's own subprocesses, not `Popen.wait`.
+As the first process of a sandbox, the agent inherits every orphan and must reap it. It therefore waits for any child,
+which takes the exit code of every child. No other code of the agent may wait for a child, neither the subprocesses of
+asyncio nor `Popen.wait`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Child:
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
         self.pid = popen.pid
-        # Its exit code, negative for the signal that ended it.
+        # The exit code, or the negative number of the signal that ended it.
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(self, code: int) -> None:
@@ -44,9 +44,9 @@ class Child:
 
 @dataclass(frozen=True)
 class Completed:
-    """The result of a program. `code` is negative for a signal; of long output only the first `max_bytes` are kept.
+    """The result of a program. `code` is negative if a signal ended it.
 
-    `output_bytes` is the size of all it printed.
+    `output` has only the first bytes of a long output. `output_bytes` is the size of the complete output.
     """
 
     code: int
@@ -64,7 +64,7 @@ class Children:
         self._children: dict[int, Child] = {}
 
     def watch(self) -> None:
-        """Begin to wait for children. Call it in the main thread, with the loop running."""
+        """Begin to reap children. Call this in the main thread while the event loop runs."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def spawn(
@@ -78,9 +78,9 @@ class Children:
         stdin: int = subprocess.DEVNULL,
         descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start a program, with empty input unless `stdin` is given. Raises OSError when it cannot be started.
+        """Start a program. It inherits `descriptors` with the same numbers, and has no input unless `stdin` is given.
 
-        It inherits `descriptors` under their own numbers.
+        Raise OSError if it cannot be started.
         """
         popen = subprocess.Popen(  # noqa: S603 - running programs is what a workspace is for
             list(arguments),
@@ -92,7 +92,7 @@ class Children:
             start_new_session=True,
             pass_fds=tuple(descriptors),
         )
-        # The loop reaps, and this runs in the loop: the child is registered before its end can be noticed.
+        # Children are reaped in the event loop, so this child is registered before it can be reaped.
         child = Child(popen)
         self._children[child.pid] = child
         return child
@@ -106,7 +106,7 @@ class Children:
         timeout_s: float,
         max_bytes: int = 1024 * 1024,
     ) -> Completed:
-        """Run a program to its end. Its group is killed when it takes too long or the caller is canceled."""
+        """Run a program to its end. Kill its process group if it takes too long or the caller is canceled."""
         out, err = Collector(max_bytes), Collector(64 * 1024)
         pipes = [Pipe(out.take), Pipe(err.take)]
         timed_out = False
@@ -147,7 +147,7 @@ class Children:
 
 
 class Collector:
-    """Keeps the first bytes of an output and counts the rest."""
+    """Keeps the first bytes of an output, and counts all of them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -163,19 +163,19 @@ class Collector:
 
 
 class Pipe:
-    """The output of a child. The child gets `writer`; its output is passed to `take` once the pipe is started."""
+    """A pipe for the output of a child, which gets `writer`. After `start`, output is passed to `take`."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        # Fewer, larger reads for a child that prints a lot; if the kernel refuses, only speed is lost.
+        # A larger pipe needs fewer reads for a child that prints a lot. The kernel may refuse it.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._reader, _SET_PIPE_SIZE, _PIPE_BYTES)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
-        """Close the child's end and read until all its holders have closed it."""
+        """Close the write end of this process, and read until all other processes have closed theirs."""
         os.close(self.writer)
         self.writer = -1
         asyncio.get_running_loop().add_reader(self._reader, self._read)
@@ -193,7 +193,7 @@ class Pipe:
             self.close()
 
     def drain(self) -> None:
-        """Read what is in the pipe now, without waiting for more."""
+        """Read everything that is in the pipe now, without waiting for more."""
         left = _PIPE_BYTES
         while self._reader >= 0 and left > 0:
             try:
@@ -206,7 +206,7 @@ class Pipe:
             left -= len(data)
 
     def close(self) -> None:
-        """Stop reading. Processes that still write get a broken pipe."""
+        """Close the pipe. Processes that still write to it get a broken pipe."""
         if self._reader >= 0:
             asyncio.get_running_loop().remove_reader(self._reader)
             os.close(self._reader)
@@ -219,7 +219,7 @@ class Pipe:
 
 
 async def open_writer(descriptor: int) -> asyncio.StreamWriter:
-    """Return a stream that writes to a pipe as fast as its reader reads."""
+    """Return a stream with flow control that writes to a pipe."""
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "wb", buffering=0)
     transport, protocol = await loop.connect_write_pipe(lambda: FlowControlMixin(loop), pipe)
@@ -227,7 +227,7 @@ async def open_writer(descriptor: int) -> asyncio.StreamWriter:
 
 
 def descendants() -> list[int]:
-    """Return every process below this one, nearest first, according to /proc."""
+    """Return all descendants of this process, nearest first, from /proc."""
     parents: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -244,10 +244,10 @@ def descendants() -> list[int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphaned descendants, as the first process of a sandbox is anyway. Linux only."""
+    """Make this process the parent of its orphaned descendants. Linux only."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     except (ImportError, OSError, AttributeError):
-        pass  # then a daemon of an unconfined workspace is not found when the workspace stops
+        pass  # then the stop of an unconfined workspace does not find its daemons

@@ -1,7 +1,7 @@
-"""The output of a process: its first and last bytes, and its views for models and watchers.
+"""The output of a process: keeps its first and last bytes in memory, and makes views of it.
 
-Positions count the bytes the process has written, so a cursor stays valid whatever was dropped in between. A view is
-valid UTF-8 of bounded size: cuts are made between characters, and bytes that are not text are replaced.
+A cursor counts the bytes that the process has written, so it stays valid when bytes in between are dropped. A view is
+valid UTF-8 of limited size: cuts are between characters, and invalid bytes are replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 256 * 1024
-SMALL_BYTES = 16 * 1024  # of each end, for a process that ended long ago, when memory is needed
+SMALL_BYTES = 16 * 1024  # kept of each end after `shrink`
 VIEW_BYTES = 32 * 1024
 LINE_BYTES = 2048
 LINE_SUFFIX = b" ... [line truncated%b]"
@@ -21,28 +21,28 @@ _MARKER_ROOM = 64
 
 @dataclass(frozen=True)
 class View:
-    """The text for a model. `truncated` is None when it is the complete output."""
+    """The text for the model. `truncated` is None if it is the complete output."""
 
     text: str
     truncated: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The file with the output from the first byte on, and whether it is complete."""
+class SpilledOutput:
+    """The file with the output from its first byte on. It may be incomplete."""
 
     path: str
     size: int
-    is_whole: bool
+    is_complete: bool
 
     def described(self) -> str:
-        what = "all of it is" if self.is_whole else f"the first {self.size} bytes are"
+        what = "all of it is" if self.is_complete else f"the first {self.size} bytes are"
         return f"; {what} in {self.path}"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The text after a cursor. `gap` counts dropped bytes between the requested cursor and this text."""
+    """The text after a cursor. `gap` is the number of dropped bytes between the requested cursor and the text."""
 
     text: str
     cursor: int
@@ -50,7 +50,7 @@ class Piece:
 
 
 class Output:
-    """The output of one process, in bounded memory."""
+    """The output of one process, in limited memory."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -68,11 +68,11 @@ class Output:
         return self.total - self.held
 
     def append(self, data: bytes) -> int:
-        """Append output; return by how many bytes the held memory has grown."""
+        """Append output. Return by how many bytes the used memory has grown."""
         before = self.held
         self.total += len(data)
         room = self._head_room - len(self._head)
-        # The head is filled once: bytes that follow a dropped byte must not be joined to it.
+        # The head is filled only once: after bytes were dropped, further bytes do not follow it directly.
         if room > 0 and not self._tail:
             self._head += data[:room]
             data = data[room:]
@@ -82,7 +82,7 @@ class Output:
         return self.held - before
 
     def mask(self, text: bytes) -> None:
-        """Replace every occurrence of a text by as many asterisks, so that positions stay valid."""
+        """Replace every occurrence of a text by as many asterisks, so that cursors stay valid."""
         for held in (self._head, self._tail):
             start = held.find(text)
             while start >= 0:
@@ -90,7 +90,7 @@ class Output:
                 start = held.find(text, start + len(text))
 
     def shrink(self) -> int:
-        """Keep only what a view of an ended output needs; return by how many bytes the memory has shrunk."""
+        """Keep only the bytes for a view. Return by how many bytes the used memory has shrunk."""
         before = self.held
         if before > 2 * SMALL_BYTES:
             data = bytes(self._head + self._tail)
@@ -99,15 +99,15 @@ class Output:
         return before - self.held
 
     def everything(self) -> bytes:
-        """Return all held bytes, which is the complete output as long as nothing was dropped."""
+        """Return all bytes in memory: the complete output, if nothing was dropped."""
         return bytes(self._head + self._tail)
 
-    def view(self, *, ended: bool, kept: Kept | None = None) -> View:
-        """Return the first and last part with a marker between them, or everything when it is short enough.
+    def view(self, *, ended: bool, spilled: SpilledOutput | None = None) -> View:
+        """Return the output, or if it is too long, its beginning and end with a marker between them.
 
-        The marker names the file with the complete output; without a file, it names the lines that were cut.
+        The marker contains the number of omitted bytes and the file with the complete output, if there is one.
         """
-        where = b"" if kept is None else kept.described().encode("utf-8", "replace")
+        where = b"" if spilled is None else spilled.described().encode("utf-8", "replace")
         if self.dropped == 0:
             clean = _clean(bytes(self._head + self._tail), ended=ended)
             whole = _cut_lines(clean, where)
@@ -116,7 +116,7 @@ class Output:
             first = last = _cut_lines(clean)
         else:
             first = _cut_lines(_clean(bytes(self._head), ended=False))
-            last = _cut_lines(_clean(_from_character(bytes(self._tail)), ended=ended))
+            last = _cut_lines(_clean(_skip_partial_character(bytes(self._tail)), ended=ended))
         half = max((VIEW_BYTES - _MARKER_ROOM - len(where)) // 2, 0)
         first, last = _first(first, half), _last(last, half)
         truncated = self._truncated(len(first) + len(last))
@@ -124,20 +124,20 @@ class Output:
         return View((first + marker + last).decode(), truncated)
 
     def after(self, since: int, *, ended: bool) -> Piece:
-        """Return the bytes from a cursor to the end, as one piece without gaps."""
+        """Return the text after a cursor, or after the dropped bytes if the cursor is before or among them."""
         tail_start = self.total - len(self._tail)
         if self.dropped == 0:
             start, data = since, bytes(self._head + self._tail)[since:]
         elif since >= tail_start:
             start, data = since, bytes(self._tail[since - tail_start :])
         else:
-            data = _from_character(bytes(self._tail))
+            data = _skip_partial_character(bytes(self._tail))
             start = self.total - len(data)
         text, rest = _decode(data, ended=ended)
         return Piece(text, self.total - rest, start - since)
 
     def has_more(self, since: int) -> bool:
-        """Return whether there is text after a cursor. The first bytes of an incomplete character do not count."""
+        """Return whether there is text after a cursor. An incomplete character does not count."""
         return self.total - since > 3 or bool(self.after(since, ended=False).text)
 
     def _truncated(self, retained: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Output:
 
 
 def _decode(data: bytes, *, ended: bool) -> tuple[str, int]:
-    """Return the text, and how many bytes at the end belong to an incomplete character."""
+    """Return the text, and the number of bytes of an incomplete character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=ended)
     return text, len(decoder.getstate()[0])
@@ -161,8 +161,8 @@ def _clean(data: bytes, *, ended: bool) -> bytes:
     return _decode(data, ended=ended)[0].encode()
 
 
-def _from_character(data: bytes) -> bytes:
-    """Remove the rest of a character whose beginning was dropped."""
+def _skip_partial_character(data: bytes) -> bytes:
+    """Return the data without the rest of a character whose beginning was dropped."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
@@ -170,7 +170,7 @@ def _from_character(data: bytes) -> bytes:
 
 
 def _first(data: bytes, size: int) -> bytes:
-    """Return at most `size` bytes of valid UTF-8 from the beginning."""
+    """Return at most `size` bytes from the beginning, cut between two characters."""
     if len(data) <= size:
         return data
     while size > 0 and data[size] & 0xC0 == 0x80:
@@ -179,13 +179,11 @@ def _first(data: bytes, size: int) -> bytes:
 
 
 def _last(data: bytes, size: int) -> bytes:
-    return _from_character(data[-size:]) if size > 0 else b""
+    return _skip_partial_character(data[-size:]) if size > 0 else b""
 
 
 def _cut_lines(data: bytes, where: bytes = b"") -> bytes:
-    """Cut overlong lines, because a line of a megabyte would fill the whole view. Return the data itself if there are
-    none.
-    """
+    """Cut lines that are too long: one of them could fill the whole view. Return `data` itself if there are none."""
     if len(data) <= LINE_BYTES:
         return data
     lines = data.split(b"\n")

@@ -1,7 +1,7 @@
-"""Waiting for a line of process output that matches the caller's regular expression.
+"""Waits for a line of process output that matches a regular expression.
 
-An expression can run forever on thirty characters and cannot be interrupted from within. So it is matched in a separate
-program, which reads the output as it arrives and is killed when the wait is over. The agent stays responsive meanwhile.
+The match of an expression can take forever and cannot be interrupted. Therefore a separate program matches it: it reads
+the output as it arrives, and is killed at the end of the wait.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rookery.workspaces.agent.process.children import Child, Children, Collector
 from rookery.workspaces.agent.process.processes import Process
 
 MAX_PATTERN_CHARS = 1000
-# Chosen: each is a separate interpreter.
+# Chosen: each wait is a Python process.
 MAX_AT_ONCE = 8
-# Time for the program to judge its last input at the end of the wait.
-VERDICT_S = 3.0
-# Chosen: enough for minutes of output; ends an expression that never finishes.
+# At the end of the wait, the program has this much time to match its last input.
+RESULT_S = 3.0
+# Chosen: enough for minutes of output.
 CPU_SECONDS = 60
 
-# Complete lines are matched once, the last one whenever it grows: a prompt has no line ending. CPU time is limited,
-# because a killed agent cannot end the program. A program that prints nothing at the end did not finish.
+# Complete lines are matched once. The last line has no ending and is matched whenever it grows. CPU time is limited,
+# because a killed agent cannot kill the program. A program that prints nothing has not finished.
 _PROGRAM = r"""
 import codecs, re, resource, sys
 seconds, most = int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -55,8 +55,8 @@ sys.stdout.write("none")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """`line` matched. With `is_slow` the expression took too long, and the result is unknown."""
+class MatchResult:
+    """The result of a wait. `line` is the line that matched. With `is_slow` the match took too long."""
 
     line: str | None = None
     is_slow: bool = False
@@ -69,14 +69,14 @@ class OutputWaits:
         self._children = children
         self._count = 0
 
-    async def wait(self, process: Process, pattern: str, *, since: int, wait_s: float, gone: asyncio.Event) -> Verdict:
-        """Wait until a line after the cursor matches, the process has ended, the client has left, or the time is
-        over.
-        """
+    async def wait(
+        self, process: Process, pattern: str, *, since: int, wait_s: float, gone: asyncio.Event
+    ) -> MatchResult:
+        """Wait until a line after the cursor matches, the process ends, the client leaves, or the time is over."""
         if not pattern or len(pattern) > MAX_PATTERN_CHARS or "\0" in pattern:
             raise invalid("until", f"must be a regular expression of 1 to {MAX_PATTERN_CHARS} characters")
         if self._count >= MAX_AT_ONCE:
-            message = f"The output of {MAX_AT_ONCE} processes is waited for already. Try again in a moment."
+            message = f"{MAX_AT_ONCE} requests are already waiting for output. Try again in a moment."
             raise AgentError(429, "too_many_waits", message)
         self._count += 1
         try:
@@ -84,72 +84,74 @@ class OutputWaits:
         finally:
             self._count -= 1
 
-    async def _wait(self, process: Process, pattern: str, since: int, wait_s: float, gone: asyncio.Event) -> Verdict:
-        said = Collector(64 * 1024)
-        answer = Pipe(said.take)
+    async def _wait(
+        self, process: Process, pattern: str, since: int, wait_s: float, gone: asyncio.Event
+    ) -> MatchResult:
+        printed = Collector(64 * 1024)
+        stdout_pipe = Pipe(printed.take)
         reader, writer = os.pipe()
         try:
-            child = self._start(pattern, answer, reader)
+            child = self._start(pattern, stdout_pipe, reader)
         except OSError as error:
-            answer.close()
+            stdout_pipe.close()
             os.close(writer)
             raise AgentError(500, "cannot_match", f"The expression cannot be matched: {error}.") from error
         finally:
             os.close(reader)
-        answer.start()
-        into = await open_writer(writer)
-        feeding = asyncio.ensure_future(_feed(process, since, into))
-        leaving, answered = asyncio.ensure_future(gone.wait()), asyncio.shield(answer.closed)
+        stdout_pipe.start()
+        stdin_writer = await open_writer(writer)
+        feeding = asyncio.ensure_future(_feed(process, since, stdin_writer))
+        leaving, answered = asyncio.ensure_future(gone.wait()), asyncio.shield(stdout_pipe.closed)
         try:
             either: set[asyncio.Future[Any]] = {leaving, answered, feeding}
             await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            # The input received so far is judged completely, whatever ended the wait.
+            # The program matches all input it has received, whatever ended the wait.
             feeding.cancel()
             if not gone.is_set():
-                await asyncio.wait({answer.closed}, timeout=VERDICT_S)
-            is_slow = not answer.closed.done()
+                await asyncio.wait({stdout_pipe.closed}, timeout=RESULT_S)
+            is_slow = not stdout_pipe.closed.done()
         finally:
             for each in (feeding, leaving, answered):
                 each.cancel()
-            into.close()  # unread input is discarded with the program
+            stdin_writer.close()  # input that the program has not read is discarded
             child.signal_group(signal.SIGKILL)
-            answer.close()
-        return _verdict(bytes(said.data), is_slow)
+            stdout_pipe.close()
+        return _parse_result(bytes(printed.data), is_slow)
 
-    def _start(self, pattern: str, answer: Pipe, stdin: int) -> Child:
+    def _start(self, pattern: str, stdout_pipe: Pipe, stdin: int) -> Child:
         arguments = [sys.executable, "-I", "-S", "-c", _PROGRAM, pattern, str(CPU_SECONDS)]
-        return self._children.spawn(arguments, cwd="/", env={"LANG": "C.UTF-8"}, out=answer.writer, stdin=stdin)
+        return self._children.spawn(arguments, cwd="/", env={"LANG": "C.UTF-8"}, out=stdout_pipe.writer, stdin=stdin)
 
 
-def _verdict(said: bytes, is_slow: bool) -> Verdict:
-    word, _, rest = said.decode("utf-8", "replace").partition(" ")
+def _parse_result(printed: bytes, is_slow: bool) -> MatchResult:
+    word, _, rest = printed.decode("utf-8", "replace").partition(" ")
     if word == "bad":
         raise invalid("until", f"is not a regular expression: {rest}")
-    return Verdict(rest) if word == "found" else Verdict(is_slow=is_slow or word != "none")
+    return MatchResult(rest) if word == "found" else MatchResult(is_slow=is_slow or word != "none")
 
 
-async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> None:
-    """Feed the program with the output of the process. At the end, close its input once it has read everything."""
+async def _feed(process: Process, cursor: int, stdin_writer: asyncio.StreamWriter) -> None:
+    """Write the output of the process to the program. Close its input at the end of the process."""
     try:
         while True:
             is_over = not process.running
             piece = process.output.after(cursor, ended=is_over)
             cursor = piece.cursor
             if piece.text:
-                into.write(piece.text.encode("utf-8", "replace"))
-                await into.drain()
+                stdin_writer.write(piece.text.encode("utf-8", "replace"))
+                await stdin_writer.drain()
             elif is_over:
                 return
             else:
-                await _more(process, cursor)
+                await _wait_for_more(process, cursor)
     except ConnectionError:
-        pass  # it has found a match, or cannot run
+        pass  # the program has found a match, or could not run
     finally:
-        into.close()
+        stdin_writer.close()
 
 
-async def _more(process: Process, cursor: int) -> None:
-    either = [asyncio.ensure_future(process.more(cursor)), asyncio.ensure_future(process.ended.wait())]
+async def _wait_for_more(process: Process, cursor: int) -> None:
+    either = [asyncio.ensure_future(process.wait_for_text(cursor)), asyncio.ensure_future(process.ended.wait())]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,7 +1,7 @@
-"""The commands of a workspace: started, followed, signaled, and remembered for a while after their end.
+"""The processes of a workspace: starts, signals and output. Ended processes are kept for a while.
 
-A process belongs to the chat that started it and is independent of the request that did. It counts as running until its
-shell has ended and its output is complete, so a response with the state "ended" has the complete output.
+A process belongs to the chat that started it, and outlives the request. It counts as running until its shell has ended
+and its output was read completely. The output of an ended process is therefore complete.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.process.children import Child, Children, Pipe
 from rookery.workspaces.agent.process.output import Output, View
-from rookery.workspaces.agent.process.spill_file import Spill
+from rookery.workspaces.agent.process.spill_file import SpillFile
 from rookery.workspaces.agent.server.http import ChatHeaders
 
 MAX_RUNNING = 64
 MAX_ENDED = 256
 KEEP_ENDED_S = 60 * 60.0
 MAX_HELD_BYTES = 64 * 1024 * 1024
-# Children of an ended shell may hold its output open forever.
+# After the shell has ended, its children may keep the pipe open. It is read for this long.
 HELD_PIPE_S = 5.0
 SWEEP_S = 30.0
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
 @dataclass(frozen=True)
-class Order:
-    """A command to run. `arguments` is the whole command line, `command` the text shown to users and models.
+class ProcessSpec:
+    """A process to start. `arguments` is the command line. `command` is the text that users and models see.
 
-    `spill` keeps output beyond what a view shows. The command inherits `descriptors`; `masked` are texts that its
-    output must not show.
+    `spill` stores output that does not fit a view. The process inherits `descriptors`. Texts in `masked` are replaced
+    in its output.
     """
 
     command: str
@@ -45,17 +45,17 @@ class Order:
     env: Mapping[str, str]
     chat: ChatHeaders
     background: bool = False
-    spill: Spill | None = None
+    spill: SpillFile | None = None
     descriptors: Sequence[int] = ()
     masked: Sequence[bytes] = ()
 
 
 class Process:
-    """One command, running or ended."""
+    """One process, running or ended."""
 
-    def __init__(self, process_id: str, order: Order, started_at: float) -> None:
+    def __init__(self, process_id: str, spec: ProcessSpec, started_at: float) -> None:
         self.id = process_id
-        self.order = order
+        self.spec = spec
         self.started_at = started_at
         self.exited_at: float | None = None
         self.exit_code: int | None = None
@@ -74,21 +74,21 @@ class Process:
     def view(self) -> View:
         if self._recorded is not None:
             return self._recorded
-        kept = self.order.spill.kept if self.order.spill is not None else None
-        return self.output.view(ended=not self.running, kept=kept)
+        spilled = self.spec.spill.spilled if self.spec.spill is not None else None
+        return self.output.view(ended=not self.running, spilled=spilled)
 
     @property
     def file(self) -> str | None:
-        """The path of the complete output, if it is more than a view shows."""
-        kept = self.order.spill.kept if self.order.spill is not None else None
-        return self._recorded_file if kept is None else kept.path
+        """The path of the file with the complete output, if it does not fit a view."""
+        spilled = self.spec.spill.spilled if self.spec.spill is not None else None
+        return self._recorded_file if spilled is None else spilled.path
 
-    def take(self, data: bytes) -> int:
-        """Append output; return by how many bytes the held memory has grown."""
-        if self.order.spill is not None:
-            self.order.spill.take(self.output, data)
+    def append(self, data: bytes) -> int:
+        """Append output. Return by how many bytes the used memory has grown."""
+        if self.spec.spill is not None:
+            self.spec.spill.take(self.output, data)
         grown = self.output.append(data)
-        for text in self.order.masked:
+        for text in self.spec.masked:
             self.output.mask(text)
         return grown
 
@@ -98,8 +98,8 @@ class Process:
                 reader.set_result(None)
         self._readers.clear()
 
-    async def more(self, since: int) -> None:
-        """Return once there is text after the cursor. Cancel it when the process may have ended."""
+    async def wait_for_text(self, since: int) -> None:
+        """Wait until there is text after the cursor. The end of the process does not end this wait."""
         while not self.output.has_more(since):
             reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._readers.add(reader)
@@ -109,9 +109,9 @@ class Process:
                 self._readers.discard(reader)
 
     def close(self, code: int, now: float) -> None:
-        """Record that the shell has ended and the output is complete."""
-        if self.order.spill is not None:
-            self.order.spill.finish(self.output)
+        """Set the exit code: the shell has ended and the output is complete."""
+        if self.spec.spill is not None:
+            self.spec.spill.finish(self.output)
         self.exit_code = code if code >= 0 else 128 - code
         self.signal = -code if code < 0 else None
         self.exited_at = now
@@ -119,14 +119,14 @@ class Process:
         self.wake_readers()
 
     def record(self) -> dict[str, Any]:
-        """Return the journal record, which is enough to serve the process after a restart of the agent."""
+        """Return the journal record, from which `restored` makes the process again after a restart of the agent."""
         view = self.view()
         return {
             "id": self.id,
-            "command": self.order.command,
-            "workdir": self.order.workdir,
-            "background": self.order.background,
-            "chat_id": self.order.chat.chat_id,
+            "command": self.spec.command,
+            "workdir": self.spec.workdir,
+            "background": self.spec.background,
+            "chat_id": self.spec.chat.chat_id,
             "started_at": self.started_at,
             "exited_at": self.exited_at,
             "exit_code": self.exit_code,
@@ -139,12 +139,10 @@ class Process:
 
     @classmethod
     def restored(cls, record: Mapping[str, Any]) -> Process:
-        """Restore a process that ended before the agent was restarted. Raises ValueError or KeyError for an invalid
-        record.
-        """
+        """Return the ended process of a journal record. Raise ValueError or KeyError if the record is invalid."""
         chat_id = record["chat_id"]
-        order = Order(str(record["command"]), (), str(record["workdir"]), {}, ChatHeaders(chat_id))
-        process = cls(str(record["id"]), order, float(record["started_at"]))
+        spec = ProcessSpec(str(record["command"]), (), str(record["workdir"]), {}, ChatHeaders(chat_id))
+        process = cls(str(record["id"]), spec, float(record["started_at"]))
         process.exit_code = int(record["exit_code"])
         process.signal = int(record["signal"]) if record["signal"] is not None else None
         process.exited_at = float(record["exited_at"])
@@ -158,7 +156,7 @@ class Process:
 
 
 class Processes:
-    """All processes of the workspace, within their limits."""
+    """All processes of the workspace, with limits on their number and memory."""
 
     def __init__(self, children: Children, clock: Clock) -> None:
         self._children = children
@@ -169,33 +167,38 @@ class Processes:
         self.stopping = False
 
     def start(
-        self, order: Order, process_id: str, *, counted: bool = True, on_end: Callable[[Process], None] | None = None
+        self,
+        spec: ProcessSpec,
+        process_id: str,
+        *,
+        counted: bool = True,
+        on_end: Callable[[Process], None] | None = None,
     ) -> Process:
-        """Run a command. It is listed as a process unless `counted` is false (a script of the template).
+        """Start a process. With `counted` false, for scripts of the template, it is not listed and has no limit.
 
-        `on_end` is called when it has ended, before any waiter is woken.
+        `on_end` is called when it has ended, before waiters continue.
         """
         if self.stopping and counted:
-            raise AgentError(409, "stopping", "The workspace is being stopped, so nothing new can be started.")
+            raise AgentError(409, "stopping", "The workspace is being stopped, so no process can be started.")
         if counted and self.count_running() >= MAX_RUNNING:
             message = f"{MAX_RUNNING} processes are running in this workspace. Stop one of them first."
             raise AgentError(429, "too_many_processes", message)
-        process = Process(process_id, order, self._clock.now())
+        process = Process(process_id, spec, self._clock.now())
 
-        def take(data: bytes) -> None:
-            self._held += process.take(data)
+        def append(data: bytes) -> None:
+            self._held += process.append(data)
             process.wake_readers()
             if self._held > MAX_HELD_BYTES:
-                self._make_room()
+                self._shrink_ended()
 
-        pipe = Pipe(take)
+        pipe = Pipe(append)
         try:
             process.child = self._children.spawn(
-                order.arguments, cwd=order.workdir, env=order.env, out=pipe.writer, descriptors=order.descriptors
+                spec.arguments, cwd=spec.workdir, env=spec.env, out=pipe.writer, descriptors=spec.descriptors
             )
         except (OSError, ValueError) as error:
             pipe.close()
-            raise _cannot_start(error, order) from error
+            raise _cannot_start(error, spec) from error
         pipe.start()
         if counted:
             self._processes[process.id] = process
@@ -218,16 +221,16 @@ class Processes:
         self.sweep()
 
     def find(self, process_id: str, chat: ChatHeaders) -> Process:
-        """Return the process if this chat may access it; the server's own requests may access all."""
+        """Return a process of this chat. Requests without a chat may access all processes."""
         process = self._processes.get(process_id)
-        if process is None or chat.chat_id not in (None, process.order.chat.chat_id):
+        if process is None or chat.chat_id not in (None, process.spec.chat.chat_id):
             message = "There is no such process. process_list shows those of this chat."
             raise AgentError(404, "process_not_found", message)
         return process
 
     def list_of(self, chat: ChatHeaders) -> list[Process]:
-        """Return the chat's processes, running ones first, then the newest."""
-        own = [item for item in self._processes.values() if chat.chat_id in (None, item.order.chat.chat_id)]
+        """Return the processes of the chat: running ones first, each group with the newest first."""
+        own = [item for item in self._processes.values() if chat.chat_id in (None, item.spec.chat.chat_id)]
         return sorted(reversed(own), key=lambda item: (not item.running, -item.started_at))
 
     def count_running(self) -> int:
@@ -240,7 +243,7 @@ class Processes:
         return [process for process in self._processes.values() if process.running]
 
     def sweep(self) -> None:
-        """Forget processes that ended long ago, or that exceed the limit."""
+        """Delete processes that ended long ago, and the oldest ones beyond the limit."""
         oldest = self._clock.now() - KEEP_ENDED_S
         ended = self._ended_oldest_first()
         surplus = len(ended) - MAX_ENDED
@@ -249,8 +252,8 @@ class Processes:
                 del self._processes[process.id]
                 self._held -= process.output.held
 
-    def _make_room(self) -> None:
-        """Reduce ended processes to their view, oldest first, until all outputs fit together."""
+    def _shrink_ended(self) -> None:
+        """Shrink the output of ended processes, oldest first, until all outputs together fit the limit."""
         for process in self._ended_oldest_first():
             if self._held <= MAX_HELD_BYTES:
                 return
@@ -275,17 +278,17 @@ def shell(command: str) -> list[str]:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """Signal the whole group. Raises 409 when it has ended: its number may belong to another process by now."""
+    """Signal the process group. Raise 409 if the process has ended, because its id may be reused."""
     if not process.running or process.child is None:
-        raise AgentError(409, "not_running", "The process is not running any more, so there is nothing to signal.")
+        raise AgentError(409, "not_running", "The process has already ended.")
     process.child.signal_group(number)
 
 
 async def wait(process: Process, since: int | None, wait_s: float, gone: asyncio.Event) -> None:
-    """Wait until it ended, there is more after the cursor, the client has left, or the time is over."""
+    """Wait until the process ends, there is text after the cursor, the client leaves, or the time is over."""
     waits: list[Coroutine[Any, Any, Any]] = [process.ended.wait(), gone.wait()]
     if since is not None:
-        waits.append(process.more(since))
+        waits.append(process.wait_for_text(since))
     tasks = {asyncio.ensure_future(wait) for wait in waits}
     try:
         await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -296,7 +299,7 @@ async def wait(process: Process, since: int | None, wait_s: float, gone: asyncio
 
 
 def snapshot(process: Process, since: int | None) -> dict[str, Any]:
-    """Return the state, read before the output, so that a snapshot with the state "ended" has the complete output."""
+    """Return the state and the output. The state is read first, so the output of an ended process is complete."""
     answer = described(process)
     if since is None:
         view = process.view()
@@ -317,9 +320,9 @@ def snapshot(process: Process, since: int | None) -> dict[str, Any]:
 def described(process: Process) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "id": process.id,
-        "command": process.order.command,
-        "workdir": process.order.workdir,
-        "background": process.order.background,
+        "command": process.spec.command,
+        "workdir": process.spec.workdir,
+        "background": process.spec.background,
         "running": process.running,
         "started_at": process.started_at,
     }
@@ -331,14 +334,12 @@ def described(process: Process) -> dict[str, Any]:
     return answer
 
 
-def _cannot_start(error: Exception, order: Order) -> AgentError:
-    if isinstance(error, OSError) and error.filename == order.workdir:
-        return invalid("workdir", f"{order.workdir} cannot be entered: {error.strerror}")
+def _cannot_start(error: Exception, spec: ProcessSpec) -> AgentError:
+    if isinstance(error, OSError) and error.filename == spec.workdir:
+        return invalid("workdir", f"{spec.workdir} cannot be entered: {error.strerror}")
     if isinstance(error, FileNotFoundError):
-        program = order.arguments[0]
-        message = (
-            f"The command could not be started: there is no `{program}` in this workspace. Its image must have one."
-        )
+        program = spec.arguments[0]
+        message = f"The command could not be started: this workspace has no `{program}`. Its template must provide it."
         return AgentError(500, "no_shell", message)
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
         message = "The command or its environment is too long for the system. Write it into a file and run that."

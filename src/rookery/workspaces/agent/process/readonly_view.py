@@ -1,6 +1,6 @@
-"""The read-only view of a workspace: a nested sandbox where only plans and a scratch /tmp can be written.
+"""The read-only view of a workspace: a nested sandbox in which only plans and a temporary /tmp can be written.
 
-The run directory is hidden in it: with the token there, a command could make the agent write on its behalf.
+The run directory is hidden, because with the token in it a command could write through the agent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.state import Agent
 
 PROBE_S = 20.0
-SCRATCH = "/tmp"  # noqa: S108 - that of the view, made for each command
-# With its own processes where the kernel lets a nested sandbox mount /proc, else with those of the workspace.
+SCRATCH = "/tmp"  # noqa: S108 - a mount of the view, made for each command
+# The first variant has its own /proc. Where the kernel forbids that, the view sees the processes of the workspace.
 _VARIANTS = (("--unshare-pid", "--proc", "/proc"), ())
 
 
 async def wrap(agent: Agent, arguments: Sequence[str], *, workdir: str) -> list[str]:
-    """Return the command line that runs `arguments` in the view. Raises 409 when this workspace cannot have one."""
+    """Return the command line that runs `arguments` in the view. Raise 409 if this workspace has no view."""
     prefix = await _prefix(agent)
     return [*prefix, "--chdir", workdir, "--", *arguments]
 
@@ -32,7 +32,7 @@ async def _prefix(agent: Agent) -> list[str]:
     if agent.read_only_prefix is not None:
         return agent.read_only_prefix
     if not agent.config.nested or agent.config.bwrap is None:
-        raise _impossible("nested sandboxes are switched off for this workspace")
+        raise _unavailable("nested sandboxes are disabled for this workspace")
     plans = plan_dir(agent)
     reason = ""
     try:
@@ -48,19 +48,23 @@ async def _prefix(agent: Agent) -> list[str]:
             reason = done.errors.decode("utf-8", "replace").strip()[-500:] or f"bubblewrap ended with {done.code}"
     except OSError as error:
         reason = str(error)
-    raise _impossible(reason)
+    raise _unavailable(reason)
 
 
 def _mounts(agent: Agent, plans: str) -> list[str]:
-    """Return the mount arguments; later ones cover earlier ones."""
+    """Return the mount arguments. Later mounts cover earlier ones."""
     mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", SCRATCH]
     for path in (agent.config.home, agent.config.directory):
         if os.path.isdir(path) and os.path.realpath(path).startswith(SCRATCH + "/"):
-            mounts += ["--ro-bind", path, path]  # the scratch /tmp would cover an unconfined workspace below /tmp
+            mounts += [
+                "--ro-bind",
+                path,
+                path,
+            ]  # otherwise the temporary /tmp would cover an unconfined workspace below it
     mounts += ["--bind", plans, plans]
     return [*mounts, "--tmpfs", str(agent.run_dir), "--remount-ro", str(agent.run_dir)]
 
 
-def _impossible(reason: str) -> AgentError:
+def _unavailable(reason: str) -> AgentError:
     message = "This workspace cannot run a command in a read-only view, so it was not run."
     return AgentError(409, "read_only_unavailable", message, detail=reason)

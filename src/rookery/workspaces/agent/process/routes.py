@@ -1,4 +1,4 @@
-"""Processes over HTTP: start, list, output, signal."""
+"""The routes of processes: `/v1/processes`, `/v1/processes/{id}/output|signal`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt, hash_of
 from rookery.workspaces.agent.process import processes, readonly_view
 from rookery.workspaces.agent.process.output_match import OutputWaits
-from rookery.workspaces.agent.process.processes import Order, Process
-from rookery.workspaces.agent.process.spill_file import Spill, is_name
+from rookery.workspaces.agent.process.processes import Process, ProcessSpec
+from rookery.workspaces.agent.process.spill_file import SpillFile, is_name
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
 from rookery.workspaces.agent.state import Agent
@@ -22,7 +22,7 @@ from rookery.workspaces.agent.state import Agent
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
 KIND = "process"
-# The name of the file for the complete output: an opaque id of the server, like those of chats.
+# The header with the name of the spill file: an opaque id that the server chooses.
 RESULT_HEADER = "x-rookery-result"
 _FIELDS = ("command", "workdir", "env", "background", "read_only")
 
@@ -33,16 +33,16 @@ class ProcessRoutes:
         self._disk = disk
         self._processes = agent.processes
         self._output_waits = OutputWaits(agent.children)
-        self._lost: dict[str, str | None] = {}  # the chat of each process that a restart ended
+        self._lost: dict[str, str | None] = {}  # process id to chat id, for processes that a restart of the agent ended
         self._restore()
 
     def _restore(self) -> None:
-        """Restore processes of earlier runs of the agent from the journal."""
-        for record in self._agent.journal.settled(KIND):
+        """Restore the processes of earlier runs of the agent from the journal."""
+        for record in self._agent.journal.finished(KIND):
             process = self._recorded(record)
             if process is not None:
                 self._processes.restore(process)
-        for note in self._agent.journal.cut_off(KIND):
+        for note in self._agent.journal.interrupted(KIND):
             self._lost[str(note.get("id"))] = note.get("chat_id")
         self._processes.sweep()
 
@@ -50,7 +50,7 @@ class ProcessRoutes:
         try:
             return Process.restored(record)
         except (ValueError, KeyError, TypeError) as error:
-            self._agent.log(f"journal: a process does not read: {error!r}")
+            self._agent.log(f"journal: invalid record of a process: {error!r}")
             return None
 
     async def start(self, request: Request) -> Response:
@@ -58,17 +58,17 @@ class ProcessRoutes:
         _check(body)
 
         async def run(attempt: Attempt) -> Response:
-            order = await self._order(body, request)
+            spec = await self._process_spec(body, request)
             process_id = processes.new_id()
             attempt.note({"id": process_id, "chat_id": request.chat.chat_id})
-            process = self._processes.start(order, process_id, on_end=lambda ended: self._ended(ended, attempt.key))
+            process = self._processes.start(spec, process_id, on_end=lambda ended: self._ended(ended, attempt.key))
             attempt.defer()
             return Response.json({"id": process.id})
 
         body_hash = hash_of(json.dumps(body, sort_keys=True))
         return await self._agent.journal.once(request.idempotency_key, KIND, body_hash, run, lost=_lost)
 
-    async def _order(self, body: Mapping[str, Any], request: Request) -> Order:
+    async def _process_spec(self, body: Mapping[str, Any], request: Request) -> ProcessSpec:
         chat = request.chat
         workdir = self._workdir(body.get("workdir"))
         env = {**config.environment(self._agent.config), **(body.get("env") or {})}
@@ -78,11 +78,11 @@ class ProcessRoutes:
         if body.get("read_only"):
             arguments = await readonly_view.wrap(self._agent, arguments, workdir=workdir)
         spill = self._spill(request.headers.get(RESULT_HEADER, ""))
-        return Order(body["command"], arguments, workdir, env, chat, bool(body.get("background")), spill)
+        return ProcessSpec(body["command"], arguments, workdir, env, chat, bool(body.get("background")), spill)
 
-    def _spill(self, name: str) -> Spill | None:
-        """Return the spill file; an invalid name counts as absent, as an invalid id does."""
-        return Spill(self._agent.config.home, name, self._disk.claim) if is_name(name) else None
+    def _spill(self, name: str) -> SpillFile | None:
+        """Return the spill file; None without a valid name."""
+        return SpillFile(self._agent.config.home, name, self._disk.claim) if is_name(name) else None
 
     def _workdir(self, wanted: str | None) -> str:
         if wanted:
@@ -97,10 +97,10 @@ class ProcessRoutes:
         return config.start_directory(self._agent.config)
 
     def _ended(self, process: Process, key: str | None) -> None:
-        # Before the end is published: a client that has seen it must find it again after a restart.
+        # Written before clients see the end, so that they find the process again after a restart.
         if key is not None:
             self._agent.journal.finish(key, process.record())
-        self._agent.touched.record(process.order.chat, process.order.workdir)
+        self._agent.touched.record(process.spec.chat, process.spec.workdir)
 
     async def list(self, request: Request) -> Response:
         found = self._processes.list_of(request.chat)[:MAX_LISTED]
@@ -114,11 +114,9 @@ class ProcessRoutes:
             raise invalid("since", f"is beyond the {process.output.total} bytes that were printed")
         pattern = request.query.get("until")
         if pattern is not None:
-            verdict = await self._output_waits.wait(
-                process, pattern, since=since or 0, wait_s=wait_s, gone=request.gone
-            )
+            found = await self._output_waits.wait(process, pattern, since=since or 0, wait_s=wait_s, gone=request.gone)
             answer = processes.snapshot(process, since)
-            answer.update({"matched": verdict.line is not None, "match": verdict.line, "match_slow": verdict.is_slow})
+            answer.update({"matched": found.line is not None, "match": found.line, "match_slow": found.is_slow})
             return Response.json(answer)
         if wait_s > 0 and process.running:
             await processes.wait(process, since, wait_s, request.gone)
@@ -140,10 +138,10 @@ class ProcessRoutes:
         try:
             return self._processes.find(process_id, request.chat)
         except AgentError:
-            # A process is forgotten before its key, and a key must still return a process.
-            record = next((item for item in self._agent.journal.settled(KIND) if item.get("id") == process_id), None)
+            # The process was deleted, but the journal may still have its record.
+            record = next((item for item in self._agent.journal.finished(KIND) if item.get("id") == process_id), None)
             process = self._recorded(record) if record is not None else None
-            if process is None or request.chat.chat_id not in (None, process.order.chat.chat_id):
+            if process is None or request.chat.chat_id not in (None, process.spec.chat.chat_id):
                 raise
             return process
 
@@ -151,13 +149,13 @@ class ProcessRoutes:
 def _lost() -> AgentError:
     message = (
         "The workspace was restarted while this command ran, so its outcome is unknown. "
-        "Look at what it left behind before you run it again."
+        "Check what it did before you run it again."
     )
     return AgentError(410, "process_lost", message)
 
 
 def _check(body: Mapping[str, Any]) -> None:
-    """Check the body of a start and report all problems together."""
+    """Check the body of a start request. Raise one error with all problems."""
     wrong = [(name[:100], "is not known here") for name in body if name not in _FIELDS]
     command = body.get("command")
     if not isinstance(command, str) or not command.strip():
@@ -188,7 +186,7 @@ def _is_environment(value: object) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether the text can be passed to the system."""
+    """Return whether the text is valid for system calls: no NUL, and no half of a surrogate pair."""
     return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -1,8 +1,8 @@
-"""The spill file: the complete output of a command in a file of the workspace, once it exceeds what a model is shown.
+"""The spill file: the complete output of a process in a file of the workspace, if it does not fit a view.
 
-The model reads a range of the file instead of running the command again. The file is started at the first byte beyond
-what a view can show, so most commands leave none. It is best effort: when the disk is full or the folder cannot be
-used, the command continues without it.
+The model can read parts of the file instead of running the command again. The file is created when the output exceeds
+the size of a view, so most processes have none. If the disk is full or the folder cannot be used, the process continues
+without the file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from rookery.workspaces.agent import directory_handles, paths
 from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.process import output as outputs
-from rookery.workspaces.agent.process.output import Kept, Output
+from rookery.workspaces.agent.process.output import Output, SpilledOutput
 
 FOLDER = ".rookery/results"
-# The maximum that the tool for reading files reads.
+# The largest file that `file_lines` reads.
 MAX_BYTES = 64 * 1024 * 1024
-# Chosen: the limit of all spill files together. The oldest are deleted first.
+# Chosen: limits for all spill files together. The oldest are deleted first.
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 MAX_KEPT_FILES = 100
 _MAX_SAME_NAME = 99
@@ -31,12 +31,12 @@ Claim = Callable[[int], bool]
 
 
 def is_name(name: str) -> bool:
-    """Return whether the file name is valid: letters, digits, hyphens and underscores."""
+    """Return whether the name consists of letters, digits, hyphens and underscores."""
     return _NAME.fullmatch(name) is not None
 
 
-class Spill:
-    """The file of one command. `claim` returns whether this many more bytes fit the workspace's disk."""
+class SpillFile:
+    """The spill file of one process. `claim` returns whether this many more bytes fit the disk limit."""
 
     def __init__(self, home: str, name: str, claim: Claim) -> None:
         self._home = home
@@ -45,39 +45,39 @@ class Spill:
         self._descriptor = -1
         self._size = 0
         self._path: str | None = None
-        self._is_over = False
-        self._is_whole = True
+        self._is_closed = False
+        self._is_complete = True
 
     @property
-    def kept(self) -> Kept | None:
-        return None if self._path is None else Kept(self._path, self._size, self._is_whole)
+    def spilled(self) -> SpilledOutput | None:
+        return None if self._path is None else SpilledOutput(self._path, self._size, self._is_complete)
 
     def take(self, output: Output, data: bytes) -> None:
-        """Store output of the command, before `output` receives it."""
-        if self._is_over:
+        """Store new output. Call this before `output.append`."""
+        if self._is_closed:
             return
         if self._path is None:
             if output.total + len(data) <= outputs.VIEW_BYTES:
                 return
-            self._begin()
+            self._open()
             self._write(output.everything())
         self._write(data)
 
     def finish(self, output: Output) -> None:
-        """Finish the file. An output with lines that are too long for a view gets a file even if it is short."""
-        if self._path is None and not self._is_over and output.view(ended=True).truncated is not None:
-            self._begin()
+        """Close the file at the end of the process. If a view would cut lines, store even a short output."""
+        if self._path is None and not self._is_closed and output.view(ended=True).truncated is not None:
+            self._open()
             self._write(output.everything())
-        self._end()
+        self._close()
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         try:
             self._descriptor, self._path = new_file(self._home, self._name)
         except (OSError, AgentError):
-            self._end()
+            self._close()
 
     def _write(self, data: bytes) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         room = MAX_BYTES - self._size
         piece = memoryview(data)[:room]
@@ -89,15 +89,15 @@ class Spill:
                 self._size += written
                 piece = piece[written:]
         except OSError:
-            self._is_whole = False
-            self._end()
+            self._is_complete = False
+            self._close()
             return
         if len(data) > room:
-            self._is_whole = False
-            self._end()
+            self._is_complete = False
+            self._close()
 
-    def _end(self) -> None:
-        self._is_over = True
+    def _close(self) -> None:
+        self._is_closed = True
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -108,14 +108,13 @@ class Spill:
 
 
 def new_file(home: str, name: str) -> tuple[int, str]:
-    """Make room for one result, create its file, and return its descriptor and path.
+    """Create a new file for one result, and return its descriptor and path. Old results are deleted if necessary.
 
-    The file is always new: two chats may have calls of one name, and each marker refers to its own file. The folder is
-    reached without following links below the home, because old results in it are deleted.
+    The file is always new, because calls of two chats may have the same name. Links below the home are not followed.
     """
     folder = directory_handles.open_directory(os.path.join(paths.resolve(home), FOLDER), create=True, mode=0o700)
     try:
-        make_room(folder)
+        delete_oldest(folder)
         for number in range(1, _MAX_SAME_NAME + 1):
             numbered = name if number == 1 else f"{name}-{number}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,8 +125,8 @@ def new_file(home: str, name: str) -> tuple[int, str]:
         os.close(folder)
 
 
-def make_room(folder: int) -> None:
-    """Delete the oldest results until there is room for one more. Only files directly in the folder are deleted."""
+def delete_oldest(folder: int) -> None:
+    """Delete the oldest files of the folder until there is room for one more."""
     found = []
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:

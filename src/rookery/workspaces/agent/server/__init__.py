@@ -1,1 +1,1 @@
-"""HTTP inside the workspace: connections, requests, routes."""
+"""The HTTP server of the agent: connections, requests and routes."""

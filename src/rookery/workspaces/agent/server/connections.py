@@ -1,8 +1,7 @@
-"""HTTP connections: a request from socket to response, with authentication and dispatch.
+"""HTTP connections: reads requests, authenticates them, calls the handler of the route, and sends the response.
 
-Authentication comes first on every route: without the token of this boot a client does not even learn which paths
-exist. A handler runs to its end even if its client leaves, because a write must not stop half-way. Handlers that wait
-for long check `Request.gone`.
+Every request is authenticated before its path is looked up. A handler runs to its end even if its client leaves, so
+that no write is interrupted. Handlers that wait watch `Request.gone`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.server.client_reads import Reader
 from rookery.workspaces.agent.server.http import (
     MAX_HEAD_BYTES,
     REASONS,
     Body,
     Head,
+    Reader,
     Request,
     Response,
     chat_headers,
@@ -31,12 +30,12 @@ from rookery.workspaces.agent.server.routing import Router, checked_query
 from rookery.workspaces.agent.state import Agent
 
 MAX_CONNECTIONS = 128
-# Chosen: the server's pool closes after five idle minutes, so the client closes first.
+# Chosen: longer than the five minutes after which the server closes an idle connection.
 IDLE_S = 360.0
-STRANGER_IDLE_S = 10.0  # before the first authenticated request
+UNAUTHENTICATED_IDLE_S = 10.0  # before the first authenticated request
 HEAD_S = 10.0
 SEND_S = 60.0
-# An unread body up to this size is read to keep the connection; beyond that the connection is closed.
+# The connection is kept if the unread rest of a body is at most this large.
 DRAIN_BYTES = 256 * 1024
 LINGER_BYTES = 64 * 1024 * 1024
 LINGER_S = 5.0
@@ -53,13 +52,13 @@ class Server:
         self._server: asyncio.AbstractServer | None = None
 
     async def listen_unix(self, path: str) -> None:
-        """Listen on a socket file that only this user may use."""
+        """Listen on a Unix socket."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)
         self._server = await asyncio.get_running_loop().create_unix_server(self._protocol, sock=listener, backlog=256)
 
     async def listen_tcp(self, host: str, port: int) -> int:
-        """Listen on the loopback and return the port."""
+        """Listen on a TCP port and return it."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self._protocol, host=host, port=port, backlog=256)
         self._server = server
@@ -90,12 +89,12 @@ class Server:
         task.add_done_callback(lambda _: self._forget(connection))
 
     def _forget(self, connection: Connection) -> None:
-        # A task that is canceled before it has begun never runs its cleanup, so the socket is closed here.
+        # A task that is canceled before it begins never closes its connection, so it is closed here.
         self._connections.pop(connection, None)
         connection.close()
 
     def _close_idle(self) -> bool:
-        """Close the connection that has been idle longest, to make room for a new one."""
+        """Close the connection that has been idle longest. Return False if none is idle."""
         idle = [connection for connection in self._connections if connection.idle_since is not None]
         if not idle:
             return False
@@ -105,30 +104,30 @@ class Server:
 
 
 class Connection:
-    """One client's connection. It serves one request at a time."""
+    """One connection. It serves one request at a time."""
 
     def __init__(self, agent: Agent, router: Router, reader: Reader, writer: asyncio.StreamWriter) -> None:
         self._agent = agent
         self._router = router
         self._reader = reader
         self._writer = writer
-        self._known = False
+        self._is_authenticated = False
         self.idle_since: float | None = agent.clock.monotonic()
 
     async def run(self) -> None:
-        """Serve requests until the client closes the connection, is idle for too long, or a request cannot be read."""
-        await self._to_its_end(self._serve_all())
+        """Serve requests until the client closes the connection, is idle for too long, or sends an invalid request."""
+        await self._run_and_close(self._serve_all())
 
     async def refuse(self) -> None:
-        """Respond that there are too many connections."""
+        """Respond with 503: there are too many connections."""
         error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
-        await self._to_its_end(self._send_last(error))
+        await self._run_and_close(self._send_last(error))
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_and_close(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # the client left or was too slow to receive a response
+            pass  # the client has left, or did not read the response in time
         except Exception:
             self._agent.log(f"connection failed\n{traceback.format_exc()}")
         finally:
@@ -154,14 +153,14 @@ class Connection:
             self.idle_since = None
             head = parse_head(data)
         except AgentError as error:
-            # The end of a request that cannot be parsed is unknown, so nothing more is read.
+            # The end of an invalid request is unknown, so the connection cannot be used again.
             await self._send_last(error)
             return False
         content = Body(self._reader, head.length, lambda: self._continue(head))
-        response = await self._answer(head, content)
-        # A client that waits for `100 Continue` and did not get it may or may not send its body.
-        unsure = head.expects_continue and not content.begun and not content.complete
-        keep_alive = head.keep_alive and not unsure and content.left_at_most(DRAIN_BYTES)
+        response = await self._respond(head, content)
+        # A client that expects `100 Continue` and did not get it may still send its body.
+        body_may_follow = head.expects_continue and not content.begun and not content.complete
+        keep_alive = head.keep_alive and not body_may_follow and content.left_at_most(DRAIN_BYTES)
         await self._send(response, head, keep_alive)
         if content.complete:
             return keep_alive
@@ -171,8 +170,8 @@ class Connection:
         return False
 
     async def _read_head(self) -> bytes | None:
-        """Return the bytes of the next request up to its empty line; None when the client is done."""
-        with self._reader.deadline(IDLE_S if self._known else STRANGER_IDLE_S):
+        """Return the head of the next request with its empty line; None if the client has closed the connection."""
+        with self._reader.deadline(IDLE_S if self._is_authenticated else UNAUTHENTICATED_IDLE_S):
             first = await self._reader.read(1)
         if not first:
             return None
@@ -185,10 +184,10 @@ class Connection:
         except asyncio.IncompleteReadError:
             raise malformed("it ends before its headers do") from None
 
-    async def _answer(self, head: Head, content: Body) -> Response:
+    async def _respond(self, head: Head, content: Body) -> Response:
         try:
-            self._check_identity(head)
-            self._known = True
+            self._authenticate(head)
+            self._is_authenticated = True
             route, params = self._router.find(head)
             query = checked_query(route, head)
             request = Request(head, chat_headers(head.headers), params, query, content, self._reader.gone)
@@ -199,16 +198,16 @@ class Connection:
             raise
         except Exception:
             self._agent.log(f"{head.method} {head.path} failed\n{traceback.format_exc()}")
-            return Response.of_error(AgentError(500, "internal", "The workspace agent failed; its log says why."))
+            return Response.of_error(AgentError(500, "internal", "The workspace agent failed. Its log has the reason."))
 
-    def _check_identity(self, head: Head) -> None:
+    def _authenticate(self, head: Head) -> None:
         scheme, _, token = head.headers.get("authorization", "").partition(" ")
         good = hmac.compare_digest(token.strip().encode("latin-1"), self._agent.token.encode())
         if scheme.lower() != "bearer" or not good:
-            raise AgentError(401, "unauthorized", "The token is missing or is not the one of this workspace.")
+            raise AgentError(401, "unauthorized", "The token is missing, or is not the token of this workspace.")
         generation = self._agent.config.generation
         if head.headers.get("x-rookery-generation") != str(generation):
-            message = f"This workspace is at generation {generation}; it was started again since you connected."
+            message = f"This workspace is at generation {generation}. It was started again since you connected."
             raise AgentError(409, "generation", message)
 
     def _continue(self, head: Head) -> None:
@@ -216,10 +215,7 @@ class Connection:
             self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _drain(self, content: Body) -> bool:
-        """Read the part of the body that the handler did not read, so that the connection can be used again.
-
-        Return False if it is too large or malformed; the caller then closes the connection.
-        """
+        """Read the rest of the body, so that the connection can be used again. Return False if that fails."""
         try:
             with self._reader.deadline(HEAD_S):
                 async for _ in content.chunks(DRAIN_BYTES):
@@ -229,7 +225,7 @@ class Connection:
         return content.complete
 
     async def _linger(self) -> None:
-        """Read for a moment before closing: closing with unread bytes would discard the response."""
+        """Read for a moment before the close. A close with unread bytes would discard the response."""
         self._writer.write_eof()
         left = LINGER_BYTES
         with self._reader.deadline(LINGER_S):
@@ -243,7 +239,7 @@ class Connection:
         try:
             await self._send_parts(response, head, keep_alive)
         finally:
-            # Even if nothing of it was sent: a stream may hold a file or a subscription.
+            # A stream may hold a file or a subscription, so it is closed even if nothing was sent.
             close = getattr(response.stream, "aclose", None)
             if close is not None:
                 await close()
@@ -266,8 +262,8 @@ class Connection:
             self._writer.write(b"0\r\n\r\n")
             await self._flush()
         elif sent != response.length:
-            # The length was announced; closing the connection early is the only remaining signal of an error.
-            raise ConnectionAbortedError("a stream was not as long as it said")
+            # The length was already announced, so only an early close can signal the error.
+            raise ConnectionAbortedError("a stream does not have the announced length")
 
     async def _flush(self) -> None:
         timer = asyncio.get_running_loop().call_later(SEND_S, self._writer.transport.abort)
@@ -278,7 +274,7 @@ class Connection:
 
 
 def _encode(response: Response, *, keep_alive: bool, without_body: bool = False) -> bytes:
-    """Return the head of a response, with its body unless that is a stream."""
+    """Return the head of a response, and its body unless that is a stream."""
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}"]
     lines += [f"{name}: {value}" for name, value in response.headers.items()]
     if response.status not in (204, 304):

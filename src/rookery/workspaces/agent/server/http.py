@@ -1,7 +1,7 @@
-"""HTTP requests and responses for handlers, and their parsing and encoding.
+"""HTTP requests and responses, and the parser of requests.
 
-The parser accepts what HTTP/1.1 clients send and nothing ambiguous: two lengths, folded headers or a bare newline are
-refused, because a request that two parties parse differently allows request smuggling.
+The parser refuses ambiguous requests, such as those with two lengths, folded headers or a bare newline. Two programs
+could parse them differently, which allows request smuggling.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.server.client_reads import Reader
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 64
 MAX_JSON_BYTES = 1024 * 1024
 MAX_KEY_CHARS = 200
 _CHUNK_BYTES = 64 * 1024
-_READ_S = 30.0  # how long a client may take for the next piece of a body
+_READ_S = 30.0  # the time limit for the next piece of a body
 _MAX_TRAILER_LINES = 16
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -64,7 +64,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class ChatHeaders:
-    """The chat of a request and its ancestors. Without an id it is the server's own request."""
+    """The chat that a request is made for, and its ancestors. Requests of the server itself have no chat."""
 
     chat_id: str | None = None
     ancestor_ids: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class ChatHeaders:
 
 @dataclass(frozen=True)
 class Head:
-    """The request line and the headers of a request; header names are lower case."""
+    """The request line and the headers of a request. Header names are in lower case."""
 
     method: str
     path: str
@@ -86,8 +86,34 @@ class Head:
         return self.headers.get("expect", "").lower() == "100-continue"
 
 
+class Reader(asyncio.StreamReader):
+    """A stream reader with deadlines. `gone` is set as soon as the client has left, even if no handler reads."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit=limit)
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        self.gone.set()
+        super().feed_eof()
+
+    def set_exception(self, exc: Any) -> None:
+        self.gone.set()
+        super().set_exception(exc)
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Set a time limit. After it, the current read and all later reads raise a timeout."""
+        # Before Python 3.12, `wait_for` creates a task for each read.
+        timer = asyncio.get_running_loop().call_later(seconds, lambda: self.set_exception(asyncio.TimeoutError()))
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
 class Body:
-    """The body of one request, read from its connection on demand and never beyond its end."""
+    """The body of one request. It is read from the connection on demand, and never beyond its end."""
 
     def __init__(self, reader: Reader, length: int | None, on_read: Callable[[], None]) -> None:
         self._reader = reader
@@ -98,11 +124,11 @@ class Body:
         self._broken = False
 
     def left_at_most(self, size: int) -> bool:
-        """Return whether reading the rest is worthwhile: it is short, or of unknown length and not broken."""
+        """Return whether the rest of the body has at most this size, or an unknown size and no error."""
         return not self._broken and (self._left is None or self._left <= size)
 
     async def chunks(self, max_bytes: int) -> AsyncIterator[bytes]:
-        """Stream the rest of the body. More than `max_bytes` is refused, immediately if the length is announced."""
+        """Stream the rest of the body. Raise 413 if it has more than `max_bytes`."""
         if self._left is not None and self._left > max_bytes:
             raise _too_large(max_bytes)
         if not self.begun and not self.complete:
@@ -117,7 +143,7 @@ class Body:
                     raise _too_large(max_bytes)
                 yield chunk
         except AgentError:
-            self._broken = True  # the start of the next request is unknown
+            self._broken = True  # the beginning of the next request is unknown
             raise
 
     async def _of_known_length(self) -> AsyncIterator[bytes]:
@@ -139,7 +165,7 @@ class Body:
                 size -= len(chunk)
                 yield chunk
             if await self._line() != b"\r\n":
-                raise malformed("a chunk of the body is longer than it says")
+                raise malformed("a chunk of the body is longer than its size")
 
     async def _chunk_size(self) -> int:
         found = _CHUNK_SIZE.fullmatch(await self._line())
@@ -178,9 +204,7 @@ class Body:
 
 @dataclass
 class Request:
-    """The request of a handler. `gone` is set when the client has left; handlers that wait for long also wait for
-    it.
-    """
+    """A request as handlers see it. `gone` is set when the client has left."""
 
     head: Head
     chat: ChatHeaders
@@ -212,7 +236,7 @@ class Request:
 
     @property
     def follows_links(self) -> bool:
-        """Return whether paths of this request may contain symbolic links: `X-Rookery-Links: refuse` forbids it."""
+        """Return whether paths of this request may contain symbolic links (header `X-Rookery-Links`)."""
         return self.headers.get("x-rookery-links") != "refuse"
 
     def text(self, name: str) -> str:
@@ -222,7 +246,7 @@ class Request:
         return self.query[name]
 
     def number(self, name: str, default: int, *, minimum: int = 0) -> int:
-        """Return an integer query parameter."""
+        """Return an integer query parameter, or the default if it is absent."""
         found = self.optional_number(name, minimum=minimum)
         return default if found is None else found
 
@@ -237,7 +261,7 @@ class Request:
         return int(self.query[name])
 
     def seconds(self, name: str, *, cap: float) -> float:
-        """Return how long the client wants to wait: 0 when absent, at most `cap`."""
+        """Return a query parameter in seconds, at most `cap`; 0 if it is absent."""
         if name not in self.query:
             return 0.0
         if _SECONDS.fullmatch(self.query[name]) is None:
@@ -245,7 +269,7 @@ class Request:
         return min(float(self.query[name]), cap)
 
     def body(self, max_bytes: int = MAX_JSON_BYTES) -> AsyncIterator[bytes]:
-        """Stream the body as it arrives; raise 413 when there are more than `max_bytes`."""
+        """Stream the body. Raise 413 if it has more than `max_bytes`."""
         return self.content.chunks(max_bytes)
 
     async def read(self, max_bytes: int = MAX_JSON_BYTES) -> bytes:
@@ -253,13 +277,13 @@ class Request:
         return b"".join([chunk async for chunk in self.body(max_bytes)])
 
     async def json(self, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-        """Return the body as a JSON object; an empty body is an empty object."""
+        """Return the body as a JSON object. An empty body is an empty object."""
         return parse_object(await self.read(max_bytes))
 
 
 @dataclass
 class Response:
-    """The response of a handler. A stream with a `length` is sent as it is, one without in chunks."""
+    """A response. A stream without a `length` is sent with chunked encoding."""
 
     status: int = 200
     body: bytes = b""
@@ -288,7 +312,7 @@ def malformed(what: str) -> AgentError:
 
 
 def _too_slow() -> AgentError:
-    return AgentError(408, "too_slow", f"Nothing of the body came for {_READ_S:g} seconds.")
+    return AgentError(408, "too_slow", f"No part of the body arrived for {_READ_S:g} seconds.")
 
 
 def _too_large(max_bytes: int) -> AgentError:
@@ -296,11 +320,13 @@ def _too_large(max_bytes: int) -> AgentError:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object from untrusted bytes. Numbers outside the JSON standard and repeated keys are refused."""
+    """Parse a JSON object from untrusted bytes. Raise 400 for repeated keys, NaN and infinity too."""
     if not data:
         return {}
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_once_each)
+        value = json.loads(
+            data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_without_repeated_keys
+        )
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise AgentError(400, "invalid", f"The body is not valid JSON: {reason}.") from None
@@ -309,26 +335,26 @@ def parse_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number of JSON")
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return value
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse the head of a request, with its empty last line. Raises AgentError for anything ambiguous."""
+    """Parse the head of a request, including its empty line. Raise `AgentError` if it is invalid or ambiguous."""
     lines = data[:-4].decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")
     if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
         raise malformed("the first line is not a method, a target and a version")
     method, target, version = parts
     if version not in ("HTTP/1.1", "HTTP/1.0"):
-        raise AgentError(505, "http_version", "Only HTTP/1.1 is spoken here.")
+        raise AgentError(505, "http_version", "Only HTTP/1.1 is supported.")
     headers = _parse_headers(lines[1:])
     path, query = _parse_target(target)
     connection = [token.strip().lower() for token in headers.get("connection", "").split(",")]
@@ -348,7 +374,7 @@ def _parse_headers(lines: list[str]) -> dict[str, str]:
             raise malformed("a header has control characters")
         name = name.lower()
         if name in headers:
-            raise malformed(f"the header {name} is there twice")
+            raise malformed(f"the header {name} occurs twice")
         headers[name] = value.strip(" \t")
     return headers
 
@@ -373,7 +399,7 @@ def _body_length(headers: Mapping[str, str]) -> int | None:
         if length is not None:
             raise malformed("it has both a length and an encoding")
         if encoding.lower() != "chunked":
-            raise AgentError(501, "transfer_encoding", "The only transfer encoding is chunked.")
+            raise AgentError(501, "transfer_encoding", "The only supported transfer encoding is chunked.")
         return None
     if length is None:
         return 0
@@ -383,7 +409,7 @@ def _body_length(headers: Mapping[str, str]) -> int | None:
 
 
 def chat_headers(headers: Mapping[str, str]) -> ChatHeaders:
-    """Return the chat ids. An invalid id counts as absent: the server sets them, not a user."""
+    """Return the chat ids of the headers. Invalid ids count as absent."""
     chat_id = headers.get("x-rookery-chat-id", "")
     if _CHAT_ID.fullmatch(chat_id) is None:
         return ChatHeaders()

@@ -1,4 +1,4 @@
-"""The route table of requests. A route names every query parameter it knows; others are refused."""
+"""The routes of the agent. A route lists its query parameters; others are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Route:
-    """A method and a path. A segment in braces, `/v1/processes/{id}`, matches one segment and becomes a parameter."""
+    """A method and a path. A segment in braces, as in `/v1/processes/{id}`, matches any segment and is a parameter."""
 
     method: str
     segments: tuple[str, ...]
@@ -33,7 +33,7 @@ class Route:
 
 
 class Router:
-    """The table of routes. Modules add theirs at the start; it does not change afterwards."""
+    """The table of routes. Each module adds its routes at the start of the agent."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
@@ -42,7 +42,7 @@ class Router:
         self.routes.append(Route(method, _segments(path), handler, frozenset(query)))
 
     def find(self, head: Head) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request with its path parameters. Raises 404 or 405 when there is none."""
+        """Return the route of a request, and its path parameters. Raise 404 or 405 if there is none."""
         segments = _segments(head.path)
         allowed = []
         for route in self.routes:
@@ -59,7 +59,7 @@ class Router:
 
 
 def checked_query(route: Route, head: Head) -> Mapping[str, str]:
-    """Return the query parameters, each of them known to the route and given once."""
+    """Return the query parameters. Raise 400 for unknown, repeated or invalid ones."""
     query: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
     for name, value in head.query:

@@ -1,7 +1,7 @@
-"""Unpacking of a template's files into a new home, and removal of directory trees.
+"""Functions that unpack the files of a template into a new home, and that remove directory trees.
 
-Both handle untrusted content: archives with links out of them, directories that cannot be entered, and trees that are
-deeper than the limit of open files.
+Both handle untrusted content: links that leave the archive, directories without permissions, and trees that are deeper
+than the limit of open files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(archive: bytes, target: Path, *, owner: int | None) -> None:
-    """Unpack files, directories and links that stay inside from a tar archive into an empty directory of ours."""
+    """Unpack a tar archive into an empty directory. Raise `LaunchError` for devices and for links that leave it."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             _unpack_all(tar, target.resolve(), packed=len(archive))
@@ -47,7 +47,7 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, *, packed: int) -> None:
         if path == target:
             continue
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # A link of the same archive must not redirect later entries.
+        # An earlier link of the archive must not redirect this entry.
         if os.path.realpath(path.parent) != str(path.parent) or path.is_symlink():
             raise _refused(f"hold {member.name!r:.80} behind a link")
         if member.isdir():
@@ -82,7 +82,7 @@ def _refused(why: str) -> LaunchError:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a whole tree; links are removed, not followed. It may be gone already."""
+    """Remove a file or a tree, if it exists. Links are removed, not followed."""
     try:
         parent = os.open(path.parent, _OPEN_DIRECTORY)
     except FileNotFoundError:
@@ -94,10 +94,10 @@ def discard(path: Path) -> None:
 
 
 def discard_at(parent: int, name: str) -> None:
-    """Remove a name below an open directory, which no link can replace.
+    """Remove an entry of an open directory.
 
-    Directories found inside are moved up beside the first one before they are emptied, so the depth of a tree costs
-    neither stack nor open files.
+    Nested directories are first moved up to the top level. Therefore a deep tree needs neither recursion nor many open
+    files.
     """
     try:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -108,17 +108,15 @@ def discard_at(parent: int, name: str) -> None:
         return
     top = _enter(parent, name, found)
     try:
-        while _empty(top, found.st_dev):
+        while _empty_one_level(top, found.st_dev):
             pass
     finally:
         os.close(top)
     os.rmdir(name, dir_fd=parent)
 
 
-def _empty(top: int, device: int) -> bool:
-    """Run one round: remove the files in `top` and move the content of its directories up. Return False when nothing
-    was left.
-    """
+def _empty_one_level(top: int, device: int) -> bool:
+    """Remove the files in `top`, and move the content of its directories up. Return False if it was empty."""
     names = os.listdir(top)
     for name in names:
         found = os.stat(name, dir_fd=top, follow_symlinks=False)
@@ -132,7 +130,7 @@ def _empty(top: int, device: int) -> bool:
             for below in os.listdir(inner):
                 if stat.S_ISDIR((below_is := os.stat(below, dir_fd=inner, follow_symlinks=False)).st_mode):
                     os.close(_enter(inner, below, below_is))
-                    # An unpredictable name, which no program can have taken.
+                    # A random name, which no other entry can have.
                     os.rename(below, f".{secrets.token_hex(16)}", src_dir_fd=inner, dst_dir_fd=top)
                 else:
                     os.unlink(below, dir_fd=inner)
@@ -143,8 +141,8 @@ def _empty(top: int, device: int) -> bool:
 
 
 def _enter(parent: int, name: str, found: os.stat_result) -> int:
-    """Open a directory and restore its owner's permissions first."""
+    """Open a directory. Restore the permissions of its owner if they are missing."""
     if found.st_mode & 0o700 != 0o700:
-        # No process of the workspace runs any more that could replace it between the check and this call.
+        # No process of the workspace is running, so the directory cannot be replaced meanwhile.
         os.chmod(f"/proc/self/fd/{parent}/{name}", 0o700)
     return os.open(name, _OPEN_DIRECTORY, dir_fd=parent)

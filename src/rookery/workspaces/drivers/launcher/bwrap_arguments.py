@@ -1,7 +1,4 @@
-"""The arguments of bubblewrap for one workspace. Their order matters: a later mount covers an earlier one.
-
-Each unusual line avoids a problem that was observed in practice.
-"""
+"""The arguments of bubblewrap for one workspace. Their order matters: a later mount covers an earlier one."""
 
 from __future__ import annotations
 
@@ -20,33 +17,32 @@ RUN = "/run/rookery"
 AGENT = "/run/rookery-agent.pyz"
 EGRESS = "/run/rookery-egress"
 BWRAP = "/run/rookery-bwrap"
-# As deep as in its package: it finds its libraries relative to its own path.
+# As deep as in its package, because the program finds its libraries relative to its own path.
 BWRAP_PROGRAM = f"{BWRAP}/package/bin/bwrap"
 UID = 1000
 MIB = 1024 * 1024
 
-# Of /etc/pki only what is public: private keys are beside it.
+# Only the public parts of /etc/pki: it also holds private keys.
 FROM_ETC = (
     *("alternatives", "ssl/certs", "ca-certificates", "localtime", "ld.so.cache", "nsswitch.conf"),
     *("pki/ca-trust", "pki/java", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
 )
-# The parts of a Python installation that it needs to run: beside them may be anything, for example the server's data.
+# The parts of a Python installation that it needs. Its directory may contain other files, even the server's data.
 FROM_PYTHON = ("bin", "include", "lib", "lib64")
-OF_THE_ROOT = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Paths where templates may not mount anything: the sandbox's own mounts, and paths that would reveal the machine's
-# processes.
+ROOT_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Templates may not bind a path that contains one of OWN_MOUNTS, or that is in one of SEALED.
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
 SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, BWRAP, HOME)
 
 
 class Handle(NamedTuple):
-    """A folder of the machine, by an open handle: a process that may write beside it could replace it with a link."""
+    """A bound folder. Bubblewrap gets it by an open handle, because another process could replace it with a link."""
 
     path: str
 
 
-# Text is an argument. Bytes are contents that bubblewrap reads from a descriptor, whose number replaces them. A handle
-# is replaced by its descriptor number, too.
+# A string is an argument. Bytes are content that bubblewrap reads from a descriptor. Bytes and handles are replaced by
+# the numbers of their descriptors.
 Arguments = list[Union[str, bytes, Handle]]
 
 
@@ -55,18 +51,18 @@ def build(plan: Plan) -> Arguments:
     return [
         *_namespaces(plan),
         *_environment(plan, shell),
-        *_memory(plan),
-        *_links_of_the_root(),
+        *_empty_mounts(plan),
+        *_root_links(),
         *_trees(plan),
         *_etc(plan, shell),
         *_mounts(plan),
-        *_closing(plan),
+        *_final_arguments(plan),
     ]
 
 
 def _namespaces(plan: Plan) -> Arguments:
     arguments: Arguments = [
-        # With --unshare-all alone the user namespace is optional, and bubblewrap would continue without one.
+        # Without this option, --unshare-all would continue without a user namespace.
         "--unshare-user",
         "--unshare-all",
         *(["--share-net"] if plan.network == "host" else []),
@@ -77,7 +73,7 @@ def _namespaces(plan: Plan) -> Arguments:
         *("--gid", str(UID)),
         *("--hostname", "workspace"),
     ]
-    # A workspace outlives the process that started it; a test of the machine must not.
+    # A workspace outlives the launcher. The program of the sandbox check does not.
     return [*arguments, "--die-with-parent"] if plan.command else [*arguments, "--as-pid-1"]
 
 
@@ -101,18 +97,18 @@ def _environment(plan: Plan, shell: str) -> Arguments:
     return arguments
 
 
-def _links_of_the_root() -> Arguments:
+def _root_links() -> Arguments:
     arguments: Arguments = []
-    for name in OF_THE_ROOT:
+    for name in ROOT_DIRECTORIES:
         if os.path.islink(f"/{name}"):
             arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
     return arguments
 
 
 def bound_trees(python_prefix: str | None) -> list[Bound]:
-    """Return the trees of the machine that every workspace may read. The template's binds are added to them."""
+    """Return the trees of the machine that every workspace can read."""
     paths = ["/usr"]
-    paths += [f"/{name}" for name in OF_THE_ROOT if not os.path.islink(f"/{name}")]
+    paths += [f"/{name}" for name in ROOT_DIRECTORIES if not os.path.islink(f"/{name}")]
     paths += [f"/etc/{name}" for name in FROM_ETC]
     if python_prefix is not None:
         paths += [f"{python_prefix}/{name}" for name in FROM_PYTHON]
@@ -120,8 +116,9 @@ def bound_trees(python_prefix: str | None) -> list[Bound]:
 
 
 def _trees(plan: Plan) -> Arguments:
-    """Bind the machine's trees and hide the server's files in them: it may be installed below /usr with its data, where
-    a workspace of the same user could read them.
+    """Return the binds of the machine's trees, and the mounts that hide the server's files in them.
+
+    The server and its data may be below /usr.
     """
     bounds = bound_trees(plan.python_prefix)
     arguments: Arguments = []
@@ -160,8 +157,9 @@ def _etc(plan: Plan, shell: str) -> Arguments:
 
 
 def _ssh_config(plan: Plan) -> bytes:
-    """ssh supports no proxy, but can run a command instead of connecting. Settings of the workspace's user take
-    precedence.
+    """Return the system configuration of ssh, which connects through the proxy by a command.
+
+    Settings of the workspace's user take precedence.
     """
     command = f"{shlex.quote(plan.python)} -I {AGENT} connect".replace("%", "%%")
     return f"Host localhost 127.0.0.1 ::1\n  ProxyCommand none\nHost *\n  ProxyCommand {command} %h %p\n".encode()
@@ -175,10 +173,10 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _memory(plan: Plan) -> Arguments:
-    """Return the empty mounts, which come first: they would cover a tree below /tmp or /run otherwise."""
+def _empty_mounts(plan: Plan) -> Arguments:
+    """Return the empty mounts. They come first, because they would cover trees below /tmp and /run."""
     arguments: Arguments = ["--proc", "/proc", "--dev", "/dev"]
-    # Without a size, each would be half of the machine's memory.
+    # The default size of each would be half of the machine's memory.
     for target, size_mb in (("/dev/shm", 64), ("/tmp", plan.tmp_mb), ("/run", 16)):  # noqa: S108 - inside
         arguments += ["--perms", "1777", "--size", str(size_mb * MIB), "--tmpfs", target]
     return arguments
@@ -192,21 +190,21 @@ def _mounts(plan: Plan) -> Arguments:
         arguments += ["--bind-fd", Handle(path), path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
     if plan.egress is not None:
-        # The directory, because each replica that takes over puts a new socket there. A socket on a read-only mount can
-        # still be connected to.
+        # The directory of the socket, because a replica that takes over creates a new socket in it. Connections to a
+        # socket on a read-only mount are possible.
         arguments += ["--ro-bind", plan.egress, EGRESS]
     return [*arguments, *_nested(plan), "--ro-bind", plan.agent, AGENT]
 
 
 def bwrap_inside(bwrap: str | None, libraries: str | None) -> str | None:
-    """Return the path of bubblewrap inside a workspace, for nested sandboxes; None where there is none."""
+    """Return the path of bubblewrap inside of a workspace, for nested sandboxes; None if it has none."""
     if bwrap is not None and os.path.realpath(bwrap).startswith("/usr/"):
         return bwrap
     return BWRAP_PROGRAM if bwrap is not None and libraries is not None else None
 
 
 def _nested(plan: Plan) -> Arguments:
-    """Bind the bubblewrap that the server brings along, with its libraries, where the workspace cannot replace it."""
+    """Return the mounts of the server's own bubblewrap and its libraries, which are read-only for the workspace."""
     if not plan.nested or plan.bwrap is None or plan.bwrap_libraries is None:
         return []
     libraries = f"{BWRAP}/{os.path.basename(plan.bwrap_libraries)}"
@@ -218,13 +216,13 @@ def _nested(plan: Plan) -> Arguments:
     ]
 
 
-def _closing(plan: Plan) -> Arguments:
+def _final_arguments(plan: Plan) -> Arguments:
     program = seccomp.program(platform.machine(), nested=plan.nested)
     if program is None:
         raise LaunchError(f"there is no system call filter for {platform.machine()}", "driver_unavailable")
     return [
         *("--seccomp", program),
-        # The rest of the root and of /dev is memory that could be filled; the root comes last.
+        # The root and /dev are in memory, which a workspace must not fill. The root comes last.
         *("--remount-ro", "/dev"),
         *("--remount-ro", "/"),
         *("--chdir", HOME),
@@ -232,20 +230,20 @@ def _closing(plan: Plan) -> Arguments:
 
 
 def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
-    """Return why a template may not bind this path, as the end of a sentence; None when it may.
+    """Return why a template may not bind this path, as the end of a sentence; None if it may.
 
-    `hidden` are the files and directories of the server, its data first.
+    `hidden` are the files and directories of the server. The data directory is the first.
     """
     if not path.startswith("/") or os.path.normpath(path) != path:
         return "is not an absolute path in its shortest form"
     try:
         real = os.path.realpath(path)
         for number, own in enumerate(hidden):
-            if hidden_files.holds_or_lies_in(path, own):
+            if hidden_files.overlaps(path, own):
                 what = "a file that the settings of the server name" if number else "the data of the server"
                 return f"holds, or lies in, {what}"
     except (OSError, LaunchError) as error:
-        # It changed during the check.
+        # The path has changed during the check.
         return f"cannot be looked at: {error.strerror if isinstance(error, OSError) else error}"
     if any(within(mount, path) for mount in OWN_MOUNTS) or any(within(path, place) for place in SEALED):
         return "covers a part of the sandbox itself"
@@ -254,6 +252,6 @@ def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
     if not os.path.exists(real):
         return "does not exist on this machine"
     if real != path:
-        # A user with write access to a shared folder could create a link in it to any other folder of the machine.
+        # A user of a shared folder could create a link in it to any folder of the machine.
         return f"leads through a link; name the folder itself, which is {real}"
     return None

@@ -1,7 +1,7 @@
-"""Control groups for one workspace, below a directory that the deployment delegates to the server.
+"""The control groups of one workspace, in a directory that is delegated to the server.
 
-In version 2 that directory is a group. In version 1 it holds the hierarchies, as `/sys/fs/cgroup` does: `memory`, `cpu`
-and `pids`, each with its own group.
+With cgroup version 2 the directory is a group. With version 1 it has one directory for each hierarchy (`memory`, `cpu`
+and `pids`), as `/sys/fs/cgroup` has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def limits_of(plan: Plan) -> dict[str, str]:
 
 
 def older_limits_of(plan: Plan) -> dict[str, dict[str, str]]:
-    """Return the limits in the format of version 1, by hierarchy. The limit with swap equals the one without."""
+    """Return the limits for version 1, by hierarchy. The limits of memory with and without swap are equal."""
     limits: dict[str, dict[str, str]] = {}
     if plan.memory_mb:
         most = str(plan.memory_mb * MIB)
@@ -47,9 +47,9 @@ def older_limits_of(plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def prepare(plan: Plan) -> list[int]:
-    """Make the groups, set their limits, and return the descriptors to which a process id is written to move it there.
+    """Make the groups and set their limits. Return descriptors; a process id written to them moves the process there.
 
-    They are opened with the rights of the caller, and may be used after those are dropped.
+    The descriptors stay usable after the launcher has dropped its privileges.
     """
     if plan.cgroup is None or not limits_of(plan):
         return []
@@ -64,7 +64,7 @@ def prepare(plan: Plan) -> list[int]:
 
 
 def problem_of(cgroup: str) -> str | None:
-    """Return why limits of templates cannot all be set there, as the end of a sentence; None when they can."""
+    """Return why limits cannot be set in this directory, as the end of a sentence; None if they can."""
     is_newer = os.path.exists(f"{cgroup}/cgroup.controllers")
     try:
         if is_newer:
@@ -79,12 +79,12 @@ def problem_of(cgroup: str) -> str | None:
         return f"has no controller for {', '.join(sorted(missing))}"
     places = [cgroup] if is_newer else [f"{cgroup}/{name}" for name in HIERARCHIES]
     if not all(os.access(place, os.W_OK) for place in places):
-        return "may not be written to by the server"
+        return "is not writable for the server"
     return None
 
 
 def remove(cgroup: str, workspace_id: str) -> None:
-    """Remove the groups, once no process of the workspace runs any more."""
+    """Remove the groups. Call this when no process of the workspace is running."""
     for parent in (cgroup, *(f"{cgroup}/{name}" for name in HIERARCHIES)):
         with contextlib.suppress(OSError):
             os.rmdir(path_of(parent, workspace_id))
@@ -97,7 +97,7 @@ def _prepare(plan: Plan, cgroup: str) -> int:
     wanted = {name.split(".")[0] for name in limits}
     _require(wanted - offered, cgroup)
     _write(f"{cgroup}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(wanted)))
-    # Machines without swap have no file for it.
+    # Machines without swap do not have this file.
     return _make(path_of(cgroup, plan.workspace_id), limits, may_lack="memory.swap.max")
 
 
@@ -107,7 +107,7 @@ def _prepare_older(plan: Plan, cgroup: str) -> list[int]:
     found = []
     for name, values in limits.items():
         group = path_of(f"{cgroup}/{name}", plan.workspace_id)
-        # A group left by a crash would refuse a memory limit above its limit with swap.
+        # The group of a crashed start may have a lower limit with swap, above which the memory limit cannot be set.
         with contextlib.suppress(OSError):
             os.rmdir(group)
         found.append(_make(group, values, may_lack="memory.memsw.limit_in_bytes"))

@@ -1,7 +1,7 @@
-"""Setup of a workspace's directory before a start.
+"""The setup of a workspace's directory before a start.
 
-`home/` and `run/` belong to the workspace, which may have put anything there, for example links to the server's files.
-So they are only written through an open directory and with fresh names.
+`home/` and `run/` are untrusted: the workspace may have created links to files of the server in them. Therefore files
+are written through an open directory and under new names, which no link can redirect.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rookery.workspaces.drivers.launcher import archives
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LOG_TAIL = 2000
 
 
 class File(NamedTuple):
@@ -27,7 +28,7 @@ class File(NamedTuple):
 def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: int | None) -> None:
     """Make missing directories, and write the files of this boot.
 
-    A home is filled under a temporary name and then moved, so a partially filled one is never visible.
+    A new home is filled under a temporary name and then renamed, so that it is always complete.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     home, run_dir = directory / "home", directory / "run"
@@ -43,35 +44,35 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
     if not run_dir.is_dir() or run_dir.is_symlink():
         run_dir.mkdir(mode=0o700)
     if owner is not None:
-        # The home last: its owner shows whether all of it was handed over.
-        give(run_dir, owner)
+        # The home is the last: its owner shows that everything was changed.
+        change_owner(run_dir, owner)
         if home.lstat().st_uid != owner:
-            give(home, owner)
-    _let_in(home)
-    _let_in(run_dir)
+            change_owner(home, owner)
+    _restore_permissions(home)
+    _restore_permissions(run_dir)
     run = os.open(run_dir, _OPEN_DIRECTORY)
     try:
-        _tidy(run)
+        _remove_stale_files(run)
         for file in files:
             _write(run, file.name, file.content, mode=file.mode, owner=owner)
     finally:
         os.close(run)
 
 
-def give(top: Path, owner: int) -> None:
-    """Give a whole tree to another user; links are given, not followed. No process of the workspace runs meanwhile.
+def change_owner(top: Path, owner: int) -> None:
+    """Change the owner of a tree. Links are not followed. No process of the workspace may run meanwhile.
 
-    One directory is open at a time: a tree may be deeper than the limit of open files. The top comes last, so that a
-    partially given tree still belongs to its old owner.
+    Only one directory is open at a time, because a tree may be deeper than the limit of open files. The top is changed
+    last, so an incomplete change is visible and repeated.
     """
     at = os.open(top, _OPEN_DIRECTORY)
     try:
         device = os.fstat(at).st_dev
-        below = [_give_entries(at, owner, device)]
+        below = [_change_owner_of_entries(at, owner, device)]
         while below:
             if below[-1]:
                 inner = os.open(below[-1].pop(), _OPEN_DIRECTORY, dir_fd=at)
-                below.append(_give_entries(inner, owner, device))
+                below.append(_change_owner_of_entries(inner, owner, device))
             else:
                 below.pop()
                 if not below:
@@ -84,8 +85,8 @@ def give(top: Path, owner: int) -> None:
         os.close(at)
 
 
-def _give_entries(directory: int, owner: int, device: int) -> list[str]:
-    """Give the entries of a directory, and return its subdirectories."""
+def _change_owner_of_entries(directory: int, owner: int, device: int) -> list[str]:
+    """Change the owner of the entries of a directory. Return the subdirectories."""
     directories = []
     for name in os.listdir(directory):
         os.chown(name, owner, owner, dir_fd=directory, follow_symlinks=False)
@@ -95,16 +96,17 @@ def _give_entries(directory: int, owner: int, device: int) -> list[str]:
     return directories
 
 
-def _let_in(directory: Path) -> None:
-    """Restore permissions of a directory. A command may have removed them, and no start would ever work again."""
+def _restore_permissions(directory: Path) -> None:
+    """Restore the permissions of a directory. If a command has removed them, no start would work."""
     mode = directory.stat().st_mode
     if mode & 0o700 != 0o700:
         directory.chmod(stat.S_IMODE(mode) | 0o700)
 
 
-def _tidy(run: int) -> None:
-    """Remove the old `agent.json` and everything that is not a regular file, because a pipe would block the agent
-    forever. Other files stay: the agent continues its journal.
+def _remove_stale_files(run: int) -> None:
+    """Remove `agent.json` and all entries that are not regular files. A pipe would block the agent forever.
+
+    Other files are kept, such as the journal of the agent.
     """
     for name in os.listdir(run):
         found = os.stat(name, dir_fd=run, follow_symlinks=False)
@@ -132,7 +134,7 @@ def _write(directory: int, name: str, content: bytes, *, mode: int, owner: int |
 
 
 def _remove(directory: int, name: str) -> None:
-    """Remove an entry of any kind: the workspace may have made a directory of that name that is not empty."""
+    """Remove an entry of any kind. The workspace may have created a directory with that name."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -141,3 +143,14 @@ def _remove(directory: int, name: str) -> None:
         archives.discard_at(directory, name)
     else:
         os.unlink(name, dir_fd=directory)
+
+
+def tail(path: Path, limit: int = LOG_TAIL) -> str:
+    """Return the end of a log file. Never call this for a file that a workspace can replace."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read().decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""

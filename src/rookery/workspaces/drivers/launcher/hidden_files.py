@@ -1,8 +1,8 @@
-"""Mounts that hide the server's files in the trees that a sandbox sees.
+"""Mounts that hide files of the server in the trees that a sandbox sees.
 
-A file is not covered by its own mount: renewing a certificate renames a new file over the old one, which removes the
-mount. Instead, the directory of the file becomes an empty one in memory, and everything else that was in it is bound or
-linked there again. Files that appear in that directory later are not visible either.
+A mount over the file itself is not enough: it is removed when a new file is renamed over the old one, for example a
+renewed certificate. Instead, an empty directory in memory covers the directory of the file. All other entries of the
+directory are bound or linked in it again. Files that are created in the directory later are not visible.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import NamedTuple
 
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 
-MAX_LINKS = 40  # as many as the kernel follows
-MAX_SIBLINGS = 1000  # chosen: bubblewrap takes 9000 arguments
+MAX_LINKS = 40  # the limit of the kernel
+MAX_SIBLINGS = 1000  # chosen: bubblewrap accepts 9000 arguments
 
 
 class Bound(NamedTuple):
-    """A tree of the machine, by its real path, and its path in the sandbox."""
+    """A tree of the machine: its real path, and its path in the sandbox."""
 
     source: str
     target: str
 
 
 class Walk(NamedTuple):
-    """The links that a path leads through, each by its real path, and the final path, which need not exist."""
+    """The resolution of a path: the real paths of its links, and the final path, which need not exist."""
 
     links: list[str]
     end: str
 
 
 class Cover(NamedTuple):
-    """A directory that is replaced: `target` in the sandbox, and the entries restored in it."""
+    """A covered directory: its path in the sandbox, and the entries that are restored in it."""
 
     target: str
     links: list[tuple[str, str]]  # text of the link, target
@@ -65,8 +65,8 @@ def walk(path: str) -> Walk:
     return Walk(links, at)
 
 
-def holds_or_lies_in(path: str, hidden: str) -> bool:
-    """Return whether a tree and a file or directory of the server overlap, under any names."""
+def overlaps(path: str, hidden: str) -> bool:
+    """Return whether a tree contains a path of the server or lies in it, under any of their names."""
     found = walk(hidden)
     real = walk(path).end
     for name in (hidden, *found.links, found.end):
@@ -74,12 +74,12 @@ def holds_or_lies_in(path: str, hidden: str) -> bool:
             return True
     if _other_names(found.end, [real, *_mounts_below(real)]):
         return True
-    # The tree may be the same directory under another name, or lie in one.
-    return any(_is_same(above, found.end) for above in _above(real))
+    # The tree may be, or be in, the same directory under another name.
+    return any(_is_same(above, found.end) for above in _with_parents(real))
 
 
 def covers(bounds: Sequence[Bound], hidden: Iterable[str], uid: int | None) -> list[Cover]:
-    """Return the directories to replace in these trees, so that a process of this user sees no hidden file."""
+    """Return the directories to cover in these trees, so that a process of this user sees no hidden file."""
     kept, removed = _entries(bounds, hidden)
     directories = sorted({os.path.dirname(path) for path in (*kept, *removed)})
     made: list[Cover] = []
@@ -105,7 +105,7 @@ def covers(bounds: Sequence[Bound], hidden: Iterable[str], uid: int | None) -> l
 
 
 def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Return the links on the path to hidden files, whose directories must not change, and the paths to hide."""
+    """Return the links in the paths of hidden files, and the real paths to hide."""
     sources = [bound.source for bound in bounds]
     places = [*sources, *(mount for source in sources for mount in _mounts_below(source))]
     kept: set[str] = set()
@@ -114,7 +114,7 @@ def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], 
         found = walk(path)
         kept.update(found.links)
         for end in (found.end, *_other_names(found.end, places), *_hard_links(found.end, sources)):
-            # For a path that does not exist yet, use the first missing directory.
+            # A path that does not exist yet is hidden by its first missing directory.
             while not os.path.lexists(os.path.dirname(end)):
                 end = os.path.dirname(end)
             removed.add(end)
@@ -122,8 +122,8 @@ def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], 
 
 
 def _other_names(end: str, places: Iterable[str]) -> list[str]:
-    """Return other paths of the file below directories that are mounted several times."""
-    above = {(found.st_dev, found.st_ino): path for path in _above(end) if (found := _stat(path)) is not None}
+    """Return the other paths of a file in directories that are mounted several times."""
+    above = {(found.st_dev, found.st_ino): path for path in _with_parents(end) if (found := _stat(path)) is not None}
     names = []
     for place in places:
         found = _stat(place)
@@ -134,7 +134,7 @@ def _other_names(end: str, places: Iterable[str]) -> list[str]:
 
 
 def _hard_links(end: str, sources: Iterable[str]) -> Iterator[str]:
-    """Return other names of one file. The search takes a second, so it runs only if the file has several links."""
+    """Yield the other names of a file with hard links. The search of all trees takes about a second."""
     found = _stat(end)
     if found is None or not stat.S_ISREG(found.st_mode) or found.st_nlink < 2:
         return
@@ -152,7 +152,7 @@ def _cover(directory: str, target: str, removed: set[str]) -> Cover:
     try:
         names = sorted(os.listdir(directory))
     except OSError:
-        return made  # it may be entered but not listed: then none of its entries are visible
+        return made  # without permission to list it, no entry is restored
     for name in names:
         path, place = os.path.join(directory, name), os.path.join(target, name)
         found = _stat(path)
@@ -166,9 +166,7 @@ def _cover(directory: str, target: str, removed: set[str]) -> Cover:
 
 
 def _may_enter(source: str, directory: str, uid: int | None) -> bool:
-    """Return whether the workspace's user can enter it. If not, nothing has to be hidden, and nothing could be
-    mounted.
-    """
+    """Return whether the workspace's user can enter the directory. Otherwise its entries need not be hidden."""
     if not os.path.isdir(directory):
         return False
     if uid is None:
@@ -190,12 +188,12 @@ def _mounts_below(path: str) -> list[str]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    # Spaces and the like are written as octal numbers.
+    # Special characters, such as spaces, are written as octal escapes.
     points = (os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1")) for line in lines)
     return [point for point in points if point != path and within(point, path)]
 
 
-def _above(path: str) -> Iterator[str]:
+def _with_parents(path: str) -> Iterator[str]:
     while True:
         yield path
         if path == "/":

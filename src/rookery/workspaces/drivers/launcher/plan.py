@@ -1,4 +1,4 @@
-"""The launcher's input: one plan, as JSON on standard input."""
+"""The plan: the input of the launcher, as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Plan:
-    """One sandbox to start. Paths are those of the machine that it starts on.
+    """One sandbox to start. All paths are paths of the machine.
 
-    The directory of a workspace holds `home/` and `run/`, which the workspace owns and may change in any way, and
-    beside them files it must not touch: `sandbox.json` and `sandbox.log`.
+    `directory` holds `home/` and `run/`, which belong to the workspace, and the launcher's own files `sandbox.json` and
+    `sandbox.log`.
     """
 
     workspace_id: str
@@ -20,16 +20,16 @@ class Plan:
     directory: str
     agent: str  # the zipapp
     python: str
-    python_prefix: str | None = None  # bound as well, when the interpreter is not below /usr
-    bwrap: str | None = None  # none: an unconfined process with all rights of its user
-    bwrap_libraries: str | None = None  # its bundled libraries; the sandbox gets both, for nested sandboxes
-    uid: int | None = None  # the user to switch to when started as root
-    network: str = "none"  # host: the machine's; every other: its own namespace
-    egress: str | None = None  # with hosts and public: the directory of the egress socket
+    python_prefix: str | None = None  # bound too, if the interpreter is not below /usr
+    bwrap: str | None = None  # None: start an unconfined process
+    bwrap_libraries: str | None = None  # its bundled libraries; both are bound for nested sandboxes
+    uid: int | None = None  # the user of the sandbox, if the launcher runs as root
+    network: str = "none"  # `host` is the network of the machine; others have their own namespace
+    egress: str | None = None  # for `hosts` and `public`: the directory of the egress socket
     nested: bool = True
     ro_binds: list[str] = field(default_factory=list)
     rw_binds: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)  # hidden in all bound trees: the server's own data
+    hidden: list[str] = field(default_factory=list)  # paths of the server, hidden in all bound trees
     env: dict[str, str] = field(default_factory=dict)
     tmp_mb: int = 1024
     memory_mb: int = 0
@@ -37,7 +37,7 @@ class Plan:
     pids: int = 0
     disk_mb: int = 0
     cgroup: str | None = None
-    # Run this instead of the agent, wait for it, and end with its exit status. The machine check uses it.
+    # The sandbox check runs this command instead of the agent, and waits for its end.
     command: list[str] | None = None
 
     @classmethod
@@ -55,7 +55,7 @@ class Plan:
 
 
 class LaunchError(Exception):
-    """Raised when the sandbox did not start; a sentence for users, with a code that drivers know."""
+    """Raised when the launcher fails. The message is for users. `code` is an error code of drivers."""
 
     def __init__(self, message: str, code: str = "sandbox_failed") -> None:
         super().__init__(message)

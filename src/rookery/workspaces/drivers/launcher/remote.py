@@ -1,6 +1,6 @@
-"""Actions of the server on a machine that it reaches by ssh, read from standard input.
+"""The actions of the ssh driver on the remote machine.
 
-The first line is JSON with the action, followed by the number of bytes that it announces. Arguments hold no secrets,
+The first line of standard input is JSON with the action; data follows it. Nothing is passed as command line arguments,
 because every user of the machine can read them. The response is one line of JSON.
 """
 
@@ -14,16 +14,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, sandbox_processes
-from rookery.workspaces.drivers.launcher.directory_setup import File, fill
+from rookery.workspaces.drivers.launcher.directory_setup import File, fill, tail
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 from rookery.workspaces.drivers.launcher.run import launch
-
-LOG_TAIL = 2000
+from rookery.workspaces.drivers.launcher.workspace_users import NOBODY, SSH_RANGE, Users
 
 
 def main() -> NoReturn:
@@ -44,10 +43,9 @@ def root() -> Path:
 
 
 def hello(_: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of this machine."""
+    """Return the paths of Rookery, Python and bubblewrap on this machine."""
     return {
         "root": str(root()),
-        "uid": os.geteuid(),
         "python": os.path.realpath(sys.executable),
         "python_prefix": os.path.realpath(sys.base_prefix),
         "bwrap": shutil.which("bwrap"),
@@ -55,10 +53,10 @@ def hello(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def put(header: dict[str, Any]) -> dict[str, Any]:
-    """Store the agent under a name that holds its hash, completely or not at all."""
+    """Store the agent's zipapp. It is written to a temporary file first, so it is always complete."""
     content = sys.stdin.buffer.read(header["size"])
     if hashlib.sha256(content).hexdigest() != header["sha256"]:
-        raise LaunchError("the agent arrived damaged")
+        raise LaunchError("the agent was damaged in transit")
     directory = root() / "agents"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = directory / f".{header['name']}.{os.getpid()}"
@@ -75,6 +73,9 @@ def start(header: dict[str, Any]) -> dict[str, Any]:
     for path in (*plan.ro_binds, *plan.rw_binds):
         if problem := bwrap_arguments.problem_of_bind(path, [str(root())]):
             raise LaunchError(f"the template's bind {path!r:.200} {problem}", "invalid_workspace")
+    # All workspaces that may write to shared folders have the same user, so that they can share files.
+    users = Users(root(), SSH_RANGE, NOBODY, range_name="the range of workspaces on other machines")
+    shares_user = plan.bwrap is not None and users.problem() is not None
     ended, same = [], None
     with _locked(directory):
         for one in sandbox_processes.find(directory):
@@ -84,13 +85,15 @@ def start(header: dict[str, Any]) -> dict[str, Any]:
                 ended.append(one.generation)
                 sandbox_processes.kill(one)
         if same is not None:
-            return {"running": asdict(same), "already": True, "ended": ended}
+            return {"running": asdict(same), "already": True, "ended": ended, "shares_user": shares_user}
         if not os.path.exists(plan.agent):
             return {"lacks_agent": True, "ended": ended}
         files = [File(name, sys.stdin.buffer.read(size), mode) for name, size, mode in header["files"]]
         archive = sys.stdin.buffer.read(header["archive"])
-        fill(directory, files, archive, owner=plan.uid if plan.bwrap else None)
-        return {"running": launch(plan), "already": False, "ended": ended}
+        if plan.bwrap:
+            plan = replace(plan, uid=users.choose(directory, writes_shared=bool(plan.rw_binds)))
+        fill(directory, files, archive, owner=plan.uid)
+        return {"running": launch(plan), "already": False, "ended": ended, "shares_user": shares_user}
 
 
 def stop(header: dict[str, Any]) -> dict[str, Any]:
@@ -121,18 +124,8 @@ def probe(header: dict[str, Any]) -> dict[str, Any]:
     directory = Path(header["directory"])
     return {
         "running": [asdict(one) for one in sandbox_processes.find(directory)],
-        "log": _tail(directory / "sandbox.log"),
+        "log": tail(directory / "sandbox.log"),
     }
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_TAIL))
-            return file.read().decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return ""
 
 
 @contextlib.contextmanager

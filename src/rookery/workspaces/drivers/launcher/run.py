@@ -1,9 +1,8 @@
-"""The launcher's main function: reads a plan, starts it, and responds with one line of JSON.
+"""The main program of the launcher: reads a plan, starts it, and responds with one line of JSON.
 
-The order makes it safe: everything that needs rights happens first, then the rights are dropped, and only then does
-bubblewrap start. As root it would keep all capabilities and remain root for the kernel, whatever user the sandbox
-shows. The sandbox waits at a gate until its limits are set and its process is recorded, so that a crash of the launcher
-never leaves an untracked sandbox.
+Everything that needs privileges is done first. Then the privileges are dropped, and only then bubblewrap starts. If
+bubblewrap started as root, the sandbox would be root for the kernel, whatever user it shows. The sandbox waits at a
+gate until its limits are set and its process is recorded. So a crash of the launcher leaves no unrecorded sandbox.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from typing import Any, NoReturn
 from rookery.workspaces.drivers.launcher import (
     bwrap_arguments,
     cgroups,
-    process_identity,
     sandbox_processes,
     source_access,
 )
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 OPEN_FILES = 4096
-PROCESSES = 4096  # chosen: stops a fork bomb when the template sets no limit
+PROCESSES = 4096  # chosen: stops a fork bomb if the template has no limit
 COMMAND_SECONDS = 30
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,8 +47,8 @@ def main() -> NoReturn:
 def launch(plan: Plan) -> dict[str, Any]:
     os.umask(0o022)
     files = _Files(plan)
-    held = _hold_binds(plan) if plan.bwrap else {}
-    # With the rights of the server: the workspace's user cannot access the server's files.
+    bind_handles = _open_binds(plan) if plan.bwrap else {}
+    # Built before the privileges are dropped, because it reads files of the server.
     built = bwrap_arguments.build(plan) if plan.bwrap else []
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
@@ -61,14 +59,14 @@ def launch(plan: Plan) -> dict[str, Any]:
         os.setresgid(plan.uid, plan.uid, plan.uid)
         os.setresuid(plan.uid, plan.uid, plan.uid)
     if plan.bwrap is None:
-        return _start_plainly(plan, files)
+        return _start_unconfined(plan, files)
     if os.geteuid() == 0:
-        raise LaunchError("a sandbox of root is none: its user would be root for the kernel")
-    return _start_confined(plan, files, groups, held, built)
+        raise LaunchError("the launcher cannot confine root: the sandbox's user would be root for the kernel")
+    return _start_confined(plan, files, groups, bind_handles, built)
 
 
 class _Files:
-    """Files that are opened with the rights of the server and kept open: the workspace's user may not reach them."""
+    """Files that are opened before the privileges are dropped: the workspace's user cannot access them."""
 
     def __init__(self, plan: Plan) -> None:
         self.log_path = f"{plan.directory}/sandbox.log"
@@ -85,25 +83,23 @@ class _Files:
         return os.pread(self._readable, LOG_TAIL, max(0, size - LOG_TAIL)).decode("utf-8", "replace").strip()
 
 
-def _hold_binds(plan: Plan) -> dict[str, int]:
-    """Open the folders that a template binds, without following links. Their names may change from now on: bubblewrap
-    fails if a name leads elsewhere.
-    """
+def _open_binds(plan: Plan) -> dict[str, int]:
+    """Open the folders that the template binds, without following links. Later changes of a path have no effect."""
     paths = [*plan.ro_binds, *plan.rw_binds]
-    if paths and plan.bwrap and not _binds_by_handle(plan.bwrap):
+    if paths and plan.bwrap and not _supports_bind_fd(plan.bwrap):
         message = "this bubblewrap is too old to bind folders safely; install one that has --bind-fd (0.10, or patched)"
         raise LaunchError(message, "driver_unavailable")
-    return {path: _open_plainly(path) for path in paths}
+    return {path: _open_without_links(path) for path in paths}
 
 
-def _binds_by_handle(bwrap: str) -> bool:
-    told = subprocess.run(  # noqa: S603 - the program that the settings name
+def _supports_bind_fd(bwrap: str) -> bool:
+    told = subprocess.run(  # noqa: S603 - the program of the settings
         [bwrap, "--help"], capture_output=True, check=False, env=ENVIRONMENT, timeout=COMMAND_SECONDS
     )
     return b"--ro-bind-fd" in told.stdout + told.stderr
 
 
-def _open_plainly(path: str) -> int:
+def _open_without_links(path: str) -> int:
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     found = os.open("/", flags)
     for name in path.strip("/").split("/"):
@@ -119,22 +115,22 @@ def _open_plainly(path: str) -> int:
 
 
 def _start_confined(
-    plan: Plan, files: _Files, groups: list[int], held: dict[str, int], built: bwrap_arguments.Arguments
+    plan: Plan, files: _Files, groups: list[int], bind_handles: dict[str, int], built: bwrap_arguments.Arguments
 ) -> dict[str, Any]:
     info, info_inside = os.pipe()
     gate_inside, gate = os.pipe()
-    inherited = [info_inside, gate_inside, *held.values()]
+    inherited = [info_inside, gate_inside, *bind_handles.values()]
     listed: list[str] = ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
     for item in built:
         if isinstance(item, bwrap_arguments.Handle):
-            listed.append(str(held[item.path]))
+            listed.append(str(bind_handles[item.path]))
         else:
-            listed.append(item if isinstance(item, str) else str(_held(item, inherited)))
+            listed.append(item if isinstance(item, str) else str(_memory_file(item, inherited)))
     command = plan.command or [plan.python, "-I", bwrap_arguments.AGENT, "--run-dir", bwrap_arguments.RUN]
-    # By a descriptor: every user of the machine can read process arguments.
-    listed_in = _held(b"".join(os.fsencode(item) + b"\0" for item in listed), inherited)
-    process = subprocess.Popen(  # noqa: S603 - the program that the settings name
-        [process_identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
+    # Passed by a descriptor, because every user of the machine can read the arguments of a process.
+    listed_in = _memory_file(b"".join(os.fsencode(item) + b"\0" for item in listed), inherited)
+    process = subprocess.Popen(  # noqa: S603 - the program of the settings
+        [sandbox_processes.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
         executable=plan.bwrap,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if plan.command else files.log,
@@ -161,7 +157,7 @@ def _start_confined(
             record = _record(plan, child, monitor=process.pid)
             files.write_record(record)
     except BaseException:
-        # The gate also opens when its other end is closed: the sandbox would then run without its limits.
+        # The end of the launcher would open the gate, and the sandbox would run without its limits.
         _end(plan, child, process)
         raise
     os.write(gate, b"1")
@@ -169,15 +165,15 @@ def _start_confined(
 
 
 def _refuse_root(pid: int) -> None:
-    """Check the real user of the process in the kernel; the user shown inside the sandbox proves nothing."""
+    """Raise `LaunchError` if the process is root for the kernel. The user inside of the sandbox does not matter."""
     with open(f"/proc/{pid}/status") as file:
         users = next(line.split()[1:] for line in file if line.startswith("Uid:"))
     if "0" in users:
-        raise LaunchError("its first process is root for the kernel")
+        raise LaunchError("the first process of the sandbox is root for the kernel")
 
 
 def _end(plan: Plan, pid: int, process: subprocess.Popen[bytes]) -> None:
-    start = process_identity.start_of(pid)
+    start = sandbox_processes.start_time(pid)
     process.kill()
     process.wait(COMMAND_SECONDS)
     if start is not None:
@@ -185,7 +181,7 @@ def _end(plan: Plan, pid: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
-    start = process_identity.start_of(pid)
+    start = sandbox_processes.start_time(pid)
     if start is None:
         raise LaunchError("it ended immediately", "agent_exited")
     return {
@@ -194,13 +190,13 @@ def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
         "pid": pid,
         "pid_start": start,
         "monitor": monitor,
-        "monitor_start": process_identity.start_of(monitor) if monitor else None,
-        "boot_id": process_identity.boot_id(),
+        "monitor_start": sandbox_processes.start_time(monitor) if monitor else None,
+        "boot_id": sandbox_processes.boot_id(),
         "confined": plan.bwrap is not None,
     }
 
 
-def _held(content: bytes, inherited: list[int]) -> int:
+def _memory_file(content: bytes, inherited: list[int]) -> int:
     descriptor = os.memfd_create("rookery")
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -221,14 +217,14 @@ def _limits(plan: Plan) -> dict[int, int]:
     if plan.disk_mb:
         limits[resource.RLIMIT_FSIZE] = plan.disk_mb * 1024 * 1024
     if plan.memory_mb:
-        # Not the address space: runtimes reserve much more than they use.
+        # The address space is not limited, because runtimes reserve much more than they use.
         limits[resource.RLIMIT_DATA] = plan.memory_mb * 1024 * 1024
     return limits
 
 
 def _limit(pid: int, plan: Plan) -> None:
-    """Set the limits of the sandbox's first process, which all others inherit."""
-    # The number of processes counts within the user namespace, because it is set on a process that is in it.
+    """Set the limits of the sandbox's first process. All other processes inherit them."""
+    # The process is in the user namespace, so the number of processes counts within it.
     for name, value in {**_limits(plan), resource.RLIMIT_NPROC: plan.pids or PROCESSES}.items():
         _, most = resource.prlimit(pid, name)
         value = value if most == resource.RLIM_INFINITY else min(value, most)
@@ -240,15 +236,15 @@ def _wait(process: subprocess.Popen[bytes], files: _Files) -> dict[str, Any]:
         output, _ = process.communicate(timeout=COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise LaunchError(f"the sandbox did not come to its end within {COMMAND_SECONDS} s") from None
+        raise LaunchError(f"the sandbox did not end within {COMMAND_SECONDS} s") from None
     return {"status": process.returncode, "output": output.decode("utf-8", "replace"), "log": files.tail()}
 
 
-def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
+def _start_unconfined(plan: Plan, files: _Files) -> dict[str, Any]:
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
-        # Orphans are reparented to the agent instead of init, so that a stop finds them.
+        # The agent, not init, becomes the parent of orphans, so that a stop finds them.
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for name, value in _limits(plan).items():
@@ -257,15 +253,15 @@ def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
             resource.setrlimit(name, (value, value))
 
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    process = subprocess.Popen(  # noqa: S603 - the interpreter that was found for it
-        # By a relative name: the whole path may exceed the length limit of socket paths.
+    process = subprocess.Popen(  # noqa: S603 - the interpreter that was found
+        # A relative path, because the full path may be too long for a socket.
         [plan.python, "-I", plan.agent, "--run-dir", plan.run, "--listen", "unix:agent.sock"],
         stdin=subprocess.DEVNULL,
         stdout=files.log,
         stderr=files.log,
         env={
             **bwrap_arguments.environment(plan, home=plan.home, shell=shell),
-            process_identity.VARIABLE: process_identity.mark(plan.workspace_id, plan.generation),
+            sandbox_processes.MARK_VARIABLE: sandbox_processes.mark(plan.workspace_id, plan.generation),
         },
         cwd=plan.run,
         start_new_session=True,

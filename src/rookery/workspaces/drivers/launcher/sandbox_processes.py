@@ -1,8 +1,8 @@
-"""The running sandboxes of this machine, and how to end them reliably.
+"""The running sandboxes of this machine: functions that find and kill them.
 
-The launcher records the first process of a sandbox where the workspace cannot reach it. The workspace's own record
-(`run/agent.json`) could name any process of the machine, and is never trusted. A sandbox whose record was lost is found
-by the mark of its outer process.
+The launcher records the first process of a sandbox in `sandbox.json`, which the workspace cannot change. A process is
+identified by its id and start time, because ids are reused. If the record is lost, the sandbox is found by the mark of
+its outer process.
 """
 
 from __future__ import annotations
@@ -14,16 +14,39 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rookery.workspaces.drivers.launcher import process_identity
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 
 GONE_SECONDS = 30.0
 POLL_SECONDS = 0.02
+# The mark of a sandbox: the first word of the outer process's name.
+MARK = "rookery-workspace"
+# The mark of an unconfined workspace: an environment variable that all its processes inherit.
+MARK_VARIABLE = "ROOKERY_WORKSPACE"
+
+
+def mark(workspace_id: str, generation: int) -> str:
+    return f"{MARK} {workspace_id} {generation}"
+
+
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process in kernel ticks; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the process is in parentheses, and may itself contain parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
 
 
 @dataclass(frozen=True)
 class Running:
-    """A running sandbox: `pid` is its first process, whose end ends all others."""
+    """A running sandbox. `pid` is its first process; when it ends, all others end too."""
 
     workspace_id: str
     generation: int
@@ -35,14 +58,12 @@ class Running:
     boot_id: str = ""
 
     @property
-    def is_there(self) -> bool:
-        return process_identity.start_of(self.pid) == self.pid_start
+    def is_running(self) -> bool:
+        return start_time(self.pid) == self.pid_start
 
 
 def find(directory: Path) -> list[Running]:
-    """Return the running sandboxes of the workspace in this directory, by its record and by marks; usually none or
-    one.
-    """
+    """Return the running sandboxes of the workspace with this directory, from its record and from marks."""
     found = {}
     if known := recorded(directory):
         found[known.pid] = known
@@ -67,35 +88,33 @@ def find_all(workspaces: Path) -> list[Running]:
 
 
 def recorded(directory: Path) -> Running | None:
-    """Return the sandbox that the launcher recorded, if it still runs."""
+    """Return the sandbox of the launcher's record, if it is still running."""
     try:
         running = Running(**json.loads((directory / "sandbox.json").read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-    return running if running.boot_id == process_identity.boot_id() and running.is_there else None
+    return running if running.boot_id == boot_id() and running.is_running else None
 
 
 def scan() -> list[Running]:
-    """Return sandboxes by the mark of their outer process. Only processes outside of sandboxes count: inside, any
-    process can use that name.
-    """
+    """Return the sandboxes that have a mark. Processes inside of sandboxes are ignored, because they could fake it."""
     found = []
-    mark = f"{process_identity.MARK} ".encode()
+    prefix = f"{MARK} ".encode()
     own = os.stat("/proc/self/ns/pid").st_ino
     for pid in _pids():
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if not arguments.startswith(mark) or os.stat(f"/proc/{pid}/ns/pid").st_ino != own:
+            if not arguments.startswith(prefix) or os.stat(f"/proc/{pid}/ns/pid").st_ino != own:
                 continue
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             continue
         words = arguments.split(b"\0")[0].decode("utf-8", "replace").split(" ")
-        start = process_identity.start_of(pid)
+        start = start_time(pid)
         if len(words) != 3 or not words[2].isdigit() or start is None:
             continue
         for child in map(int, children):
-            child_start = process_identity.start_of(child)
+            child_start = start_time(child)
             if child_start is not None:
                 running = Running(words[1], int(words[2]), child, child_start, monitor=pid, monitor_start=start)
                 found.append(running)
@@ -103,30 +122,29 @@ def scan() -> list[Running]:
 
 
 def kill(running: Running) -> None:
-    """End the sandbox from outside. Returns once all its processes are gone: the kernel ends all processes of a
-    namespace before the first one disappears.
+    """Kill the sandbox, and wait until all its processes have ended.
+
+    When the first process of a namespace has ended, the kernel has ended all others.
     """
     if not running.confined:
-        _kill_plain(running)
+        _kill_unconfined(running)
         return
     _signal(running.pid, running.pid_start)
-    _until_gone(running.pid, running.pid_start)
+    _wait_until_gone(running.pid, running.pid_start)
     if running.monitor is not None and running.monitor_start is not None:
-        # It ends with its child, unless it was stopped by a signal.
+        # The monitor ends with its child, unless a signal has stopped it.
         _signal(running.monitor, running.monitor_start)
-        _until_gone(running.monitor, running.monitor_start)
+        _wait_until_gone(running.monitor, running.monitor_start)
 
 
 def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
-    """Send a signal through a handle, so that the pid cannot be reused between the check of the start time and the
-    signal.
-    """
+    """Send a signal to a process with this start time. A handle prevents reuse of the id before the signal."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if process_identity.start_of(pid) == start:
+        if start_time(pid) == start:
             signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         pass
@@ -136,45 +154,43 @@ def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
         os.close(handle)
 
 
-def _until_gone(pid: int, start: int) -> None:
-    # Polled instead of waiting on a handle: here a zombie counts as gone.
+def _wait_until_gone(pid: int, start: int) -> None:
+    # A handle would not report a zombie as ended, so this polls.
     deadline = time.monotonic() + GONE_SECONDS
-    while process_identity.start_of(pid) == start:
+    while start_time(pid) == start:
         if time.monotonic() > deadline:
             raise LaunchError(f"process {pid} of the workspace did not end within {GONE_SECONDS:g} s", "stop_failed")
         time.sleep(POLL_SECONDS)
 
 
-def _kill_plain(running: Running) -> None:
-    """End an unconfined workspace. Its agent is stopped first, so that it starts nothing while its processes are
-    searched, and adopts orphans.
-    """
+def _kill_unconfined(running: Running) -> None:
+    """Kill an unconfined workspace. The agent is stopped first, so that it starts no process meanwhile."""
     _signal(running.pid, running.pid_start, signal.SIGSTOP)
-    mark = f"{process_identity.VARIABLE}={process_identity.mark(running.workspace_id, running.generation)}".encode()
+    variable = f"{MARK_VARIABLE}={mark(running.workspace_id, running.generation)}".encode()
     deadline = time.monotonic() + GONE_SECONDS
-    while left := [one for one in _family(running.pid, mark) if one[0] != running.pid]:
+    while left := [one for one in _family(running.pid, variable) if one[0] != running.pid]:
         if time.monotonic() > deadline:
             raise LaunchError(f"{len(left)} processes of the workspace did not end", "stop_failed")
         for pid, start in left:
             _signal(pid, start)
         time.sleep(POLL_SECONDS)
     _signal(running.pid, running.pid_start)
-    _until_gone(running.pid, running.pid_start)
+    _wait_until_gone(running.pid, running.pid_start)
 
 
-def _family(root: int, mark: bytes) -> list[tuple[int, int]]:
-    """Return the descendants of a process, and every process with the mark of its workspace in its environment."""
+def _family(root: int, variable: bytes) -> list[tuple[int, int]]:
+    """Return the descendants of a process, and all processes that have the mark in their environment."""
     parents, family = {}, {root}
     for pid in _pids():
         try:
             parents[pid] = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 family.add(pid)
-        except OSError:  # noqa: PERF203 - any of them may end while it is looked at
+        except OSError:  # noqa: PERF203 - any process may end meanwhile
             continue
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
-    return [(pid, start) for pid in family if (start := process_identity.start_of(pid)) is not None]
+    return [(pid, start) for pid in family if (start := start_time(pid)) is not None]
 
 
 def _pids() -> list[int]:

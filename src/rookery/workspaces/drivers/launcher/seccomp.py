@@ -1,8 +1,8 @@
 """The system call filter of workspaces, as a BPF program.
 
-It refuses calls that no build tool needs and that often have kernel bugs, and all socket families but four. Everything
-else is allowed, including ptrace (a workspace sees only its own processes). Calls of another ABI than the machine's own
-are all refused, because their numbers would bypass the filter.
+It refuses system calls that build tools do not need and that often had kernel bugs, and all socket families except
+four. All other calls are allowed, including ptrace, because a workspace sees only its own processes. Calls of other
+ABIs are refused, because their numbers would bypass the filter.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import struct
 from typing import NamedTuple
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-# The lower halves of arguments: the kernel reads no more of a family or a protocol.
+# Offsets of the lower halves of arguments. The kernel ignores the upper half of a family or protocol.
 NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
 ALLOW = 0x7FFF0000
 EPERM, ENOSYS, EAFNOSUPPORT = 0x00050000 | 1, 0x00050000 | 38, 0x00050000 | 97
 NAMESPACE_FLAGS = 0x00000080 | 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 X32 = 0x40000000
 
-# Socket families. The others bypass the network namespace (vsock), access the network card (packet), or reach rarely
-# reviewed parts of the kernel. Of netlink only the protocol that programs use to read their own addresses is allowed.
+# The allowed socket families. Others bypass the network namespace (vsock), access the network card (packet), or use
+# rarely reviewed code of the kernel. For netlink only the protocol for reading one's own addresses is allowed.
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
 NETLINK_ROUTE = 0
@@ -147,29 +147,29 @@ ABIS = {
 
 
 def program(machine: str, *, nested: bool) -> bytes | None:
-    """Return the compiled filter, or None for a machine whose numbers are not known here."""
+    """Return the compiled filter; None for an unknown machine type."""
     abi = ABIS.get(machine)
     if abi is None:
         return None
     names = REFUSED if nested else [*REFUSED, *REFUSED_WITHOUT_NESTED]
     refused = [abi.numbers[name] for name in names]
-    # Every test is two instructions, the second of which returns; so no jump is longer than one.
+    # Every test has two instructions, and the second one returns. So no jump skips more than one instruction.
     lines = [
         (LOAD, 0, 0, ARCH),
-        *_answer_unless(JUMP_EQUAL, abi.audit, EPERM),
+        *_return_unless(JUMP_EQUAL, abi.audit, EPERM),
         (LOAD, 0, 0, NUMBER),
-        *_answer_if(JUMP_GREATER_EQUAL, X32, EPERM),
+        *_return_if(JUMP_GREATER_EQUAL, X32, EPERM),
     ]
     for number in refused:
-        lines += _answer_if(JUMP_EQUAL, number, EPERM)
+        lines += _return_if(JUMP_EQUAL, number, EPERM)
     for name in ("socket", "socketpair"):
         families = _families()
         lines += [(JUMP_EQUAL, 0, len(families), abi.numbers[name]), *families]
     if not nested:
-        # Flags of clone3 are in memory, which a filter cannot read; callers fall back to clone.
-        lines += _answer_if(JUMP_EQUAL, abi.numbers["clone3"], ENOSYS)
+        # A filter cannot read the flags of clone3, which are in memory. Callers fall back to clone.
+        lines += _return_if(JUMP_EQUAL, abi.numbers["clone3"], ENOSYS)
         lines += [(JUMP_EQUAL, 0, 3, abi.numbers["clone"]), (LOAD, 0, 0, FIRST_ARGUMENT)]
-        lines += _answer_if(JUMP_ANY_BIT, NAMESPACE_FLAGS, EPERM)
+        lines += _return_if(JUMP_ANY_BIT, NAMESPACE_FLAGS, EPERM)
     lines.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("<HBBI", *line) for line in lines)
 
@@ -178,21 +178,19 @@ Line = tuple[int, int, int, int]
 
 
 def _families() -> list[Line]:
-    """Return the socket family checks, which always return. Other families fail as if unknown to the kernel, which
-    programs handle.
-    """
+    """Return the checks of a socket family, which always return. Other families fail like unknown families."""
     lines: list[Line] = [(LOAD, 0, 0, FIRST_ARGUMENT)]
     for family in FAMILIES:
-        lines += _answer_if(JUMP_EQUAL, family, ALLOW)
-    lines += _answer_unless(JUMP_EQUAL, AF_NETLINK, EAFNOSUPPORT)
+        lines += _return_if(JUMP_EQUAL, family, ALLOW)
+    lines += _return_unless(JUMP_EQUAL, AF_NETLINK, EAFNOSUPPORT)
     lines.append((LOAD, 0, 0, THIRD_ARGUMENT))
-    lines += _answer_unless(JUMP_EQUAL, NETLINK_ROUTE, EAFNOSUPPORT)
+    lines += _return_unless(JUMP_EQUAL, NETLINK_ROUTE, EAFNOSUPPORT)
     return [*lines, (RETURN, 0, 0, ALLOW)]
 
 
-def _answer_if(jump: int, value: int, answer: int) -> list[Line]:
+def _return_if(jump: int, value: int, answer: int) -> list[Line]:
     return [(jump, 0, 1, value), (RETURN, 0, 0, answer)]
 
 
-def _answer_unless(jump: int, value: int, answer: int) -> list[Line]:
+def _return_unless(jump: int, value: int, answer: int) -> list[Line]:
     return [(jump, 1, 0, value), (RETURN, 0, 0, answer)]

@@ -1,8 +1,7 @@
-"""Access for an unprivileged user to the sources of a sandbox, without opening the directories above them.
+"""Access for an unprivileged user to the bind sources of a sandbox in directories that only root may enter.
 
-A server that runs as root keeps its data in directories that only root may enter. In its own mount namespace, the
-launcher covers the first such directory with an empty one and binds the sources to their old names in it. The paths
-stay the same, and nothing else of that directory is visible.
+A server that runs as root keeps its data in such directories. In its own mount namespace, the launcher covers the first
+of them with an empty directory, and binds the sources at the same paths in it. Nothing else of it is visible.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 
 
 def make_reachable(sources: list[str], uid: int) -> None:
-    """Make the sources reachable. Call as root, before the rights are dropped."""
+    """Make the sources accessible. Call this as root, before the privileges are dropped."""
     hidden = {path: barrier for path in sources if (barrier := _barrier(path, uid)) is not None}
     if not hidden:
         return
@@ -29,12 +28,12 @@ def make_reachable(sources: list[str], uid: int) -> None:
     except OSError as error:
         first = next(iter(hidden.values()))
         raise LaunchError(
-            f"user {uid} may not enter {first}, and this machine allows no mounts to get around it "
+            f"user {uid} may not enter {first}, and this machine allows no mounts that would make it accessible "
             f"({error.strerror}). Put data_dir below directories that every user may enter.",
             "driver_unavailable",
         ) from error
     held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in hidden}
-    # Outer ones first: a barrier inside another is covered with it.
+    # Outer directories first: they cover the inner ones.
     for barrier in sorted(set(hidden.values())):
         if os.path.isdir(barrier):
             _mount(libc, "rookery", barrier, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m")
@@ -49,7 +48,7 @@ def make_reachable(sources: list[str], uid: int) -> None:
 
 
 def _barrier(path: str, uid: int) -> str | None:
-    """Return the first directory above `path` that this user, in no group but its own, may not enter."""
+    """Return the first directory above `path` that this user may not enter. The user has only its own group."""
     parent = ""
     for part in os.path.dirname(os.path.realpath(path)).split("/"):
         parent = f"{parent.rstrip('/')}/{part}"

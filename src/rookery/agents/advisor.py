@@ -1,0 +1,322 @@
+"""The advisor: a second opinion for the agent, by one nested model call without tools.
+
+The nested call has an identity of its own: it shares neither the replay memory nor the cached prefix of the chat, and
+is never shown as an answer. How often it may be used in a turn is counted from the history, so a crash changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import asyncpg
+import msgspec
+from msgspec import Meta
+
+from rookery.domain.chat import advisor_prompt, parts, retry_policy
+from rookery.domain.chat.messages import Effort, Role, Visibility
+from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
+from rookery.domain.chat.system_blocks import Mode
+from rookery.llm.errors import CallFailed, LlmError
+from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
+from rookery.loop.model_step import AssistantOutcome, StepMeter, StepSetup, generate_assistant
+from rookery.loop.tool import Tool, ToolContext, ToolOutput
+from rookery.models import cost
+from rookery.models.connect import Connector, make_call
+from rookery.models.directory import Directory, ReadyModel
+from rookery.models.resolve import Choice
+from rookery.runtime.clock import Clock
+from rookery.store.chats.step_reads import Step
+from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.store.models import spending
+from rookery.store.models.errors import SpendLimitReached
+from rookery.store.models.usage import CallStatus, KeySource, record_call
+from rookery.store.settings import groups
+from rookery.store.settings.groups import AdvisorSettings
+from rookery.store.workspaces.context import ContextResource
+from rookery.telemetry.log import get_logger
+from rookery.tools.registry import Column
+from rookery.tools.step_tools import FamilyTools, StepPrompt, ToolsUnavailable
+from rookery.tools.step_workspace import Refused, make_tool
+
+log = get_logger("agents.advisor")
+
+NAME = "advisor"
+# Longer than any answer takes; a silent provider is noticed sooner.
+DEADLINE_SECONDS = 900.0
+MAX_TRIES = 3
+LIMIT_TEXT = "The advisor has been asked as often as allowed in this turn. Go on without it."
+
+
+class AskAdvisor(msgspec.Struct):
+    question: Annotated[
+        str, Meta(description="One precise question, with the options you see. At most 2,000 characters are read.")
+    ]
+    model_intent: Annotated[str | None, Meta(description="A few words for the user about why you ask.")] = None
+
+
+@dataclass(slots=True)
+class AdvisorStats:
+    """Calls by the type of their result."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisorParts:
+    """Shared dependencies of all advisors of a process, over the worker's pool."""
+
+    pool: asyncpg.Pool
+    directory: Directory
+    connector: Connector
+    clock: Clock
+    random: Callable[[], float]
+    stats: AdvisorStats = field(default_factory=AdvisorStats)
+    retry: RetryPolicy = DEFAULT_POLICY
+
+
+class AdvisorTools:
+    """Offers the advisor where a chat may ask it."""
+
+    def __init__(self, advisor_parts: AdvisorParts) -> None:
+        self._parts = advisor_parts
+        self._tools: tuple[Tool, ...] = (
+            make_tool(
+                NAME,
+                "Ask a strong model that sees this conversation for a second opinion. It has no tools and changes "
+                "nothing. Call it alone, not together with other tools.",
+                arguments=AskAdvisor,
+                handler=advisor,
+                exclusive=True,
+                read_only=True,
+                deadline_seconds=DEADLINE_SECONDS,
+            ),
+        )
+
+    async def open(
+        self, step: Step, *, mode: Mode, at: Column, resources: Sequence[ContextResource] = ()
+    ) -> FamilyTools:
+        if at is not Column.ROOT:
+            return FamilyTools()
+        stored = await self._parts.directory.setting(groups.ADVISOR.name)
+        settings = groups.read(groups.ADVISOR, stored)
+        assert isinstance(settings, AdvisorSettings)
+        if not settings.enabled:
+            return FamilyTools()
+        ready, effort = await self._model(step, settings)
+        if ready is None:
+            return FamilyTools()
+        runtime = Advisor(self._parts, step, settings=settings, ready=ready, effort=effort)
+        return FamilyTools(tools=self._tools, services=(runtime,), has_advisor=True)
+
+    async def _model(self, step: Step, settings: AdvisorSettings) -> tuple[ReadyModel | None, Effort | None]:
+        """Return the advisor's model: the configured one, else the chat's. None if neither can be used."""
+        directory, owner_id = self._parts.directory, step.chat.owner_id
+        if settings.model_config_id is not None:
+            config = (await directory.snapshot()).configs.get(settings.model_config_id)
+            if config is not None and config.enabled and not config.deleted:
+                ready = await directory.ready(Choice(config.id), owner_id=owner_id)
+                if isinstance(ready, ProviderError):
+                    raise ToolsUnavailable(f"The advisor's model cannot be used: {ready.message}")
+                return ready, settings.reasoning_effort
+            log.warning("advisor_model_unusable", model_config_id=settings.model_config_id)
+        own = await directory.for_generation(step.chat.last_model_config_id, owner_id=owner_id)
+        return (None, None) if isinstance(own, ProviderError) else (own, None)
+
+
+class Advisor:
+    """The advisor of one step."""
+
+    def __init__(
+        self,
+        advisor_parts: AdvisorParts,
+        step: Step,
+        *,
+        settings: AdvisorSettings,
+        ready: ReadyModel,
+        effort: Effort | None,
+    ) -> None:
+        self._parts = advisor_parts
+        self._step = step
+        self._settings = settings
+        self._ready = ready
+        self._effort = effort
+
+    async def advise(self, ctx: ToolContext, question: str) -> ToolOutput:
+        asked = advisor_prompt.trimmed_question(question)
+        if not asked:
+            raise Refused("The question is blank. Ask one precise question.")
+        left = self._settings.max_uses_per_run - count_uses(self._step)
+        if left <= 0:
+            return self._limited(LIMIT_TEXT)
+        if (reached := await self._find_spend_limit()) is not None:
+            return self._limited(str(reached), left=left)
+        snapshot = await ctx.services.get(StepPrompt).write()
+        try:
+            outcome = await self._ask(ctx, advisor_prompt.advisor_prompt(snapshot, asked, call_id=ctx.call_id))
+        except LlmError as error:
+            return self._failed(str(error))
+        text = _text(outcome.content)
+        if not text:
+            kinds = ", ".join(sorted({parts.kind(part) for part in outcome.content})) or "nothing"
+            return self._failed(
+                f"The advisor's model returned no text (finish reason {outcome.finish_reason}, it returned {kinds})."
+            )
+        self._parts.stats.calls["advice"] += 1
+        return ToolOutput(
+            {
+                "type": "advice",
+                "advice": text,
+                "advisor_model": self._ready.config.display_name or self._ready.config.model,
+                "remaining_uses": left - 1,
+                "usage": _usage(outcome.usage),
+            }
+        )
+
+    def _limited(self, reason: str, *, left: int = 0) -> ToolOutput:
+        self._parts.stats.calls["limit_reached"] += 1
+        return ToolOutput({"type": "limit_reached", "reason": reason, "remaining_uses": left})
+
+    def _failed(self, reason: str) -> ToolOutput:
+        self._parts.stats.calls["error"] += 1
+        return ToolOutput({"type": "error", "error": reason}, is_error=True)
+
+    async def _ask(self, ctx: ToolContext, prompt: Prompt) -> AssistantOutcome:
+        """Call the model, and again after a passing failure. Its text is shown live as the result of this call."""
+        model = await self._parts.connector.model(self._ready)
+        if isinstance(model, ProviderError):
+            raise CallFailed(model, Usage())
+        call = self._call(model, prompt)
+        for attempt in range(1, MAX_TRIES + 1):
+            try:
+                return await self._try(ctx, model, call)
+            except CallFailed as failure:
+                delay = retry_policy.next_delay(
+                    attempt,
+                    self._parts.random,
+                    retryable=failure.error.retryable,
+                    retry_after=failure.error.retry_after,
+                    policy=self._parts.retry,
+                )
+                if attempt == MAX_TRIES or isinstance(delay, retry_policy.GiveUp):
+                    raise
+                ctx.publish("", reset=True)
+                await self._parts.clock.sleep(delay.total_seconds(), "advisor-retry")
+        raise AssertionError("unreachable")
+
+    async def _try(self, ctx: ToolContext, model: LanguageModel, call: Call) -> AssistantOutcome:
+        def publish(role: Role, part: Part) -> None:
+            if isinstance(part, Text) and part.text:
+                ctx.publish(part.text)
+
+        meter = StepMeter()
+        setup = StepSetup(
+            provider_name=self._ready.provider_name, publish=publish, clock=self._parts.clock, meter=meter
+        )
+        try:
+            outcome = await generate_assistant(model, call, setup)
+        except CallFailed as failure:
+            await self._bill(failure.usage, CallStatus.FAILED, meter)
+            raise
+        except asyncio.CancelledError:
+            # The provider bills what it has sent. The cancelled call waits for the ledger, which is bounded.
+            if meter.invoked_at is not None:
+                await asyncio.shield(self._bill(meter.usage, CallStatus.INTERRUPTED, meter))
+            raise
+        await self._bill(outcome.usage, CallStatus.OK, meter)
+        return outcome
+
+    def _call(self, model: LanguageModel, prompt: Prompt) -> Call:
+        """Return the nested call: no origin, so nothing of it is remembered for the chat, and no tools of any kind."""
+        own = self._ready.config.options.max_output_tokens
+        limit = self._settings.max_output_tokens if own is None else min(own, self._settings.max_output_tokens)
+        return make_call(
+            self._ready,
+            model,
+            prompt=prompt,
+            purpose=Purpose.ADVISOR,
+            effort=self._effort,
+            max_output_tokens=limit,
+            may_search=False,
+            window_tokens=self._ready.windows().effective,
+        )
+
+    async def _find_spend_limit(self) -> SpendLimitReached | None:
+        if self._ready.key_source is KeySource.USER:
+            return None
+        try:
+            async with self._parts.pool.acquire() as conn:
+                await spending.check_spend(conn, self._step.chat.owner_id, now=self._parts.clock.now())
+        except SpendLimitReached as reached:
+            return reached
+        except DATABASE_ERRORS as error:
+            log.warning("spend_not_checked", error=str(error) or type(error).__name__)
+        return None
+
+    async def _bill(self, usage: Usage, status: CallStatus, meter: StepMeter) -> None:
+        """Write the call into the ledger. A database that is away does not cost the advice."""
+        chat = self._step.chat
+        entry = msgspec.structs.replace(
+            self._ready.usage_entry(
+                usage, owner_id=chat.owner_id, chat_id=chat.id, purpose=Purpose.ADVISOR, status=status
+            ),
+            cost_micros=cost.cost_micros(usage, self._ready.prices(self._parts.clock.now())),
+            runtime_ms=meter.runtime_ms(self._parts.clock.monotonic()) or 0,
+            request_id=meter.request_id,
+            at=self._parts.clock.now(),
+        )
+        try:
+            async with self._parts.pool.acquire() as conn:
+                await record_call(conn, entry)
+        except DATABASE_ERRORS as error:
+            log.warning("advisor_call_not_recorded", chat_id=chat.id, error=str(error) or type(error).__name__)
+
+
+async def advisor(ctx: ToolContext, given: AskAdvisor) -> ToolOutput:
+    return await ctx.services.get(Advisor).advise(ctx, given.question)
+
+
+class _Result(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+_result = msgspec.json.Decoder(_Result)
+
+
+def count_uses(step: Step) -> int:
+    """Return how often the advisor gave advice since the user's last message."""
+    uses = 0
+    for row in reversed(step.history.rows):
+        message = row.message
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL and message.created_by is not None:
+            break
+        if message.role is not Role.TOOL:
+            continue
+        try:
+            uses += sum(_is_advice(part) for part in message.parts())
+        except ContentError:
+            continue
+    return uses
+
+
+def _is_advice(part: Part) -> bool:
+    if not isinstance(part, ToolResult) or part.tool_name != NAME or part.is_error:
+        return False
+    try:
+        return isinstance(part.result, msgspec.Raw) and _result.decode(part.result).type == "advice"
+    except msgspec.DecodeError:
+        return False
+
+
+def _text(content: tuple[Part, ...]) -> str:
+    return "\n\n".join(part.text.strip() for part in content if isinstance(part, Text) and part.text.strip())
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    found = {"input_tokens": usage.input, "output_tokens": usage.output, "reasoning_tokens": usage.reasoning}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,208 @@
+"""Kinds of subagents: the built-in ones, and how kinds of several sources share one list of names.
+
+A kind never gives a subagent more than its parent has: its tools are an allow list within those of a child chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from sys import getsizeof
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.domain.chat.messages import Effort
+from rookery.domain.content import agent_kinds as definitions
+from rookery.domain.content.agent_kinds import KindProblem
+from rookery.models.directory import Directory
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock
+from rookery.store.chats.step_reads import Step
+from rookery.store.chats.subagents import KindSource
+from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pubsub import Bus
+from rookery.store.settings import agent_kinds
+from rookery.store.settings.agent_kinds import HINT, StoredKind
+from rookery.store.workspaces.context import ContextResource
+from rookery.telemetry.log import get_logger
+
+log = get_logger("agents.kinds")
+
+# Chosen: the size of an entry besides its prompts.
+KIND_BYTES = 1024
+MAX_CACHE_BYTES = 4 * 1024 * 1024
+MAX_AGE_SECONDS = 600.0
+
+
+class AgentKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of subagent. `prompt` is added to the system prompt of its chats; None for `tools` allows all.
+
+    A `read_only` kind changes nothing: its chats have the mode `explore`.
+    """
+
+    name: str
+    description: str
+    source: KindSource = KindSource.BUILTIN
+    prompt: str = ""
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    tools: tuple[str, ...] | None = None
+    read_only: bool = False
+    max_minutes: int | None = None
+
+
+GENERAL = AgentKind(
+    name="general",
+    description="Substantial work of its own: a change, a check, or research over many files.",
+)
+EXPLORE = AgentKind(
+    name="explore",
+    description="Looks for something in the repository and reports it. It changes nothing.",
+    read_only=True,
+)
+BUILTIN = (GENERAL, EXPLORE)
+
+
+class HiddenKind(msgspec.Struct, frozen=True):
+    """A kind that another of the same name hides."""
+
+    name: str
+    source: KindSource
+    hidden_by: KindSource
+
+
+class KindList(msgspec.Struct, frozen=True):
+    """The kinds that can be spawned now, and those whose name was taken."""
+
+    kinds: tuple[AgentKind, ...]
+    hidden: tuple[HiddenKind, ...] = ()
+
+    def find(self, name: str) -> AgentKind | None:
+        return next((kind for kind in self.kinds if kind.name == name), None)
+
+
+class KindCatalog(Protocol):
+    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
+        """Return the kinds that this chat can spawn. Never fails: kinds that cannot be read are left out."""
+
+
+class BuiltinKinds:
+    """The catalog that has the built-in kinds only."""
+
+    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
+        return KindList(BUILTIN)
+
+
+class AllKinds:
+    """The built-in kinds, those of the deployment and of the chat's owner, and those of its workspace.
+
+    Stored kinds are cached per owner, until a hint says that one has changed.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, directory: Directory, *, bus: Bus, clock: Clock) -> None:
+        self._pool = pool
+        self._directory = directory
+        # Part of the cache's keys: a change makes all older entries unreachable, and the sweep removes them.
+        self._epoch = 0
+        self._stored: Cache[tuple[int, UUID], tuple[StoredKind, ...]] = Cache(
+            "agent_kinds", max_bytes=MAX_CACHE_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=clock
+        )
+        self._subscriptions = [
+            bus.subscribe(ConfigHint, lambda hint: self._forget(), key=HINT),
+            bus.on_resync(self._forget),
+        ]
+
+    @property
+    def caches(self) -> tuple[Cache[tuple[int, UUID], tuple[StoredKind, ...]], ...]:
+        return (self._stored,)
+
+    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
+        stored = await self._list_stored(step.chat.owner_id)
+        models = await self._directory.snapshot()
+        by_name = {config.model: config.id for config in models.configs.values() if config.enabled}
+        return merged(
+            BUILTIN,
+            [_of_stored(kind) for kind in stored if kind.owner_id is None],
+            [_of_stored(kind) for kind in stored if kind.owner_id is not None],
+            [kind for each in resources if (kind := _of_file(each, by_name)) is not None],
+        )
+
+    def _forget(self) -> None:
+        self._epoch += 1
+
+    async def _list_stored(self, owner_id: UUID) -> tuple[StoredKind, ...]:
+        key = self._epoch, owner_id
+        if (known := self._stored.find(key)) is not None:
+            return known
+        try:
+            async with self._pool.acquire() as conn:
+                found = tuple(await agent_kinds.list_kinds(conn, owner_id))
+        except DATABASE_ERRORS as error:
+            log.warning("kinds_left_out", error=str(error) or type(error).__name__)
+            return ()
+        size = sum(KIND_BYTES + getsizeof(kind.prompt) for kind in found)
+        self._stored.keep(key, found, size_bytes=KIND_BYTES + size)
+        return found
+
+
+def _of_stored(kind: StoredKind) -> AgentKind:
+    return AgentKind(
+        name=kind.name,
+        description=kind.description,
+        source=KindSource.DEPLOYMENT if kind.owner_id is None else KindSource.USER,
+        prompt=kind.prompt,
+        model_config_id=kind.model_config_id,
+        reasoning_effort=kind.reasoning_effort,
+        tools=kind.tools,
+        read_only=kind.read_only,
+        max_minutes=kind.max_minutes,
+    )
+
+
+def _of_file(resource: ContextResource, models: Mapping[str, UUID]) -> AgentKind | None:
+    """Return the kind of a workspace's file; None if the file does not define one. A model is named by id or name."""
+    if resource.kind != "agent_kind" or not resource.body:
+        return None
+    try:
+        kind = definitions.read(resource.body)
+    except KindProblem as problem:
+        log.info("kind_unusable", source=resource.source, error=str(problem))
+        return None
+    return AgentKind(
+        name=kind.name,
+        description=kind.description,
+        source=KindSource.WORKSPACE,
+        prompt=kind.prompt,
+        model_config_id=_model_id(kind.model, models),
+        reasoning_effort=kind.reasoning_effort,
+        tools=kind.tools,
+        read_only=kind.read_only,
+        max_minutes=kind.max_minutes,
+    )
+
+
+def _model_id(named: str | None, models: Mapping[str, UUID]) -> UUID | None:
+    if named is None:
+        return None
+    try:
+        return UUID(named)
+    except ValueError:
+        return models.get(named)
+
+
+def merged(*sources: Iterable[AgentKind]) -> KindList:
+    """Return the kinds of these sources, in order; on equal names the earlier source wins."""
+    given = [kind for source in sources for kind in source]
+    first = {kind.name: kind for kind in reversed(given)}
+    hidden = [
+        HiddenKind(kind.name, kind.source, first[kind.name].source) for kind in given if first[kind.name] is not kind
+    ]
+    return KindList(tuple(kind for kind in given if first[kind.name] is kind), tuple(hidden))
+
+
+def listed(kinds: Sequence[AgentKind]) -> str:
+    """Return the kinds as lines of the tool's description."""
+    return "\n".join(f"- {kind.name}: {' '.join(kind.description.split())}" for kind in kinds)

@@ -1,0 +1,107 @@
+"""The monitor of subagents: stops those that are overdue, and resumes parents whose children have ended.
+
+A child's end normally resumes its parent at once (`wake`, called after the commit). The loop makes up for replicas that
+died in between. Every replica runs it: each change is checked again under the chat's lock.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from rookery.domain.chat.errors import ChatError
+from rookery.models.directory import Directory
+from rookery.runtime.clock import Clock
+from rookery.store.chats import subagents
+from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.store.machine import Machine, Tx, interrupt, try_wake
+from rookery.store.settings import limits
+from rookery.store.settings.limits import SubagentSettings
+from rookery.telemetry.log import get_logger
+
+log = get_logger("agents.monitor")
+
+# Chats that one round handles; the next round takes the others.
+BATCH = 100
+DEADLINE_NOTE = "The subagent has reached its time limit."
+
+
+class MonitorStats:
+    """Counters of a process, for the metrics."""
+
+    __slots__ = ("overdue", "woken")
+
+    def __init__(self) -> None:
+        self.overdue = 0
+        self.woken = 0
+
+
+class SubagentMonitor:
+    """The monitor of a replica."""
+
+    def __init__(
+        self, machine: Machine, directory: Directory, *, pool: asyncpg.Pool, clock: Clock, every_seconds: float = 5.0
+    ) -> None:
+        self._machine = machine
+        self._directory = directory
+        self._pool = pool
+        self._clock = clock
+        self._every_seconds = every_seconds
+        self.stats = MonitorStats()
+
+    async def run(self) -> NoReturn:
+        """Look after all subagents until cancelled."""
+        async for _ in self._clock.ticker(self._every_seconds, "subagent-monitor"):
+            try:
+                await self.look()
+            except DATABASE_ERRORS as error:
+                log.warning("subagents_not_monitored", error=str(error) or type(error).__name__)
+        raise AssertionError("unreachable")
+
+    async def look(self) -> None:
+        """Stop overdue children and resume parents once."""
+        async with self._pool.acquire() as conn:
+            overdue = await subagents.list_overdue(conn, limit=BATCH)
+            waiting = await subagents.list_to_wake(conn, limit=BATCH)
+        for chat_id in overdue:
+            await self._stop(chat_id)
+        if waiting and (await self.settings()).wake_parent:
+            for parent_id in waiting:
+                await self._wake(parent_id)
+
+    async def wake(self, parent_id: UUID) -> None:
+        """Resume a parent if one of its children has ended and it is at rest."""
+        async with self._pool.acquire() as conn:
+            # Most parents are running: they learn of the end with their next step, and are not locked for it.
+            may_wake = await subagents.may_wake(conn, parent_id)
+        if may_wake and (await self.settings()).wake_parent:
+            await self._wake(parent_id)
+
+    async def settings(self) -> SubagentSettings:
+        return await read_settings(self._directory)
+
+    async def _wake(self, parent_id: UUID) -> None:
+        if await try_wake(self._machine, parent_id) is not None:
+            self.stats.woken += 1
+
+    async def _stop(self, chat_id: UUID) -> None:
+        async def stop(tx: Tx) -> bool:
+            if not await subagents.stop_at_deadline(tx.conn, chat_id):
+                return False
+            await interrupt(tx, note=DEADLINE_NOTE)
+            return True
+
+        try:
+            if await self._machine.chat(chat_id).update(stop):
+                self.stats.overdue += 1
+                log.info("subagent_overdue", chat_id=chat_id)
+        except ChatError as error:
+            # It has ended, or is being stopped already.
+            log.debug("subagent_not_stopped", chat_id=chat_id, error=str(error))
+
+
+async def read_settings(directory: Directory) -> SubagentSettings:
+    """Return the settings of subagents; the defaults if they cannot be read."""
+    return limits.read_subagent_settings(await directory.setting(limits.SUBAGENTS))

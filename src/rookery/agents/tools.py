@@ -1,0 +1,187 @@
+"""The tools with which a chat uses subagents. `family` does the work; here are their arguments and descriptions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from rookery.agents import kinds
+from rookery.agents.family import AgentFamily, SpawnOrder, WaitMode
+from rookery.agents.kinds import KindList
+from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
+from rookery.tools.step_workspace import Refused, make_tool
+
+MAX_WAITED = 50
+MAX_LISTED = 50
+
+
+class SpawnAgent(msgspec.Struct):
+    type: Annotated[str, Meta(description="The kind of subagent.")]
+    prompt: Annotated[
+        str,
+        Meta(
+            description="The whole task. The subagent sees nothing of this chat: give the goal, what is known, paths, "
+            "limits, and what the report must contain."
+        ),
+    ]
+    title: Annotated[str | None, Meta(description="A few words for the list of subagents.")] = None
+    model_config_id: Annotated[str | None, Meta(description="A model of list_subagent_models.")] = None
+    reasoning_effort: Annotated[str | None, Meta(description="none, minimal, low, medium, high, xhigh or max.")] = None
+    max_minutes: Annotated[int | None, Meta(description="A shorter time limit than the usual one.")] = None
+    budget_usd: Annotated[float | None, Meta(description="What the subagent may cost at most.")] = None
+
+
+class WaitAgent(msgspec.Struct):
+    chat_id: Annotated[str | None, Meta(description="One subagent to wait for.")] = None
+    chat_ids: Annotated[list[str] | None, Meta(description="Several subagents to wait for.")] = None
+    mode: Annotated[
+        WaitMode, Meta(description="With several: return when any of them has ended, or when all have.")
+    ] = WaitMode.ALL
+    timeout_seconds: Annotated[
+        int, Meta(description="How long to wait at most, up to 3600. The subagents go on when it is over.")
+    ] = 300
+
+
+class MessageAgent(msgspec.Struct):
+    chat_id: Annotated[str, Meta(description="The subagent.")]
+    message: Annotated[str, Meta(description="What it should do next.")]
+    interrupt: Annotated[bool, Meta(description="Stop what it is doing first.")] = False
+
+
+class OneAgent(msgspec.Struct):
+    chat_id: Annotated[str, Meta(description="The subagent.")]
+
+
+class ListAgents(msgspec.Struct):
+    limit: Annotated[int, Meta(description="1 to 50.")] = 10
+    offset: int = 0
+
+
+class ReadReport(msgspec.Struct):
+    chat_id: Annotated[str, Meta(description="The subagent.")]
+    offset: Annotated[int, Meta(description="Where to go on reading, in bytes.")] = 0
+
+
+class NoArguments(msgspec.Struct):
+    pass
+
+
+_SPAWN = (
+    "Start a subagent: an agent with its own context that works on its own task while you go on. It shares the "
+    "workspace of this chat. Returns at once with its chat_id; use wait_agent for its report. Start independent "
+    "subagents in one step, so that they work side by side. Kinds:\n"
+)
+
+
+def tools(available: KindList) -> list[Tool]:
+    """Return the tools of a chat that can spawn these kinds."""
+    return [
+        make_tool(
+            "spawn_agent",
+            _SPAWN + kinds.listed(available.kinds),
+            arguments=SpawnAgent,
+            handler=spawn_agent,
+            replay=Replay.TOKEN,
+        ),
+        make_tool(
+            "wait_agent",
+            "Wait until subagents have ended, and return their reports. A subagent that is still at work when the time "
+            "is over goes on; wait for it again, or go on without it.",
+            arguments=WaitAgent,
+            handler=wait_agent,
+            read_only=True,
+        ),
+        make_tool(
+            "list_agents",
+            "List the subagents of this chat with their status.",
+            arguments=ListAgents,
+            handler=list_agents,
+            read_only=True,
+        ),
+        make_tool(
+            "read_agent_report",
+            "Read the report of a subagent whole, page by page, when wait_agent or a notice had to cut it.",
+            arguments=ReadReport,
+            handler=read_agent_report,
+            read_only=True,
+        ),
+        make_tool(
+            "list_subagent_models",
+            "List the models that a subagent can use. Only needed to choose another one than the usual.",
+            arguments=NoArguments,
+            handler=list_subagent_models,
+            read_only=True,
+        ),
+        make_tool(
+            "message_agent",
+            "Send a message to a subagent. One at rest resumes with it. A busy one takes it when it has finished, or "
+            "at once with `interrupt`.",
+            arguments=MessageAgent,
+            handler=message_agent,
+            replay=Replay.TOKEN,
+        ),
+        make_tool(
+            "interrupt_agent",
+            "Stop a subagent. Its partial answer is its report, and it can be resumed with message_agent.",
+            arguments=OneAgent,
+            handler=interrupt_agent,
+        ),
+    ]
+
+
+def _family(ctx: ToolContext) -> AgentFamily:
+    return ctx.services.get(AgentFamily)
+
+
+async def spawn_agent(ctx: ToolContext, given: SpawnAgent) -> ToolOutput:
+    order = SpawnOrder(
+        kind=given.type,
+        prompt=given.prompt,
+        title=given.title,
+        model_config_id=given.model_config_id,
+        reasoning_effort=given.reasoning_effort,
+        max_minutes=given.max_minutes,
+        budget_usd=given.budget_usd,
+    )
+    family = _family(ctx)
+    return ToolOutput(await family.insist(lambda: family.spawn(ctx, order)))
+
+
+async def wait_agent(ctx: ToolContext, given: WaitAgent) -> ToolOutput:
+    wanted = [*([given.chat_id] if given.chat_id else []), *(given.chat_ids or [])]
+    if not wanted:
+        raise Refused("Name the subagents to wait for: `chat_id` for one, or `chat_ids`.")
+    if len(wanted) > MAX_WAITED:
+        raise Refused(f"Wait for at most {MAX_WAITED} subagents at once.")
+    told = await _family(ctx).wait(ctx, wanted, mode=given.mode, seconds=given.timeout_seconds)
+    return ToolOutput({"agents": told} if given.chat_ids is not None else told[0])
+
+
+async def message_agent(ctx: ToolContext, given: MessageAgent) -> ToolOutput:
+    family = _family(ctx)
+    return ToolOutput(
+        await family.insist(lambda: family.message(ctx, given.chat_id, given.message, interrupt=given.interrupt))
+    )
+
+
+async def interrupt_agent(ctx: ToolContext, given: OneAgent) -> ToolOutput:
+    return ToolOutput(await _family(ctx).interrupt(given.chat_id))
+
+
+async def list_agents(ctx: ToolContext, given: ListAgents) -> ToolOutput:
+    if not 1 <= given.limit <= MAX_LISTED or given.offset < 0:
+        raise Refused(f"`limit` is 1 to {MAX_LISTED}, and `offset` at least 0.")
+    family = _family(ctx)
+    return ToolOutput(await family.insist(lambda: family.list_agents(limit=given.limit, offset=given.offset)))
+
+
+async def list_subagent_models(ctx: ToolContext, given: NoArguments) -> ToolOutput:
+    family = _family(ctx)
+    return ToolOutput(await family.insist(family.list_models))
+
+
+async def read_agent_report(ctx: ToolContext, given: ReadReport) -> ToolOutput:
+    family = _family(ctx)
+    return ToolOutput(await family.insist(lambda: family.read_report(given.chat_id, given.offset)))

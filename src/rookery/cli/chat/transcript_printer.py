@@ -1,0 +1,209 @@
+"""The transcript printer: shows live parts as they arrive, and committed messages that were not seen live.
+
+Live parts are a preview: they may be cut off, restart after a failed attempt, or never come if another process drives
+the chat. The shown text of a step is compared with its committed text, and the rest is printed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from rookery.cli.chat.terminal_output import Style
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+
+MAX_ARGUMENTS = 300
+
+
+class Shown(Protocol):
+    """The screen methods that the printer needs; see `Screen`."""
+
+    def text(self, piece: str) -> None: ...
+
+    def end_block(self) -> None: ...
+
+    def thought(self, piece: str) -> None: ...
+
+    def end_thought(self) -> None: ...
+
+    def note(self, text: str, *, style: Style = Style.DIM) -> None: ...
+
+    def lines(self, *texts: str) -> None: ...
+
+
+class TranscriptPrinter:
+    """One per followed chat. Call `print_live` between `begin` and the commit of a step, `print_committed` for every
+    message. `at` is the time of the part or message; tools are timed by it.
+    """
+
+    def __init__(self, screen: Shown) -> None:
+        self._screen = screen
+        self._said = ""  # the text of this step that was shown
+        self._in_text = False
+        self._called_at: dict[str, datetime] = {}
+        self._answered: set[str] = set()
+
+    def begin(self) -> None:
+        """Start another attempt: the output of the previous one is void, and is shown again if needed."""
+        if self._said:
+            self._screen.end_block()
+            self._screen.note("The answer was cut off; it starts again.")
+        self._said = ""
+        self._in_text = False
+
+    def print_live(self, part: Part, *, at: datetime) -> None:
+        match part:
+            case Text(text=text):
+                self._say(text)
+            case Reasoning(text=text, completed_at=ended):
+                self._leave_text()
+                self._screen.thought(text)
+                if ended is not None:
+                    self._screen.end_thought()
+            case ToolCall() if part.args is not UNSET:
+                self._call(part, at)
+            case ToolResult() if part.result is not UNSET:
+                self._result(part, at)
+
+    def print_committed(self, role: Role, content: Sequence[Part], *, at: datetime) -> None:
+        """Show a message of the chat."""
+        match role:
+            case Role.ASSISTANT:
+                self._commit(content, at)
+            case Role.TOOL:
+                self._others(content, at)
+            case Role.SYSTEM:
+                # Texts for users are never cut. Notes about the context alone have none.
+                self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
+            case Role.USER:
+                self._said = ""  # a user's next message begins another turn
+
+    def tell_retry(self, retry: RetryState) -> None:
+        again = f"Trying again in {retry.delay_ms / 1000:.0f} s."
+        self._screen.note(f"Attempt {retry.attempt} failed: {retry.error} {again}", style=Style.RED)
+
+    def _commit(self, content: Sequence[Part], at: datetime) -> None:
+        texts = [part.text for part in content if isinstance(part, Text)]
+        rest = "".join(texts)
+        if rest.startswith(self._said):
+            rest = rest[len(self._said) :]
+        else:
+            self._leave_text()
+        if not self._said:
+            # Nothing was seen live: the blocks are separated as they are stored.
+            for text in texts:
+                self._say(text)
+                self._leave_text()
+        else:
+            self._say(rest)
+        self._leave_text()
+        self._said = ""
+        self._others(content, at)
+
+    def _others(self, content: Sequence[Part], at: datetime) -> None:
+        for part in content:
+            match part:
+                case ToolCall():
+                    self._call(part, at)
+                    if part.tool_call_id not in self._answered:
+                        self._called_at[part.tool_call_id] = at  # tools start once their calls are committed
+                case ToolResult():
+                    self._result(part, at)
+                case Source(url=url, title=title):
+                    self._screen.note(f"source: {title or ''} {url}".replace("  ", " "))
+                case File(name=name, media_type=kind):
+                    self._screen.note(f"file: {name or 'without a name'} ({kind})")
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        if not self._in_text:
+            self._screen.end_block()
+            self._in_text = True
+        self._said += text
+        self._screen.text(text)
+
+    def _leave_text(self) -> None:
+        self._in_text = False
+
+    def _call(self, call: ToolCall, at: datetime) -> None:
+        if call.tool_call_id in self._called_at or call.tool_call_id in self._answered:
+            return
+        self._leave_text()
+        self._called_at[call.tool_call_id] = at
+        self._screen.note(f"{call.tool_name} {arguments_of(call)}".rstrip())
+
+    def _result(self, result: ToolResult, at: datetime) -> None:
+        call_id = result.tool_call_id
+        if call_id in self._answered:
+            return
+        self._leave_text()
+        self._answered.add(call_id)
+        started = self._called_at.pop(call_id, None)
+        seconds = "" if started is None else f" {max((at - started).total_seconds(), 0.0):.1f} s"
+        if result.is_error:
+            after = f" after{seconds}" if seconds else ""
+            self._screen.note(f"{result.tool_name} failed{after}: {reason_of(result)}", style=Style.RED)
+        else:
+            self._screen.note(f"{result.tool_name} done{f' in{seconds}' if seconds else ''}")
+            self._screen.lines(*questions_of(result))
+
+
+def arguments_of(call: ToolCall) -> str:
+    """Return the arguments in one line, as `name=value`; JSON if they are not an object."""
+    if not isinstance(call.args, Raw):
+        return ""
+    value = parts.json_value(call.args)
+    if not isinstance(value, dict):
+        return bytes(call.args).decode("utf-8", "replace")[:MAX_ARGUMENTS]
+    return " ".join(f"{name}={_word(each)}" for name, each in value.items())[:MAX_ARGUMENTS]
+
+
+class _Option(msgspec.Struct, frozen=True):
+    label: str
+    description: str = ""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    question: str
+    options: tuple[_Option, ...] = ()
+
+
+class _Questions(msgspec.Struct, frozen=True):
+    questions: tuple[_Question, ...]
+
+
+def questions_of(result: ToolResult) -> list[str]:
+    """Return the questions of a model to its user, with the choices; the next message answers them."""
+    if result.tool_name != "ask_user_question" or not isinstance(result.result, Raw):
+        return []
+    try:
+        asked = msgspec.json.decode(result.result, type=_Questions).questions
+    except msgspec.DecodeError:
+        return []
+    lines = []
+    for each in asked:
+        lines.append(each.question)
+        lines.extend(f"  - {option.label}: {option.description}" for option in each.options)
+    return [*lines, "Answer with your next message."]
+
+
+def reason_of(result: ToolResult) -> str:
+    """Return why a tool failed, in its own words."""
+    if not isinstance(result.result, Raw):
+        return "no reason was given"
+    value = parts.json_value(result.result)
+    if isinstance(value, dict):
+        value = value.get("error") or value.get("message") or value.get("output") or value
+    return " ".join(value.split()) if isinstance(value, str) else _word(value)
+
+
+def _word(value: object) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode("utf-8", "replace")

@@ -1,0 +1,103 @@
+"""Reports of subagents: how a turn of a child ends, and how its parent is told.
+
+A parent is told of each end once: by a result of `wait_agent`, which names the end, or by a notice in its history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+from msgspec import UnsetType
+
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import AgentNotice, ToolResult
+from rookery.domain.content.attachments import cut_utf8
+
+WAIT_TOOL = "wait_agent"
+# Of a notice. The whole report can be read with `read_agent_report`.
+MAX_NOTICE_BYTES = 8 * 1024
+
+
+_CLOSING = re.compile(r"<\s*/\s*subagent-notice", re.IGNORECASE)
+
+
+class AgentOutcome(StrEnum):
+    """How a turn of a subagent ended. `interrupted`: a user or the parent stopped it."""
+
+    FINISHED = "finished"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+    DEADLINE = "deadline"
+
+
+_ENDED = {
+    AgentOutcome.FINISHED: "has finished",
+    AgentOutcome.ERROR: "has stopped with an error",
+    AgentOutcome.INTERRUPTED: "was stopped before it finished",
+    AgentOutcome.DEADLINE: "was stopped at its time limit",
+}
+
+
+def cut_report(report: str) -> str:
+    """Return the beginning of a report that fits into a notice."""
+    data = report.encode("utf-8", "replace")
+    return report if len(data) <= MAX_NOTICE_BYTES else cut_utf8(data, MAX_NOTICE_BYTES).decode()
+
+
+def notice_text(notice: AgentNotice) -> str:
+    """Return the notice as the parent's model reads it."""
+    try:
+        ended = _ENDED[AgentOutcome(notice.outcome)]
+    except ValueError:
+        ended = "has ended"
+    title = " ".join(notice.title.split())
+    lines = [f'The subagent "{title}" ({notice.kind}, chat_id {notice.chat_id}) {ended}.']
+    if notice.error:
+        lines.append(f"Error: {notice.error}")
+    if notice.report:
+        lines.append(f"Its report:\n{notice.report}")
+        if notice.report_bytes > len(notice.report.encode("utf-8", "replace")):
+            lines.append(f"[The report has {notice.report_bytes} bytes. Read the rest with read_agent_report.]")
+    else:
+        lines.append("It left no report.")
+    # A report may quote anything: it must not close the block and go on as if the user had spoken.
+    body = _CLOSING.sub("< /subagent-notice", "\n\n".join(lines))
+    return f"<subagent-notice>\n{body}\n</subagent-notice>"
+
+
+class _Told(msgspec.Struct, frozen=True):
+    end_id: int | None = None
+
+
+class _Waited(msgspec.Struct, frozen=True):
+    end_id: int | None = None
+    agents: Sequence[_Told] = ()
+
+
+_results = msgspec.json.Decoder(_Waited)
+
+
+def told_ends(rows: Iterable[NewMessage]) -> tuple[int, ...]:
+    """Return the ids of the ends that results of `wait_agent` among these rows report."""
+    found: list[int] = []
+    for row in rows:
+        if row.role is not Role.TOOL:
+            continue
+        for part in row.content:
+            if isinstance(part, ToolResult) and part.tool_name == WAIT_TOOL and not part.is_error:
+                found.extend(_ends_in(part))
+    return tuple(found)
+
+
+def _ends_in(part: ToolResult) -> list[int]:
+    if isinstance(part.result, UnsetType):
+        return []
+    try:
+        result = _results.decode(part.result)
+    except (msgspec.DecodeError, ValueError):
+        return []
+    ids = (result.end_id, *(each.end_id for each in result.agents))
+    return [end_id for end_id in ids if end_id is not None]

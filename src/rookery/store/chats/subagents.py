@@ -1,0 +1,556 @@
+"""Subagents: the child chats of a chat, the ends of their turns, and their reports.
+
+Triggers write the ends and the deadlines (migration 0021), so that no path of a child's turn can forget them. An end is
+*told* when it is in the parent's history; whoever tells it holds the parent's row lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat import agent_reports, parts
+from rookery.domain.chat.agent_reports import AgentOutcome
+from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import AgentNotice, ContentError, Text, ToolCall
+from rookery.store.db.pool import Connection
+
+# Of a root, archived ones not counted.
+MAX_CHILDREN = 50
+
+# Concurrent spawns of one parent take turns here, so that they count each other.
+LOCK_CHILDREN = "SELECT pg_advisory_xact_lock(hashtextextended('subagents:' || $1::text, 0))"
+COUNT_CHILDREN = "SELECT count(*) FROM chats WHERE root_chat_id = $1 AND NOT archived"
+INSERT = """
+    INSERT INTO subagents
+           (chat_id, parent_chat_id, tool_call_id, kind, kind_source, tools, max_minutes, budget_micros, deadline_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp() + make_interval(mins => $7))
+"""
+
+# The fields of `Subagent`, in its order. A child that runs without a valid lease waits for a slot, or for a replica.
+_COLUMNS = """
+    c.id, s.parent_chat_id, c.title, s.kind, s.kind_source, c.status, c.last_error, c.awaits_approval,
+    c.last_model_config_id, c.last_reasoning_effort, s.tool_call_id, s.max_minutes, s.budget_micros, s.deadline_at,
+    s.stopped_by, c.created_at, c.updated_at, c.runnable_since,
+    c.runner_id IS NOT NULL AND h.heartbeat_at > clock_timestamp() - r.lease_ttl,
+    h.phase, greatest(c.updated_at, h.progress_at),
+    (SELECT max(e.id) FROM subagent_ends e WHERE e.chat_id = c.id),
+    (SELECT e.outcome FROM subagent_ends e WHERE e.chat_id = c.id ORDER BY e.id DESC LIMIT 1),
+    clock_timestamp()
+"""
+_FROM = """
+      FROM subagents s
+      JOIN chats c ON c.id = s.chat_id
+      LEFT JOIN chat_heartbeats h ON h.chat_id = c.id AND h.runner_id = c.runner_id
+      LEFT JOIN replicas r ON r.id = c.worker_id
+"""
+FIND_MANY = f"SELECT {_COLUMNS} {_FROM} WHERE s.chat_id = ANY ($1::uuid[]) AND c.root_chat_id = $2"
+LIST_CHILDREN = f"""
+    SELECT {_COLUMNS} {_FROM}
+     WHERE s.parent_chat_id = $1 AND NOT c.archived
+     ORDER BY c.updated_at DESC, c.id
+     LIMIT $2 OFFSET $3
+"""
+
+REPORT = """
+    SELECT m.content, m.content_version
+      FROM chat_messages m
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND m.role = 'assistant'
+       AND NOT m.deleted
+       AND NOT m.compressed
+       AND m.visibility <> 'model'
+     ORDER BY m.chat_id, m.role, m.id DESC
+     LIMIT 1
+"""
+
+UNTOLD = """
+    SELECT e.id, e.chat_id, c.title, coalesce(s.kind, 'general'), e.outcome, c.last_error
+      FROM subagent_ends e
+      JOIN chats c ON c.id = e.chat_id
+      LEFT JOIN subagents s ON s.chat_id = e.chat_id
+     WHERE e.parent_chat_id = $1 AND e.told_at IS NULL
+     ORDER BY e.id
+     LIMIT $2
+"""
+# A report covers the earlier ends of the same child, too.
+TELL_BY_WAIT = """
+    UPDATE subagent_ends e
+       SET told_at = clock_timestamp(), told_by = 'wait'
+      FROM subagent_ends told
+     WHERE told.id = ANY ($2::bigint[])
+       AND e.chat_id = told.chat_id
+       AND e.id <= told.id
+       AND e.parent_chat_id = $1
+       AND e.told_at IS NULL
+"""
+TELL_BY_NOTICE = """
+    UPDATE subagent_ends
+       SET told_at = clock_timestamp(), told_by = 'notice', notice_id = $2, woke_parent = $3
+     WHERE id = ANY ($1::bigint[])
+"""
+# Ends that were asked for wake no parent: the user or the parent itself stopped the child.
+TO_WAKE = """
+    SELECT DISTINCT e.parent_chat_id
+      FROM subagent_ends e
+      JOIN chats p ON p.id = e.parent_chat_id
+      JOIN users u ON u.id = p.owner_id AND u.status = 'active'
+     WHERE e.told_at IS NULL
+       AND e.outcome <> 'interrupted'
+       AND p.status = 'waiting'
+       AND NOT p.archived
+       AND NOT p.wake_held
+       AND NOT p.plan_mode
+     LIMIT $1
+"""
+MAY_WAKE = """
+    SELECT EXISTS (
+           SELECT FROM chats p
+            WHERE p.id = $1 AND p.status = 'waiting' AND NOT p.archived AND NOT p.wake_held AND NOT p.plan_mode
+              AND EXISTS (SELECT FROM subagent_ends e
+                           WHERE e.parent_chat_id = p.id AND e.told_at IS NULL AND e.outcome <> 'interrupted'))
+"""
+HOLD_WAKE = "UPDATE chats SET wake_held = true WHERE id = $1"
+# May the chat be resumed, and how often was it since the user's last message? A chat that plans waits for the user to
+# decide about the plan. Messages of users have an author, notices have none.
+WAKE_STATE = """
+    SELECT NOT (p.wake_held OR p.plan_mode) AND u.status = 'active',
+           (SELECT count(DISTINCT e.notice_id)
+              FROM subagent_ends e
+             WHERE e.parent_chat_id = p.id
+               AND e.woke_parent
+               AND e.notice_id > coalesce((
+                   SELECT m.id
+                     FROM chat_messages m
+                    WHERE m.chat_id >= p.id AND m.chat_id <= p.id
+                      AND m.role = 'user'
+                      AND NOT m.deleted
+                      AND m.created_by IS NOT NULL
+                    ORDER BY m.chat_id, m.role, m.id DESC
+                    LIMIT 1), 0))
+      FROM chats p
+      JOIN users u ON u.id = p.owner_id
+     WHERE p.id = $1
+"""
+
+OVERDUE = """
+    SELECT s.chat_id
+      FROM subagents s
+      JOIN chats c ON c.id = s.chat_id
+     WHERE s.deadline_at <= clock_timestamp()
+       AND c.status IN ('running', 'requires_action')
+     ORDER BY s.deadline_at
+     LIMIT $1
+"""
+STOP_AT_DEADLINE = """
+    UPDATE subagents SET stopped_by = 'deadline' WHERE chat_id = $1 AND deadline_at <= clock_timestamp()
+    RETURNING true
+"""
+
+# The newest visible answer of each child: its last words, or the calls it is making.
+LAST_ANSWERS = """
+    SELECT c.id, m.content, m.content_version
+      FROM unnest($1::uuid[]) AS c (id)
+     CROSS JOIN LATERAL (
+           SELECT content, content_version
+             FROM chat_messages
+            WHERE chat_id = c.id AND role = 'assistant' AND NOT deleted AND NOT compressed AND visibility <> 'model'
+            ORDER BY chat_id, role, id DESC
+            LIMIT 1) m
+"""
+FIGURES = """
+    SELECT chat_id, count(*) FILTER (WHERE purpose = 'turn' AND status = 'ok'),
+           coalesce(sum(coalesce(input_tokens, 0) + coalesce(cache_read_tokens, 0) + coalesce(cache_write_tokens, 0)
+                        + coalesce(output_tokens, 0)), 0)::bigint,
+           coalesce(sum(cost_micros), 0)::bigint,
+           count(*) FILTER (WHERE cost_micros IS NULL)
+      FROM model_usage
+     WHERE chat_id = ANY ($1::uuid[])
+     GROUP BY chat_id
+"""
+
+RENEW_DEADLINE = """
+    UPDATE subagents
+       SET deadline_at = clock_timestamp() + make_interval(mins => max_minutes), stopped_by = NULL
+     WHERE chat_id = $1
+"""
+
+SPENT = "SELECT coalesce(sum(cost_micros), 0) FROM model_usage WHERE chat_id = $1"
+
+MAX_ACTIVITY_CHARS = 200
+
+# Notices of one step. More are told with the next one.
+MAX_NOTICES = 20
+
+
+class KindSource(StrEnum):
+    """Where a kind of subagent is defined."""
+
+    BUILTIN = "builtin"
+    DEPLOYMENT = "deployment"
+    USER = "user"
+    WORKSPACE = "workspace"
+
+
+class Phase(StrEnum):
+    """The activity of a running subagent. `queued`: it waits for a slot. `approval`: it waits for a user."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    APPROVAL = "approval"
+    QUEUED = "queued"
+
+
+class NewSubagent(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a child chat. `tools` is an allow list; None allows every tool of a child."""
+
+    chat_id: ChatId
+    parent_chat_id: ChatId
+    tool_call_id: str
+    kind: str
+    kind_source: KindSource
+    tools: tuple[str, ...] | None
+    max_minutes: int
+    budget_micros: int | None = None
+
+
+class Subagent(msgspec.Struct, frozen=True):
+    """A child chat as its parent and the user see it. `end_id` is the newest end of a turn, if there was one.
+
+    `progress_at` is the last sign of life: a commit, a streamed part, or output of a tool. `now` is the database's
+    clock.
+    """
+
+    chat_id: ChatId
+    parent_chat_id: ChatId
+    title: str
+    kind: str
+    kind_source: str
+    status: str
+    last_error: str | None
+    awaits_approval: bool
+    model_config_id: UUID
+    reasoning_effort: str | None
+    tool_call_id: str
+    max_minutes: int
+    budget_micros: int | None
+    deadline_at: datetime | None
+    stopped_by: str | None
+    created_at: datetime
+    updated_at: datetime
+    running_since: datetime | None
+    is_leased: bool | None
+    worker_phase: str | None
+    progress_at: datetime
+    end_id: int | None
+    outcome: str | None
+    now: datetime
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.status in ("waiting", "error")
+
+    @property
+    def phase(self) -> Phase | None:
+        """What the running child does or waits for; None at rest, and while it is unknown."""
+        if self.is_at_rest:
+            return None
+        if self.status == "requires_action":
+            return Phase.APPROVAL
+        if not self.is_leased:
+            return Phase.QUEUED
+        return Phase(self.worker_phase) if self.worker_phase in tuple(Phase) else None
+
+    def is_stalled(self, after: timedelta) -> bool:
+        """Return whether the child is at work and has shown no sign of life for this long."""
+        return not self.is_at_rest and self.now - self.progress_at >= after
+
+    @property
+    def error(self) -> LastError | None:
+        """The error that the child stopped with."""
+        if self.last_error is None:
+            return None
+        try:
+            return msgspec.json.decode(parts.unescape(self.last_error), type=LastError)
+        except msgspec.DecodeError:
+            return None
+
+
+class AgentFigures(msgspec.Struct, frozen=True):
+    """The use of a child so far: its finished model calls, their tokens and cost, and calls without a price."""
+
+    steps: int = 0
+    tokens: int = 0
+    cost_micros: int = 0
+    unpriced: int = 0
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    """A subagent, as users see it.
+
+    `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it
+    waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`.
+    `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended:
+    `finished`, `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it.
+    `budget_micros` is null if it has no budget of its own.
+    """
+
+    chat_id: ChatId
+    parent_chat_id: ChatId
+    tool_call_id: str
+    title: str
+    kind: str
+    kind_source: str
+    status: str
+    phase: str | None
+    stalled: bool
+    silent_seconds: int | None
+    activity: str
+    outcome: str | None
+    model_config_id: UUID
+    reasoning_effort: str | None
+    created_at: datetime
+    updated_at: datetime
+    running_since: datetime | None
+    deadline_at: datetime | None
+    steps: int
+    tokens: int
+    cost_micros: int
+    unpriced_request_count: int
+    budget_micros: int | None
+
+
+class AgentList(msgspec.Struct, frozen=True):
+    """The subagents of a chat, the last updated first."""
+
+    agents: tuple[AgentView, ...]
+
+
+class UntoldEnd(msgspec.Struct, frozen=True):
+    id: int
+    chat_id: ChatId
+    title: str
+    kind: str
+    outcome: str
+    last_error: str | None
+
+
+async def lock_children(conn: Connection, root_id: UUID) -> None:
+    """Let spawns of one family take turns until the transaction ends."""
+    await conn.execute(LOCK_CHILDREN, str(root_id))
+
+
+async def count_children(conn: Connection, root_id: UUID) -> int:
+    """Return how many unarchived children the root has."""
+    count: int = await conn.fetchval(COUNT_CHILDREN, root_id)
+    return count
+
+
+async def insert(conn: Connection, new: NewSubagent) -> None:
+    """Store the terms of a child, in the transaction that creates its chat."""
+    await conn.execute(
+        INSERT,
+        new.chat_id,
+        new.parent_chat_id,
+        new.tool_call_id,
+        new.kind,
+        new.kind_source,
+        None if new.tools is None else list(new.tools),
+        new.max_minutes,
+        new.budget_micros,
+    )
+
+
+async def find_subagents(conn: Connection, chat_ids: Collection[UUID], *, root_id: UUID) -> dict[UUID, Subagent]:
+    """Return those of the chats that are subagents of this root."""
+    records = await conn.fetch(FIND_MANY, list(chat_ids), root_id)
+    return {record[0]: Subagent(*record) for record in records}
+
+
+async def list_children(conn: Connection, parent_id: UUID, *, limit: int, offset: int = 0) -> list[Subagent]:
+    """Return unarchived children, the last updated first."""
+    return [Subagent(*record) for record in await conn.fetch(LIST_CHILDREN, parent_id, limit, offset)]
+
+
+async def list_views(conn: Connection, root_id: UUID, *, stall_after: timedelta) -> AgentList:
+    """Return the unarchived subagents of a root for users, with their figures and last activity."""
+    children = await list_children(conn, root_id, limit=MAX_CHILDREN)
+    if not children:
+        return AgentList(())
+    ids = [child.chat_id for child in children]
+    answers = {
+        record[0]: _activity(record["content"], record["content_version"])
+        for record in await conn.fetch(LAST_ANSWERS, ids)
+    }
+    figures = {record[0]: AgentFigures(*record[1:]) for record in await conn.fetch(FIGURES, ids)}
+    return AgentList(
+        tuple(
+            _view(
+                child,
+                figures.get(child.chat_id, AgentFigures()),
+                activity=answers.get(child.chat_id, ""),
+                is_stalled=child.is_stalled(stall_after),
+            )
+            for child in children
+        )
+    )
+
+
+def _view(child: Subagent, figures: AgentFigures, *, activity: str, is_stalled: bool) -> AgentView:
+    silent = None if child.is_at_rest else max(round((child.now - child.progress_at).total_seconds()), 0)
+    return AgentView(
+        chat_id=child.chat_id,
+        parent_chat_id=child.parent_chat_id,
+        tool_call_id=child.tool_call_id,
+        title=child.title,
+        kind=child.kind,
+        kind_source=child.kind_source,
+        status=child.status,
+        phase=child.phase,
+        stalled=is_stalled,
+        silent_seconds=silent,
+        activity=activity,
+        outcome=child.outcome if child.is_at_rest else None,
+        model_config_id=child.model_config_id,
+        reasoning_effort=child.reasoning_effort,
+        created_at=child.created_at,
+        updated_at=child.updated_at,
+        running_since=child.running_since,
+        deadline_at=child.deadline_at,
+        steps=figures.steps,
+        tokens=figures.tokens,
+        cost_micros=figures.cost_micros,
+        unpriced_request_count=figures.unpriced,
+        budget_micros=child.budget_micros,
+    )
+
+
+def _activity(content: str, version: int) -> str:
+    """Return one line about an answer: its last tool call, or its last line of text."""
+    try:
+        said = parts.decode(content, version=version)
+    except ContentError:
+        return ""
+    for part in reversed(said):
+        if isinstance(part, ToolCall):
+            commands = " ".join(part.parsed_commands[0]) if part.parsed_commands else ""
+            return f"{part.tool_name} {commands}".strip()[:MAX_ACTIVITY_CHARS]
+        if isinstance(part, Text) and (lines := part.text.strip().splitlines()):
+            return lines[-1].strip()[:MAX_ACTIVITY_CHARS]
+    return ""
+
+
+async def read_report(conn: Connection, chat_id: UUID) -> str:
+    """Return the text of the newest answer that users see; empty if there is none, or it cannot be read."""
+    record = await conn.fetchrow(REPORT, chat_id)
+    if record is None:
+        return ""
+    try:
+        content = parts.decode(record["content"], version=record["content_version"])
+    except ContentError:
+        return ""
+    return "\n\n".join(part.text.strip() for part in content if isinstance(part, Text) and part.text.strip())
+
+
+async def list_untold(conn: Connection, parent_id: UUID, *, limit: int = MAX_NOTICES) -> list[UntoldEnd]:
+    """Return ends of this parent's children that are not in its history yet, in order."""
+    return [UntoldEnd(*record) for record in await conn.fetch(UNTOLD, parent_id, limit)]
+
+
+async def notices(conn: Connection, ends: Sequence[UntoldEnd]) -> tuple[AgentNotice, ...]:
+    """Return the notices about these ends. A child that has ended twice reports once, with its newest end."""
+    newest = {end.chat_id: end for end in ends}
+    found: list[AgentNotice] = []
+    for end in newest.values():
+        report = await read_report(conn, end.chat_id)
+        found.append(
+            AgentNotice(
+                chat_id=end.chat_id,
+                title=end.title,
+                kind=end.kind,
+                outcome=end.outcome,
+                report=agent_reports.cut_report(report),
+                report_bytes=len(report.encode("utf-8", "replace")),
+                error=_error_text(end) if end.outcome == AgentOutcome.ERROR else None,
+            )
+        )
+    return tuple(found)
+
+
+def _error_text(end: UntoldEnd) -> str | None:
+    if end.last_error is None:
+        return None
+    try:
+        error = msgspec.json.decode(parts.unescape(end.last_error), type=LastError)
+    except msgspec.DecodeError:
+        return None
+    return error.detail or error.message
+
+
+async def tell_by_wait(conn: Connection, parent_id: UUID, end_ids: Sequence[int]) -> None:
+    """Mark ends as told by results of `wait_agent`, in the transaction that stores the results."""
+    if end_ids:
+        await conn.execute(TELL_BY_WAIT, parent_id, list(end_ids))
+
+
+async def tell_by_notice(conn: Connection, ends: Sequence[UntoldEnd], *, notice_id: int, woke_parent: bool) -> None:
+    """Mark ends as told by a notice, in the transaction that inserts it."""
+    await conn.execute(TELL_BY_NOTICE, [end.id for end in ends], notice_id, woke_parent)
+
+
+async def list_to_wake(conn: Connection, *, limit: int) -> list[UUID]:
+    """Return chats at rest whose children have ended without telling them, and that may be resumed."""
+    return [record[0] for record in await conn.fetch(TO_WAKE, limit)]
+
+
+async def may_wake(conn: Connection, parent_id: UUID) -> bool:
+    """Return whether a chat is at rest and one of its children has ended untold. Checked again under its lock."""
+    return bool(await conn.fetchval(MAY_WAKE, parent_id))
+
+
+async def hold_wake(conn: Connection, parent_id: UUID) -> None:
+    """Let no child resume this chat before its next turn."""
+    await conn.execute(HOLD_WAKE, parent_id)
+
+
+class WakeState(msgspec.Struct, frozen=True):
+    """Whether children may resume the chat, and how often they did since its user's last message."""
+
+    is_allowed: bool
+    wakes: int
+
+
+async def read_wake_state(conn: Connection, parent_id: UUID) -> WakeState:
+    record = await conn.fetchrow(WAKE_STATE, parent_id)
+    return WakeState(False, 0) if record is None else WakeState(*record)
+
+
+def resumes(ends: Sequence[UntoldEnd]) -> bool:
+    """Return whether one of the ends is a reason to resume the parent; an end that was asked for is not."""
+    return any(end.outcome != AgentOutcome.INTERRUPTED for end in ends)
+
+
+async def list_overdue(conn: Connection, *, limit: int) -> list[UUID]:
+    """Return running children whose deadline has passed, the longest overdue first."""
+    return [record[0] for record in await conn.fetch(OVERDUE, limit)]
+
+
+async def stop_at_deadline(conn: Connection, chat_id: UUID) -> bool:
+    """Record that the deadline is why the child is stopped. Return False if its deadline has moved."""
+    return bool(await conn.fetchval(STOP_AT_DEADLINE, chat_id))
+
+
+async def renew_deadline(conn: Connection, chat_id: UUID) -> None:
+    """Give a subagent the whole time for a turn that starts with a queued message, so that its status stays."""
+    await conn.execute(RENEW_DEADLINE, chat_id)
+
+
+async def spent_micros(conn: Connection, chat_id: UUID) -> int:
+    """Return what the calls of this chat have cost so far. Unpriced calls count as nothing."""
+    spent: int = await conn.fetchval(SPENT, chat_id)
+    return spent

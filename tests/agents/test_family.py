@@ -1,0 +1,744 @@
+"""Chats and their subagents: spawning, waiting, notices, wakes, deadlines and the rules of a family."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from rookery.agents.monitor import SubagentMonitor
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
+from rookery.domain.chat.states import Status
+from rookery.live.part_buffer import EpisodeKey
+from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Wait
+from rookery.llm.types import Call, ErrorKind, Usage
+from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
+from rookery.store import machine
+from rookery.store.authorized.store import Store
+from rookery.store.chats import subagents
+from rookery.store.models import model_configs
+from rookery.store.models.model_configs import ModelConfigPatch
+from tests.agents.family_rig import FamilyRig, open_family, texts
+from tests.eventually import until
+from tests.scripted_tools import ScriptedTool
+
+SPAWN = CallTool("spawn_agent", {"type": "general", "prompt": "work"})
+
+
+def results(call: Call) -> list[Any]:
+    """The results in the prompt, as JSON, in order."""
+    return [
+        json.loads(part.text) if part.text.startswith("{") else part.text
+        for message in call.prompt.messages
+        for part in message.parts
+        if isinstance(part, PromptResult)
+    ]
+
+
+def steps(*made: Callable[[list[Any]], Sequence[Step]] | Sequence[Step]) -> Callable[[Call], Sequence[Step]]:
+    """A parent whose nth step follows n earlier steps with tools; a function gets the results so far."""
+
+    def script(call: Call) -> Sequence[Step]:
+        turns = sum(any(isinstance(part, PromptCall) for part in message.parts) for message in call.prompt.messages)
+        chosen = made[min(turns, len(made) - 1)]
+        return chosen(results(call)) if callable(chosen) else chosen
+
+    return script
+
+
+def wait_for(found: list[Any], **arguments: Any) -> Sequence[Step]:
+    return (CallTool("wait_agent", {"chat_id": found[0]["chat_id"], **arguments}),)
+
+
+def endless(call: Call) -> Sequence[Step]:
+    """A child that says something and then nothing for long."""
+    return (Say("I have begun."), Wait(3600.0))
+
+
+def monitor(rig: FamilyRig) -> SubagentMonitor:
+    return rig.worker.worker.subagents
+
+
+async def told(rig: FamilyRig, parent: ChatId) -> list[str]:
+    """The outcomes that the parent knows. A child may end before its parent waits for it: then a notice tells."""
+    ends = await rig.ends(parent)
+    assert all(by is not None and not woke for _, by, woke in ends)
+    return [outcome for outcome, _, _ in ends]
+
+
+async def until_spawned(rig: FamilyRig, parent: ChatId, count: int = 1) -> list[ChatId]:
+    async def spawned() -> bool:
+        return len(await rig.children(parent)) >= count
+
+    await until(spawned)
+    return await rig.children(parent)
+
+
+async def until_streaming(rig: FamilyRig, chat_id: ChatId) -> None:
+    async def streaming() -> bool:
+        return (await rig.worker.chat(chat_id)).generation_attempt > 0
+
+    await until(streaming)
+
+
+# Spawning
+
+
+async def test_parent_spawns_two_children_waits_for_both_and_reads_their_reports(database_url: str) -> None:
+    parent = steps(
+        (
+            CallTool("spawn_agent", {"type": "general", "prompt": "count the files"}),
+            CallTool("spawn_agent", {"type": "explore", "prompt": "find the license", "title": "License"}),
+        ),
+        lambda found: (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),),
+        (Say("Both are done."),),
+    )
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say(f"Report: {'license' if 'license' in texts(call) else 'files'}"),)
+
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        chat_id = await rig.worker.ask("delegate")
+        await rig.worker.rested(chat_id)
+
+        first, second, waited = await rig.worker.results(chat_id)
+        assert (first["title"], first["type"], first["status"]) == ("count the files", "general", "running")
+        assert (second["title"], second["type"]) == ("License", "explore")
+        assert [each["report"] for each in waited["agents"]] == ["Report: files", "Report: license"]
+        assert await told(rig, chat_id) == ["finished"] * 2
+        assert (await rig.worker.story(chat_id))[-1] == ("assistant", "Both are done.")
+
+
+async def test_child_sees_its_prompt_and_nothing_of_its_parent(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask("my secret plan")
+        await rig.worker.rested(chat_id)
+
+        asked = next(call for call in rig.worker.calls if call.cache_key != call.chat_id)
+        assert "my secret plan" not in texts(asked)
+        assert "You are a subagent" in texts(asked)
+        assert "<subagents>" not in texts(asked)
+        assert not {tool.name for tool in asked.tools} & {"spawn_agent", "list_agents", "message_agent", "wait_agent"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"type": "wizard"}, "There is no kind of subagent 'wizard'. The kinds are: general, explore."),
+        ({"prompt": "  \n"}, "The prompt is blank."),
+        ({"prompt": "x" * 300_000}, "The prompt is longer than 262144 bytes."),
+        ({"model_config_id": "gpt"}, "'gpt' is not a model id."),
+        ({"model_config_id": str(uuid4())}, "Call list_subagent_models"),
+        ({"reasoning_effort": "frantic"}, "There is no reasoning effort 'frantic'."),
+        ({"max_minutes": 0}, "`max_minutes` is at least 1."),
+        ({"budget_usd": -1}, "`budget_usd` is a number of dollars above 0."),
+        ({"budget_usd": 1}, "This model has no price"),
+    ],
+)
+async def test_spawn_that_cannot_work_is_an_error_result(
+    database_url: str, arguments: dict[str, Any], told: str
+) -> None:
+    order = CallTool("spawn_agent", {"type": "general", "prompt": "work", **arguments})
+    async with open_family(database_url, parent=steps((order,), (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (result,) = await rig.worker.results(chat_id)
+        assert told in (result["error"] if isinstance(result, dict) else result)
+        assert await rig.children(chat_id) == []
+
+
+async def test_spawn_that_loses_the_database_is_repeated_and_makes_one_child(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        # The sequence is not rolled back, so only the first insert fails.
+        await rig.sql("CREATE SEQUENCE spawns")
+        await rig.sql(
+            """
+            CREATE FUNCTION fail_first() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+              IF nextval('spawns') = 1 THEN
+                RAISE EXCEPTION 'terminating connection' USING ERRCODE = 'admin_shutdown';
+              END IF;
+              RETURN NEW;
+            END $$
+            """
+        )
+        await rig.sql("CREATE TRIGGER fail_first BEFORE INSERT ON subagents FOR EACH ROW EXECUTE FUNCTION fail_first()")
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        spawned, _ = await rig.worker.results(chat_id)
+        assert await rig.sql("SELECT last_value FROM spawns") == 2
+        assert [UUID(spawned["chat_id"])] == await rig.children(chat_id)
+
+
+async def test_fifty_first_child_is_refused_however_the_spawns_are_batched(database_url: str) -> None:
+    parent = steps((SPAWN,) * 30, (SPAWN,) * 25, (Say("ok"),))
+    async with open_family(database_url, parent=parent) as rig:
+        chat_id = await rig.worker.ask()
+        await until_spawned(rig, chat_id, subagents.MAX_CHILDREN)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+
+        assert len(await rig.children(chat_id)) == subagents.MAX_CHILDREN
+        refused = [each for each in await rig.worker.results(chat_id) if "error" in each]
+        assert len(refused) == 5
+        assert "50 subagents, which is the limit" in refused[0]["error"]
+
+
+async def test_call_that_is_run_again_after_a_crash_finds_its_child(database_url: str) -> None:
+    gate = asyncio.Event()
+
+    async def hold(ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        await gate.wait()
+        return ToolOutput("held")
+
+    tool = ScriptedTool("hold", hold)
+    parent = steps((SPAWN, CallTool("hold")), (Say("ok"),))
+    async with open_family(database_url, parent=parent, tools=[tool], workers=2) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        owner = (await rig.worker.chat(chat_id)).worker_id
+        rig.worker.replicas.sort(key=lambda each: each.id != owner)
+        await rig.worker.crash()
+        gate.set()
+
+        await rig.worker.rested(chat_id)
+        assert await rig.children(chat_id) == [child]
+        assert (await rig.worker.results(chat_id))[0]["chat_id"] == str(child)
+
+
+# Waiting
+
+
+async def test_wait_that_is_over_leaves_the_child_at_work(database_url: str) -> None:
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=1), (Say("I go on."),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        waited = (await rig.worker.results(chat_id))[1]
+        assert waited["timed_out"] is True
+        assert waited["status"] == "running"
+        (child,) = await rig.children(chat_id)
+        assert (await rig.worker.chat(child)).status == Status.RUNNING
+
+
+async def test_wait_for_any_returns_with_the_first_report(database_url: str) -> None:
+    parent = steps(
+        (SPAWN, CallTool("spawn_agent", {"type": "general", "prompt": "quick"})),
+        lambda found: (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found], "mode": "any"}),),
+        (Say("ok"),),
+    )
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("quick report"),) if "quick" in texts(call) else endless(call)
+
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        slow, quick = (await rig.worker.results(chat_id))[2]["agents"]
+        assert quick["report"] == "quick report"
+        assert (slow["status"], "report" in slow, "timed_out" in slow) == ("running", False, False)
+
+
+async def test_child_that_fails_is_reported_with_its_error(database_url: str) -> None:
+    def child(call: Call) -> Sequence[Step]:
+        return (Fail(ErrorKind.AUTH, message="The key is wrong.", retryable=False),)
+
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),)), child=child) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        waited = (await rig.worker.results(chat_id))[1]
+        assert (waited["status"], waited["report"]) == ("error", "")
+        assert waited["last_error_kind"] == "auth"
+        assert waited["last_error_retryable"] is False
+        assert waited["last_error"]
+        assert await told(rig, chat_id) == ["error"]
+
+
+async def test_wait_for_a_chat_of_another_family_is_refused(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        other = await rig.worker.ask("a family of its own")
+        await rig.worker.rested(other)
+        (stranger,) = await rig.children(other)
+
+        def parent(call: Call) -> Sequence[Step]:
+            return (Say("ok"),) if results(call) else (CallTool("wait_agent", {"chat_id": str(stranger)}),)
+
+        rig.worker.script = parent
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (result,) = await rig.worker.results(chat_id)
+        assert "is not a subagent of this chat" in result["error"]
+
+
+async def test_wait_of_a_restarted_call_lasts_only_for_the_rest_of_its_time(database_url: str) -> None:
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=4), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless, workers=2) as rig:
+        chat_id = await rig.worker.ask()
+        await until_spawned(rig, chat_id)
+
+        async def is_half_over() -> bool:
+            return bool(
+                await rig.sql(
+                    "SELECT EXISTS (SELECT FROM chat_messages WHERE chat_id = $1 AND content::text LIKE '%wait_agent%'"
+                    " AND created_at < clock_timestamp() - interval '2 seconds')",
+                    chat_id,
+                )
+            )
+
+        await until(is_half_over)
+        owner = (await rig.worker.chat(chat_id)).worker_id
+        rig.worker.replicas.sort(key=lambda each: each.id != owner)
+        await rig.worker.crash()
+
+        await rig.worker.rested(chat_id)
+        assert (await rig.worker.results(chat_id))[1]["timed_out"] is True
+        waited = await rig.sql(
+            "SELECT extract(epoch FROM max(created_at) FILTER (WHERE role = 'tool') -"
+            " max(created_at) FILTER (WHERE content::text LIKE '%\"tool-call\"%wait_agent%'))::float8"
+            " FROM chat_messages WHERE chat_id = $1",
+            chat_id,
+        )
+        # Without the rule it would be at least 6 seconds: 2 before the crash, and the whole time after it.
+        assert 4 <= waited < 6
+
+
+# Notices and wakes
+
+
+async def test_child_that_ends_while_its_parent_rests_wakes_it_once(database_url: str) -> None:
+    gate = asyncio.Event()
+
+    def parent(call: Call) -> Sequence[Step]:
+        if "subagent-notice" in texts(call):
+            return (Say("Thank you, child."),)
+        return (Say("I go on alone."),) if results(call) else (SPAWN,)
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("My report."),) if gate.is_set() else (Fail(ErrorKind.OVERLOADED),)
+
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        chat_id = await rig.worker.ask("delegate and rest")
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        gate.set()
+
+        async def is_woken() -> bool:
+            return ("assistant", "Thank you, child.") in await rig.worker.story(chat_id)
+
+        await until(is_woken)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        await monitor(rig).look()
+        assert await rig.ends(chat_id) == [("finished", "notice", True)]
+        assert sum(said == "AgentNotice" for _, said in await rig.worker.story(chat_id)) == 1
+        assert "My report." in texts(rig.worker.calls[-1])
+
+
+async def test_parent_at_work_is_told_with_its_next_step(database_url: str) -> None:
+    async def until_ended(ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        async def ended() -> bool:
+            return bool(await rig.ends(chat_id))
+
+        await until(ended)
+        return ToolOutput("done")
+
+    parent = steps((SPAWN,), (CallTool("busy"),), (Say("All is said."),))
+    async with open_family(database_url, parent=parent, tools=[ScriptedTool("busy", until_ended)]) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        assert await rig.ends(chat_id) == [("finished", "notice", False)]
+        assert [said for _, said in await rig.worker.story(chat_id)][-2:] == ["AgentNotice", "All is said."]
+
+
+async def test_parent_that_its_user_stopped_is_not_woken_by_the_children_that_end_with_it(database_url: str) -> None:
+    parent = steps((SPAWN, SPAWN), lambda found: wait_for(found, timeout_seconds=600), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        children = await until_spawned(rig, chat_id, 2)
+        for child in children:
+            await until_streaming(rig, child)
+
+        async def stop(bundle: machine.Bundle) -> None:
+            for each in (chat_id, *children):
+                await machine.interrupt(await bundle.open(each))
+
+        await rig.worker.machine.bundle(stop)
+        for each in (chat_id, *children):
+            await rig.worker.until_status(each, Status.WAITING)
+        await monitor(rig).look()
+
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert [end[0] for end in await rig.ends(chat_id)] == ["interrupted", "interrupted"]
+        assert not any(woke for _, _, woke in await rig.ends(chat_id))
+
+
+async def test_parent_is_woken_at_most_ten_times_between_messages_of_its_user(database_url: str) -> None:
+    def parent(call: Call) -> Sequence[Step]:
+        """Each wake starts another child, without end."""
+        last = call.prompt.messages[-1]
+        return (Say("rest"),) if any(isinstance(part, PromptResult) for part in last.parts) else (SPAWN,)
+
+    async with open_family(database_url, parent=parent) as rig:
+        chat_id = await rig.worker.ask()
+
+        async def held() -> bool:
+            return bool(await rig.sql("SELECT wake_held FROM chats WHERE id = $1", chat_id))
+
+        await until(held)
+        wakes = await rig.sql(
+            "SELECT count(DISTINCT notice_id) FROM subagent_ends WHERE parent_chat_id = $1 AND woke_parent", chat_id
+        )
+        assert wakes == machine.MAX_WAKES
+
+        await rig.worker.send(chat_id, "go on")
+
+        async def woken_again() -> bool:
+            found = await rig.sql(
+                "SELECT count(DISTINCT notice_id) FROM subagent_ends WHERE parent_chat_id = $1 AND woke_parent", chat_id
+            )
+            return int(found) > machine.MAX_WAKES
+
+        await until(woken_again)
+
+
+async def test_wake_that_a_dead_replica_left_undone_is_made_up_for(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), (Say("rest"),)), child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        # As if a replica had committed the end and died before it could do anything else.
+        await rig.sql(
+            "INSERT INTO subagent_ends (chat_id, parent_chat_id, outcome) VALUES ($1, $2, 'finished')", child, chat_id
+        )
+
+        await monitor(rig).look()
+
+        async def is_told() -> bool:
+            return await rig.ends(chat_id) == [("finished", "notice", True)]
+
+        await until(is_told)
+
+
+async def test_setting_keeps_parents_at_rest(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), (Say("rest"),))) as rig:
+        await rig.worker.set("subagents", {"wake_parent": False})
+        chat_id = await rig.worker.ask()
+
+        async def ended() -> bool:
+            return len(await rig.ends(chat_id)) == 1
+
+        await until(ended)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+
+        await rig.worker.send(chat_id, "and?")
+
+        async def told() -> bool:
+            return (await rig.ends(chat_id))[0][1] == "notice"
+
+        await until(told)
+
+
+# Deadlines, stalls and budgets
+
+
+async def test_child_is_stopped_at_its_deadline_and_its_partial_answer_is_its_report(database_url: str) -> None:
+    parent = steps((SPAWN,), wait_for, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await until_streaming(rig, child)
+        key = EpisodeKey(child, (await rig.worker.chat(child)).history_version, 1)
+        await until(lambda: bool(rig.worker.worker.buffer.get_parts(key)))
+        await rig.sql("UPDATE subagents SET deadline_at = clock_timestamp() WHERE chat_id = $1", child)
+
+        await monitor(rig).look()
+
+        await rig.worker.rested(chat_id)
+        waited = (await rig.worker.results(chat_id))[1]
+        assert (waited["last_error_kind"], waited["report"]) == ("deadline", "I have begun.")
+        assert waited["status"] == "waiting"
+        assert await rig.ends(chat_id) == [("deadline", "wait", False)]
+        assert monitor(rig).stats.overdue == 1
+
+
+async def test_next_turn_of_a_child_has_a_deadline_of_its_own(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+        (child,) = await rig.children(chat_id)
+        assert await rig.sql("SELECT deadline_at FROM subagents WHERE chat_id = $1", child) is None
+
+        await rig.sql("UPDATE subagents SET stopped_by = 'deadline' WHERE chat_id = $1", child)
+        await rig.worker.send(child, "once more")
+        await rig.worker.until_status(child, Status.WAITING)
+
+        assert [outcome for outcome, _, _ in await rig.ends(chat_id)] == ["finished", "finished"]
+
+
+async def test_silent_child_is_reported_as_stalled_with_its_phase(database_url: str) -> None:
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=1), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await until_streaming(rig, child)
+        await rig.worker.worker.leases.beat()
+        async with rig.worker.database.api.acquire() as conn:
+            found = (await subagents.find_subagents(conn, [child], root_id=chat_id))[child]
+            assert found.phase is subagents.Phase.MODEL
+            await conn.execute("UPDATE chats SET updated_at = updated_at - interval '11 minutes' WHERE id = $1", child)
+            await conn.execute(
+                "UPDATE chat_heartbeats SET progress_at = progress_at - interval '11 minutes' WHERE chat_id = $1", child
+            )
+        await rig.worker.rested(chat_id)
+
+        waited = (await rig.worker.results(chat_id))[1]
+        assert (waited["stalled"], waited["phase"]) == (True, "model")
+
+
+async def test_child_that_has_used_up_its_budget_ends_with_an_error(database_url: str) -> None:
+    order = CallTool("spawn_agent", {"type": "general", "prompt": "work", "budget_usd": 0.5})
+    parent = steps((order,), wait_for, (Say("ok"),))
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Count(Usage(input=1000, output=1)), CallTool("wait_agent", {}))
+
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        async with rig.worker.database.api.acquire() as conn:
+            patch = ModelConfigPatch(price_input=Decimal(1000), price_output=Decimal(1))
+            await model_configs.update_model_config(conn, rig.worker.model, patch=patch, by=None)
+        rig.worker.forget()
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        waited = (await rig.worker.results(chat_id))[1]
+        assert (waited["status"], waited["last_error_kind"]) == ("error", "budget")
+
+
+async def test_queued_message_of_a_child_gets_the_whole_time_for_its_turn(database_url: str) -> None:
+    parent = steps((SPAWN,), wait_for, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await until_streaming(rig, child)
+        await rig.worker.send(child, "and then this")
+        await rig.sql("UPDATE subagents SET deadline_at = clock_timestamp() WHERE chat_id = $1", child)
+
+        await monitor(rig).look()
+
+        async def renewed() -> bool:
+            return bool(
+                await rig.sql(
+                    "SELECT deadline_at > clock_timestamp() + interval '59 minutes' AND stopped_by IS NULL"
+                    " FROM subagents WHERE chat_id = $1",
+                    child,
+                )
+            )
+
+        await until(renewed)
+        assert (await rig.worker.chat(child)).status == Status.RUNNING
+
+
+async def test_notices_do_not_reset_the_limit_of_steps(database_url: str) -> None:
+    def parent(call: Call) -> Sequence[Step]:
+        """A parent that never rests: each child it starts ends before its next step."""
+        return (SPAWN,)
+
+    async with open_family(database_url, parent=parent, max_steps=6) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        answers = [said for role, said in await rig.worker.story(chat_id) if role == "assistant"]
+        assert len(answers) == 6
+
+
+# The other tools
+
+
+async def test_message_resumes_a_child_and_its_second_report_is_read(database_url: str) -> None:
+    parent = steps(
+        (SPAWN,),
+        wait_for,
+        lambda found: (CallTool("message_agent", {"chat_id": found[0]["chat_id"], "message": "look again"}),),
+        wait_for,
+        (Say("ok"),),
+    )
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("second report"),) if "look again" in texts(call) else (Say("first report"),)
+
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, first, sent, second = await rig.worker.results(chat_id)
+        assert (sent["status"], sent["interrupted"]) == ("running", False)
+        assert (first["report"], second["report"]) == ("first report", "second report")
+        assert await told(rig, chat_id) == ["finished"] * 2
+
+
+async def test_interrupt_stops_a_child_and_leaves_one_at_rest_alone(database_url: str) -> None:
+    def stop(found: list[Any]) -> Sequence[Step]:
+        return (CallTool("interrupt_agent", {"chat_id": found[0]["chat_id"]}),)
+
+    parent = steps((SPAWN,), stop, wait_for, stop, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, stopped, waited, again = await rig.worker.results(chat_id)
+        assert stopped["interrupted"] is True
+        assert waited["interrupted"] is True
+        assert again["interrupted"] is False
+
+
+async def test_list_shows_children_with_their_status_and_pages(database_url: str) -> None:
+    parent = steps(
+        (SPAWN, SPAWN, SPAWN),
+        lambda found: (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),),
+        (CallTool("list_agents", {"limit": 2}), CallTool("list_agents", {"limit": 2, "offset": 2})),
+        (CallTool("list_agents", {"limit": 0}),),
+        (Say("ok"),),
+    )
+    async with open_family(database_url, parent=parent) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        *_, page, rest, refused = await rig.worker.results(chat_id)
+        assert (page["total"], page["returned"], page["has_more"]) == (3, 2, True)
+        assert (rest["returned"], rest["offset"], rest["has_more"]) == (1, 2, False)
+        assert {each["status"] for each in page["agents"]} == {"waiting"}
+        assert "`limit` is 1 to 50" in refused["error"]
+
+
+async def test_long_report_is_read_in_pages_that_keep_characters_whole(database_url: str) -> None:
+    report = "ä" * 20_000
+
+    def read(found: list[Any]) -> Sequence[Step]:
+        offset = found[-1].get("next_offset", 0) if len(found) > 2 else 0
+        return (CallTool("read_agent_report", {"chat_id": found[0]["chat_id"], "offset": offset}),)
+
+    parent = steps((SPAWN,), lambda found: wait_for(found), read, read, read, read, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=lambda call: (Say(report),)) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        pages = (await rig.worker.results(chat_id))[2:]
+        assert pages[0]["total_bytes"] == 40_000
+        assert "".join(page["report"] for page in pages) == report
+        assert "next_offset" not in pages[-1]
+
+
+async def test_models_for_children_are_those_that_the_owner_can_use(database_url: str) -> None:
+    parent = steps((CallTool("list_subagent_models"),), (Say("ok"),))
+    async with open_family(database_url, parent=parent) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (listed,) = await rig.worker.results(chat_id)
+        assert {UUID(each["model_config_id"]) for each in listed["models"]} == {rig.worker.model, rig.worker.quick}
+        assert sum(each["is_default"] for each in listed["models"]) == 1
+
+
+async def test_administrators_choose_the_model_of_a_kind(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        override = {"model_config_id": str(rig.worker.quick)}
+        await rig.worker.set("models", {"general_subagents": override, "title_generation": {"mode": "chat_default"}})
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (child,) = await rig.children(chat_id)
+        assert (await rig.worker.chat(child)).last_model_config_id == rig.worker.quick
+
+
+async def test_subagents_that_are_turned_off_are_not_offered(database_url: str) -> None:
+    async with open_family(database_url, parent=lambda call: (Say("alone"),)) as rig:
+        await rig.worker.set("subagents", {"enabled": False})
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        assert [tool.name for tool in rig.worker.calls[-1].tools] == []
+
+
+async def test_root_at_rest_is_stopped_with_its_busy_children_and_not_woken(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), (Say("rest"),)), child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        await until_streaming(rig, child)
+        replica = rig.worker.replicas[0]
+        store = Store(
+            rig.worker.database.api, machine=rig.worker.machine, publisher=replica.notifier, clock=rig.worker.clock
+        )
+
+        await store.as_actor(OwnerActor(rig.worker.user)).turns.interrupt(chat_id)
+
+        await rig.worker.until_status(child, Status.WAITING)
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert await rig.ends(chat_id) == [("interrupted", None, False)]
+
+
+async def test_stopped_parent_starts_no_more_children(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+        (child,) = await rig.children(chat_id)
+        replica = rig.worker.replicas[0]
+        store = Store(
+            rig.worker.database.api, machine=rig.worker.machine, publisher=replica.notifier, clock=rig.worker.clock
+        )
+        spec = machine.ChatSpec(
+            owner_id=rig.worker.user,
+            title="Late",
+            model_config_id=rig.worker.model,
+            messages=(NewMessage(role=Role.USER, content=(Text("work"),), created_by=rig.worker.user),),
+            parent_chat_id=chat_id,
+            root_chat_id=chat_id,
+        )
+        terms = subagents.NewSubagent(
+            chat_id=ChatId(uuid4()),
+            parent_chat_id=chat_id,
+            tool_call_id="late",
+            kind="general",
+            kind_source=subagents.KindSource.BUILTIN,
+            tools=None,
+            max_minutes=60,
+        )
+
+        with pytest.raises(TransitionNotAllowed):
+            await store.as_actor(OwnerActor(rig.worker.user)).turns.spawn(chat_id, spec, terms)
+
+        assert await rig.children(chat_id) == [child]
+
+
+# Pools
+
+
+async def test_waiting_parents_do_not_keep_their_children_from_working(database_url: str) -> None:
+    parent = steps(
+        (SPAWN,) * 5,
+        lambda found: (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),),
+        (Say("ok"),),
+    )
+    async with open_family(database_url, parent=parent) as rig:
+        await rig.worker.set("chats", {"running_roots": 2, "running_subagents": 4})
+        chats = [await rig.worker.ask() for _ in range(8)]
+
+        for chat_id in chats:
+            await rig.worker.until_status(chat_id, Status.WAITING)
+            assert [(outcome, woke) for outcome, _, woke in await rig.ends(chat_id)] == [("finished", False)] * 5

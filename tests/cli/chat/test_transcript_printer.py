@@ -1,0 +1,151 @@
+"""What is printed of a step, live and committed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from rookery.cli.chat.terminal_output import Style
+from rookery.cli.chat.transcript_printer import TranscriptPrinter
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult, WorkspaceContext
+
+
+class Told:
+    """A screen that keeps what it is told, one line for each."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def text(self, piece: str) -> None:
+        self.said.append(piece)
+
+    def end_block(self) -> None:
+        self.said.append("|")
+
+    def thought(self, piece: str) -> None:
+        if piece:
+            self.said.append(f"({piece})")
+
+    def end_thought(self) -> None:
+        self.said.append(".")
+
+    def note(self, text: str, *, style: Style = Style.DIM) -> None:
+        self.said.append(f"# {text}")
+
+    def lines(self, *texts: str) -> None:
+        self.said.extend(f"- {text}" for text in texts)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def printer(told: Told) -> Printer:
+    return Printer(told)
+
+
+class Printer:
+    """A printer whose time stands still unless a test moves it."""
+
+    def __init__(self, told: Told) -> None:
+        self._printer = TranscriptPrinter(told)
+        self.at = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def live(self, part: Part) -> None:
+        self._printer.print_live(part, at=self.at)
+
+    def committed(self, role: Role, *content: Part) -> None:
+        self._printer.print_committed(role, content, at=self.at)
+
+
+def call(name: str = "look", **arguments: object) -> ToolCall:
+    return ToolCall("call-1", name, args=parts.json_raw(arguments))
+
+
+def test_committed_text_is_not_said_twice(printer: Printer, told: Told) -> None:
+    printer.live(Text("Good "))
+    printer.live(Text("morn"))
+
+    printer.committed(Role.ASSISTANT, Text("Good morning."))
+
+    assert told.said == ["|", "Good ", "morn", "ing."]
+
+
+def test_text_that_nobody_saw_live_is_said_when_it_is_committed(printer: Printer, told: Told) -> None:
+    printer.committed(Role.ASSISTANT, Text("One."), Text("Two."))
+    printer.committed(Role.ASSISTANT, Text("Three."))
+
+    assert told.said == ["|", "One.", "|", "Two.", "|", "Three."]
+
+
+def test_committed_text_that_differs_from_the_preview_is_said_in_full(printer: Printer, told: Told) -> None:
+    printer.live(Text("Good morn"))
+
+    printer.committed(Role.ASSISTANT, Text("Hello."))
+
+    assert told.said == ["|", "Good morn", "|", "Hello."]
+
+
+def test_call_is_told_once_and_its_result_with_the_time_since_its_commit(printer: Printer, told: Told) -> None:
+    printer.live(ToolCall("call-1", "look", args_delta='{"wh'))
+    printer.live(call(where="here"))
+    printer.at += timedelta(seconds=5)
+    printer.committed(Role.ASSISTANT, call(where="here"))
+    printer.at += timedelta(seconds=2)
+    result = ToolResult("call-1", "look", result=parts.json_raw("done"))
+
+    printer.live(ToolResult("call-1", "look", result_delta="do"))
+    printer.live(result)
+    printer.committed(Role.TOOL, result)
+
+    assert told.said == ['# look where="here"', "# look done in 2.0 s"]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"error": "no such\n  file"}, "no such file"),
+        ("plain", "plain"),
+        ({"code": 7}, '{"code":7}'),
+    ],
+)
+def test_tool_that_failed_says_why(printer: Printer, told: Told, value: object, reason: str) -> None:
+    printer.committed(Role.TOOL, ToolResult("call-1", "look", result=parts.json_raw(value), is_error=True))
+
+    assert told.said == [f"# look failed: {reason}"]
+
+
+def test_everything_else_of_a_message_is_told_in_a_line(printer: Printer, told: Told) -> None:
+    printer.live(Reasoning("Hm."))
+    printer.live(Reasoning("", completed_at=datetime.now(UTC)))
+    printer.committed(
+        Role.ASSISTANT, Source("https://example.org", title="An example"), File("image/png", "rook.png", uuid4())
+    )
+    printer.committed(Role.SYSTEM, Text("The step limit is reached.\n\nSend a message."))
+    printer.committed(Role.SYSTEM, WorkspaceContext(uuid4(), 1, "h"))
+
+    assert told.said == [
+        "(Hm.)",
+        ".",
+        "# source: An example https://example.org",
+        "# file: rook.png (image/png)",
+        "- The step limit is reached.",
+        "- Send a message.",
+    ]
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_question_of_a_model_is_told_with_its_choices(printer: Printer, told: Told, is_error: bool) -> None:
+    options = [{"label": "Red", "description": "Warm"}, {"label": "Blue", "description": "Cold"}]
+    asked = parts.json_raw({"questions": [{"header": "Colour", "question": "Which one?", "options": options}]})
+
+    printer.committed(Role.TOOL, ToolResult("c", "ask_user_question", result=asked, is_error=is_error))
+
+    words = ["- Which one?", "-   - Red: Warm", "-   - Blue: Cold", "- Answer with your next message."]
+    assert told.said[1:] == ([] if is_error else words)

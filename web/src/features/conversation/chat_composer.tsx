@@ -1,0 +1,112 @@
+import type { RefObject } from "react";
+import { useStore } from "zustand";
+import { sentence } from "@/api/errors";
+import type { ChatView } from "@/api/types.gen";
+import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending";
+import { isActive, type Message, type Part } from "@/chat/types";
+import { Composer, type ComposerHandle } from "@/features/composer/composer";
+import { ContextRing } from "@/features/composer/context_ring";
+import type { ModelChoice } from "@/features/composer/model_picker";
+import type { Submission, Unsent } from "@/features/composer/submission";
+import { editBanner } from "@/features/conversation/edit_banner";
+import type { ChatSession } from "@/state/chat_session";
+import { useShownStatus } from "@/state/hooks";
+import { useThreshold } from "@/state/queries";
+import { toast } from "@/ui/toast";
+
+/** The sent or queued message that is being edited. */
+export type Editing = { kind: "message"; message: Message } | { kind: "queued"; row: QueueRow; place: number };
+
+export const showError = (error: unknown) => void toast(sentence(error), { kind: "error" });
+
+interface ChatComposerProps {
+  handle: RefObject<ComposerHandle | null>;
+  session: ChatSession;
+  chat: ChatView | undefined;
+  userId: string;
+  choice: ModelChoice;
+  onChoose: (choice: ModelChoice) => void;
+  onPlanMode: (on: boolean) => void;
+  onWorkspace: (id: string | null) => void;
+  onSubmit: (submission: Submission) => Promise<boolean>;
+  onCommand: (name: string) => void;
+  editing: Editing | null;
+  onCancelEdit: () => void;
+}
+
+/** The composer of an existing chat. */
+export function ChatComposer(props: ChatComposerProps) {
+  const { session, chat, editing } = props;
+  const status = useShownStatus(session);
+  const busy = isActive(status);
+  const banner = useEditBanner(session, editing);
+  const threshold = useThreshold(chat?.last_model_config_id ?? null);
+  const promoteFirst = () => {
+    const { data, pending } = session.store.getState();
+    const first = shownQueue(data, pending).find((row) => row.id !== null);
+    if (first?.id) session.promote(first.id).catch(showError);
+  };
+  return (
+    <Composer
+      ref={props.handle}
+      key={session.id}
+      userId={props.userId}
+      chatId={session.id}
+      busy={busy}
+      stopping={status === "interrupting"}
+      placeholder={busy ? "Queue a message for the agent" : "Message the agent"}
+      choice={props.choice}
+      onChoose={props.onChoose}
+      planMode={chat?.plan_mode ?? false}
+      onPlanMode={props.onPlanMode}
+      workspaceId={chat?.workspace_id ?? null}
+      onWorkspace={props.onWorkspace}
+      onSubmit={props.onSubmit}
+      onStop={() => session.stop().catch(showError)}
+      onPromoteFirst={promoteFirst}
+      onCommand={props.onCommand}
+      editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
+      extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
+      unsent={() => unsent(session)}
+      autoFocus
+    />
+  );
+}
+
+function useEditBanner(session: ChatSession, editing: Editing | null): string | null {
+  const later = useStore(session.store, (state) =>
+    editing?.kind === "message" ? state.data.order.filter((id) => id > editing.message.id).length : 0,
+  );
+  const queued = useStore(session.store, (state) => (editing?.kind === "message" ? state.data.queue.length : 0));
+  const running = useStore(session.store, (state) => isActive(state.data.status));
+  if (!editing) return null;
+  if (editing.kind === "queued") return `Editing queued message ${editing.place}`;
+  return editBanner({ later, queued, isRunning: running });
+}
+
+/** Return the content of messages that the server has not confirmed: being sent, or failed. */
+function unsent(session: ChatSession): Unsent {
+  const sends = session.store
+    .getState()
+    .pending.flatMap((op) => (op.kind === "send" && op.answered === undefined ? [op] : []));
+  return {
+    text: sends.map((one) => plainText(one.parts)).join("\n\n"),
+    files: sends.flatMap((one) => draftFiles(one.parts)),
+    references: sends.flatMap((one) => referencesOf(one.parts)),
+  };
+}
+
+const referencesOf = (parts: readonly Part[]) => parts.filter((part) => part.type === "file-reference");
+
+/** Return the content of a message in the form that the composer edits. */
+export function editable(parts: readonly Part[]) {
+  return [plainText(parts), draftFiles(parts), referencesOf(parts)] as const;
+}
+
+function draftFiles(parts: readonly Part[]) {
+  return filesOf(parts).flatMap((part) =>
+    part.type === "file" && part.file_id
+      ? [{ id: part.file_id, name: part.name ?? "file", mimeType: part.media_type ?? "", size: 0 }]
+      : [],
+  );
+}

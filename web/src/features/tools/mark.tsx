@@ -1,0 +1,38 @@
+import { CircleDashed, Hand, TriangleAlert } from "lucide-react";
+import type { ToolView } from "@/chat/preview";
+import { closedBecause, failureOf, type ToolState } from "@/chat/tools";
+import { Spinner } from "@/ui/spinner";
+
+/** The state of a call as an icon with a name. */
+export function Mark({ call, state }: { call: ToolView; state: ToolState }) {
+  switch (state) {
+    case "preparing":
+    case "running":
+    case "streaming":
+      return <Spinner />;
+    case "failed":
+      return (
+        <span className="flex min-w-0 shrink items-center gap-1 text-small text-danger">
+          <TriangleAlert aria-label="Failed" className="size-3.5 shrink-0" />
+          <span className="max-w-48 truncate">{failureOf(call) || "failed"}</span>
+        </span>
+      );
+    case "stopped":
+      return <span className="shrink-0 text-small text-muted">{closedBecause(call)}</span>;
+    case "limit":
+      return <span className="shrink-0 text-small text-warn">limit reached</span>;
+    case "background":
+      return <span className="shrink-0 text-small text-accent">still running</span>;
+    case "needs_you":
+      return <Hand aria-label="Needs you" className="size-4 shrink-0 text-warn" />;
+    case "lost":
+      return (
+        <span className="flex shrink-0 items-center gap-1 text-small text-muted">
+          <CircleDashed aria-hidden className="size-3.5" />
+          No result recorded
+        </span>
+      );
+    case "done":
+      return null;
+  }
+}
