@@ -1,1 +1,1 @@
-"""Pure rules and values: no I/O, no clock; the standard library and msgspec only."""
+"""Pure rules and values: no I/O, no clock; imports only the standard library, msgspec and PyYAML's parser."""

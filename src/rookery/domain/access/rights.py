@@ -42,7 +42,7 @@ class AdminAccess(StrEnum):
 
 
 class SystemName(StrEnum):
-    """The parts of Rookery that act without a user."""
+    """The parts of the server that act without a user."""
 
     WORKER = "worker"
     JOBS = "jobs"
@@ -61,13 +61,16 @@ class UserActor(msgspec.Struct, frozen=True):
 
 
 class OwnerActor(msgspec.Struct, frozen=True):
-    """An agent that acts for the owner of its chat. It has the rights of a member, whatever role the owner has."""
+    """An agent that acts for the owner of its chat.
+
+    It has the rights of a member, even if the owner has another role.
+    """
 
     id: UUID
 
 
 class SystemActor(msgspec.Struct, frozen=True):
-    """A part of Rookery. It has only the rights in `GRANTS`."""
+    """A part of the server. It has only the rights in `GRANTS`."""
 
     name: SystemName
 
@@ -102,7 +105,7 @@ class Resource(StrEnum):
 
 
 class Action(StrEnum):
-    """Actions on resources. Those of the first group apply to a chat and all that belongs to it."""
+    """Actions on resources. Those of the first group apply to a chat and everything in it."""
 
     READ = "read"
     DRIVE = "drive"
@@ -149,7 +152,8 @@ class ChatFacts(msgspec.Struct, frozen=True):
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
 
 
-# The setting `admin_access` may add READ for administrators. A subagent's chat has the rights of its root.
+# Rights on chats by relation. The setting `admin_access` may add READ for administrators. A subagent's chat has the
+# rights of its root.
 CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.READ: frozenset({Relation.OWNER, Relation.READER}),
     Action.DRIVE: frozenset({Relation.OWNER}),

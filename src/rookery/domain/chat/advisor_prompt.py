@@ -1,7 +1,7 @@
-"""The prompt of the advisor: what the asking agent saw, cut to size and without tool traffic, then the question.
+"""The advisor's prompt: the messages of the agent that asks, without tool calls and cut to size, then the question.
 
-The advisor has no tools, so calls and results are told as text. Nothing here invents a result for the open call of the
-advisor itself.
+The advisor has no tools, so tool calls and results are converted to text. The open call of the advisor itself is left
+out; it has no result yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_QUESTION_CHARS = 2000
 MAX_SYSTEM_BYTES = 12_000
 MAX_MESSAGES = 20
 MAX_MESSAGE_BYTES = 12_000
-# Of the input or the result of one call in a note.
+# The limit for the input or the result of one tool call in its note.
 MAX_NOTE_BYTES = 2000
 
 INSTRUCTIONS = """\
@@ -64,7 +64,7 @@ def trimmed_question(question: str) -> str:
 
 
 def _kept_system(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
-    """Return the system messages that fit, the newest first, in their original order. Too large ones are skipped."""
+    """Return the newest system messages that fit, in their original order. Messages that are too large are skipped."""
     room, kept = MAX_SYSTEM_BYTES, []
     for message in reversed(messages):
         text = "\n\n".join(part.text for part in message.parts if isinstance(part, PromptText))
@@ -80,7 +80,10 @@ def _kept_system(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
 
 
 def _kept_others(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
-    """Return the newest messages, without a gap, that fit. They begin with a message of the user, as wires demand."""
+    """Return the longest run of newest messages that fits.
+
+    It begins with a user message, because the wires require that.
+    """
     room = MAX_MESSAGE_BYTES - _json_bytes(_LEFT_OUT)
     kept: list[PromptMessage] = []
     for message in reversed(messages):
@@ -95,7 +98,7 @@ def _kept_others(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
 
 
 def _as_text(messages: Sequence[PromptMessage], *, call_id: str) -> list[PromptMessage]:
-    """Return the messages with tool traffic as notes of the user, and reasoning as text."""
+    """Return the messages with tool calls and results as notes in user messages, and with reasoning as text."""
     calls: dict[str, PromptCall] = {}
     told: list[PromptMessage] = []
     for message in messages:

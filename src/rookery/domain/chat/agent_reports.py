@@ -1,6 +1,6 @@
-"""Reports of subagents: how a turn of a child ends, and how its parent is told.
+"""Reports of subagents: the outcome of a child's turn, and the notice to its parent.
 
-A parent is told of each end once: by a result of `wait_agent`, which names the end, or by a notice in its history.
+A parent learns of each end once: from a result of `wait_agent`, which names the end, or from a notice in its history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.domain.chat.parts import AgentNotice, ToolResult
 from rookery.domain.content.attachments import cut_utf8
 
 WAIT_TOOL = "wait_agent"
-# Of a notice. The whole report can be read with `read_agent_report`.
+# The limit of a notice. The parent reads the whole report with `read_agent_report`.
 MAX_NOTICE_BYTES = 8 * 1024
 
 
@@ -25,7 +25,7 @@ _CLOSING = re.compile(r"<\s*/\s*subagent-notice", re.IGNORECASE)
 
 
 class AgentOutcome(StrEnum):
-    """How a turn of a subagent ended. `interrupted`: a user or the parent stopped it."""
+    """The outcome of a subagent's turn. `interrupted`: a user or the parent stopped it."""
 
     FINISHED = "finished"
     ERROR = "error"
@@ -63,7 +63,8 @@ def notice_text(notice: AgentNotice) -> str:
             lines.append(f"[The report has {notice.report_bytes} bytes. Read the rest with read_agent_report.]")
     else:
         lines.append("It left no report.")
-    # A report may quote anything: it must not close the block and go on as if the user had spoken.
+    # A report may quote anything. Without the replacement, it could close the block and continue as if the user had
+    # written it.
     body = _CLOSING.sub("< /subagent-notice", "\n\n".join(lines))
     return f"<subagent-notice>\n{body}\n</subagent-notice>"
 
@@ -81,7 +82,7 @@ _results = msgspec.json.Decoder(_Waited)
 
 
 def told_ends(rows: Iterable[NewMessage]) -> tuple[int, ...]:
-    """Return the ids of the ends that results of `wait_agent` among these rows report."""
+    """Return the ids of the ends that are reported by results of `wait_agent` in these rows."""
     found: list[int] = []
     for row in rows:
         if row.role is not Role.TOOL:

@@ -1,4 +1,4 @@
-"""Glob patterns of approval rules, and their matching in a time that depends on lengths only, not on the content.
+"""Glob patterns of approval rules. The matching time depends on the lengths only, not on the content.
 
 `*` stands for any run of characters, `?` for one character, and a backslash makes the next character literal. A pattern
 matches a whole text. A set of positions is an integer with one bit for each character of all texts, so each token of a
@@ -17,7 +17,7 @@ import msgspec
 
 MAX_CHARS = 256
 MAX_WILDCARDS = 16
-# Characters that the wildcards of a narrow match do not stand for: control characters, line ends, shell operators.
+# Characters that wildcards do not match in a narrow match: control characters, line ends, shell operators.
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u2028\u2029;&|<>$`(){}\\\\"
 _unsafe = re.compile(f"[{_UNSAFE}]")
 _special = re.compile(r"([*?\\])")
@@ -90,8 +90,8 @@ def _compiled(pattern: str) -> _Glob:
 class Texts:
     """Texts that are matched together.
 
-    A broad match ignores case, and its wildcards stand for any character. In a narrow match, wildcards do not stand for
-    control characters and shell operators.
+    A broad match ignores case, and its wildcards match any character. In a narrow match, wildcards do not match control
+    characters and shell operators.
     """
 
     # Measured: the bits that one token processes in about a nanosecond, and the fixed cost of a token.
@@ -100,7 +100,7 @@ class Texts:
 
     def __init__(self, texts: Sequence[str], *, is_narrow: bool) -> None:
         kept = texts if is_narrow else [fold(text) for text in texts]
-        # Each text has one more position for its end. The character there does not matter.
+        # Each text has one extra position for its end. The character at this position does not matter.
         joined = "".join([f"{text}\n" for text in kept])
         self.count = len(kept)
         self.size = len(joined)

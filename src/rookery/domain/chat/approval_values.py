@@ -21,10 +21,10 @@ from rookery.domain.chat.approval_patterns import Texts
 # The limit of all values under one path together. Longer values match every rule that restricts their tool, and no rule
 # that permits it.
 MAX_VALUE_BYTES = 16 * 1024
-# The limit of work for one call, in about nanoseconds. Values that are not matched by then count as too long.
+# The limit of work for one call, in about nanoseconds. Values beyond this limit count as too long.
 MAX_WORK = 20_000_000
 _MAX_STRINGS_CHARS = 3 * MAX_VALUE_BYTES
-# The number of leading characters in which the first character of JSON must be.
+# The first character of JSON must be within this many leading characters.
 _MAX_INDENT = 1024
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class TooComplex(Exception):
 
 
 class _Values(msgspec.Struct, frozen=True):
-    """The values under a path. `is_complete`: every item of the lists on the way has one."""
+    """The values under a path. `is_complete`: the path exists in every item of the lists that it passes through."""
 
     found: tuple[object, ...]
     is_complete: bool
@@ -60,13 +60,16 @@ class CallValues:
         self._parsed: dict[str, object] = {}
 
     def restricts(self, path: str, pattern: str) -> bool:
-        """Return whether any reading of any value under the path matches. Raises `TooComplex`."""
+        """Return whether any reading of any value under the path matches the pattern. Raises `TooComplex`."""
         if path not in self._readings:
             self._readings[path] = self._texts(path, lambda found: Texts(self._read(found), is_narrow=False))
         return bool(_present(self._readings[path]).match(pattern, self._spend))
 
     def permits(self, path: str, pattern: str) -> bool:
-        """Return whether all values under the path match as they are, and none is missing. Raises `TooComplex`."""
+        """Return whether all values under the path match the pattern as they are, and none is missing.
+
+        Raises `TooComplex`.
+        """
         if path not in self._exact:
             self._exact[path] = self._texts(path, lambda found: Texts(list(map(text_of, found)), is_narrow=True))
         texts = _present(self._exact[path])
@@ -100,7 +103,7 @@ class CallValues:
             raise TooComplex
 
     def _find(self, path: str) -> _Values:
-        """Return the values under a path. Lists on the way are expanded."""
+        """Return the values under a path. Lists that the path passes through are expanded."""
         nodes: list[object] = [self._args]
         is_complete = True
         for name in path.split("."):

@@ -115,7 +115,7 @@ UNREADABLE = Policy(default=Default.ASK, may_remember=False)
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A verdict. `rule` is the rule that decided; None if it was the default."""
+    """The result of judging a call. `rule` is the rule that decided; None if it was the default."""
 
     verdict: Verdict
     rule: Rule | None = None
@@ -289,7 +289,7 @@ def _match_sliced(rule: Rule, names: tuple[str, ...], values: CallValues | None)
 
 
 def offers(rule: Rule | None, names: Collection[str], args: object) -> Offers:
-    """Return the offers for a question that this rule has caused. `rule` is None if the default has caused it."""
+    """Return the offers for a question. `rule` is the rule that caused it; None if the default caused it."""
     return _result(offers_sliced(rule, names, args))
 
 

@@ -26,7 +26,7 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("An error needs a message.")
 
 
-# Queued messages stay until the account is enabled and a user sends a message or retries.
+# Queued messages stay in the queue until the account is enabled and a user sends a message or retries.
 OWNER_DISABLED = LastError(message="The account of this chat's owner is disabled.", retryable=False, kind="generic")
 
 

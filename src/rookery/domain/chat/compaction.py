@@ -78,7 +78,10 @@ class Status(StrEnum):
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the context and what follows from it. `tokens` is None until an answer was counted."""
+    """The size of the context and the resulting decision.
+
+    `tokens` is None until the provider has reported the tokens of an answer.
+    """
 
     status: Status
     threshold_percent: int
@@ -134,7 +137,7 @@ def _status(
     if boundary is None:
         return Status.NEEDED
     first = next((row for row in live if row.message.role is Role.ASSISTANT), None)
-    # With a threshold of 0, the context is always over it, also after a good summary.
+    # With a threshold of 0, the context is always over the threshold, even right after a successful summary.
     if (
         first is not None
         and threshold_percent > 0
@@ -252,7 +255,7 @@ def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
 
 
 def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
-    """Return the parts of a user message that are sent to the model."""
+    """Return the parts of a user message that a boundary can carry: those that are sent to the model."""
     return tuple(
         part
         for part in content

@@ -20,7 +20,8 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.tool_calls import OpenCall
 
 MAX_STEPS = 1200
-# The number of times that one turn is shortened after a provider refused it as too long. Each time halves the limit.
+# The number of times that one turn is shortened after a provider refused it as too long. Each time halves the size
+# limit.
 MAX_RUNGS = 8
 TOO_LONG = LastError(
     kind="context_overflow",
@@ -28,9 +29,9 @@ TOO_LONG = LastError(
     "start a new chat.",
     retryable=False,
 )
-# Limits the answers of one turn that the provider paused.
+# The limit of paused answers in one turn. A provider pauses an answer between its own tool calls.
 MAX_PAUSES = 10
-# Chosen: of 1200 steps, the last 120 are enough for the model to finish its work.
+# Chosen: 120 of 1200 steps are enough for the model to finish its work.
 NOTICE_PERCENT = 90
 # The number of times that an empty answer to a user message counts as a failed attempt. The next one is final.
 EMPTY_RETRIES = 2
@@ -199,7 +200,10 @@ def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:
 
 
 def step_notice(steps: int, max_steps: int) -> str | None:
-    """Return the notice for the last steps of a turn. Its text does not depend on the step, for the sake of caches."""
+    """Return the notice for the last steps of a turn.
+
+    Its text is the same for each step, so that provider caches stay valid.
+    """
     if max_steps <= 0 or steps * 100 < max_steps * NOTICE_PERCENT:
         return None
     return (

@@ -6,7 +6,7 @@ of `CAPABILITIES` in stored prompts: after a change it does not find the old one
 
 from __future__ import annotations
 
-# Replaced by the path when a prompt is built. The path is known only after the workspace has answered.
+# A placeholder for the path, which is known only after the workspace has answered.
 PLAN_PATH = "{{plan-file-path}}"
 
 _BASE = """\
@@ -137,7 +137,7 @@ work done. Ask one precise question, alone in its step. Weigh the advice against
 the user only what follows from it.
 </advisor-guidance>"""
 
-# Texts about a tool, with the name of the tool. A step that does not have the tool leaves the text out.
+# Texts about a tool, by the tool's name. A step without the tool leaves its text out.
 CAPABILITIES = (
     (_WORKSPACES, "create_workspace"),
     (_PLAN_FILE, "propose_plan"),

@@ -56,7 +56,7 @@ def may_start(limit: int, use: Use) -> bool:
 
 
 def blocks_waiting_owner(limit: int, use: Use, claims: Collection[Claim], *, chat_id: ChatId) -> bool:
-    """Return whether a waiting owner with fewer slots would find no slot after the requesting chat has got one."""
+    """Return whether a waiting owner with fewer slots would find no slot if the requesting chat takes one."""
     after = use.with_one_more()
     return any(
         claim.waiting is not None
@@ -69,7 +69,10 @@ def blocks_waiting_owner(limit: int, use: Use, claims: Collection[Claim], *, cha
 
 
 def find_donors(limit: int, claims: Collection[Claim]) -> frozenset[UUID]:
-    """Return the owners who have to give way. There are none unless an owner below the fair share finds no slot."""
+    """Return the owners who have to give way.
+
+    The result is empty unless an owner below the fair share finds no free slot.
+    """
     share = fair_share(limit, claims)
     if not _without_room(limit, claims, share):
         return frozenset()

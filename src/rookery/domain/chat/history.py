@@ -1,4 +1,4 @@
-"""`History`: the committed rows of a chat as a decision needs them, with the turn, its open calls and compactions.
+"""`History`: the committed rows of a chat for one decision: the turn, its open calls, and its compactions.
 
 A live row is neither deleted nor compressed. The turn is the live rows after the last live user row that is visible to
 users. System rows, and user rows that only the model sees, do not start a turn. Rows are read from the end and no
@@ -29,8 +29,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     `turn` has the live rows of the turn in order, without the user row that began it, which is `begun_by`. `last` is
     the last row of the turn, or `begun_by`. `open_calls` refer to the assistant rows that contain them. `compactions`
     are the causes of compactions since the last user message, oldest first. `unreadable` rows count as rows without
-    calls and results. `earlier_steps` are the answers since the last message of a user that come before `begun_by`: a
-    notice about a subagent begins a turn, and must not reset the limit of steps.
+    calls and results. `earlier_steps` counts the answers between the last message of a user and `begun_by`. A notice
+    about a subagent begins a turn, but must not reset the step limit.
     """
 
     turn: tuple[PromptRow, ...]
@@ -68,7 +68,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_with_notice(self) -> bool:
-        """Whether a notice about a subagent began the turn, not a user's message."""
+        """Return whether a notice about a subagent began the turn, not a user's message."""
         if self.begun_by is None:
             return False
         try:
@@ -126,7 +126,10 @@ def read(rows: Sequence[PromptRow]) -> History:
 
 
 def _find_asked(rows: Sequence[PromptRow], start: int) -> int:
-    """Return the index of the first row after the last message of a user. Notices of the server have no author."""
+    """Return the index of the first row after the last message of a user.
+
+    Notices have no author, so they do not count.
+    """
     place = start
     while place and (rows[place - 1].message.role is not Role.USER or _is_notice(rows[place - 1].message)):
         place -= 1
@@ -190,7 +193,7 @@ class _CompactionArgs(msgspec.Struct, frozen=True):
 
 
 class _ResultPart(msgspec.Struct, frozen=True):
-    """The fields of a part that tell which tool has succeeded."""
+    """The fields of a part that show which tool has succeeded."""
 
     type: str = ""
     tool_name: str | None = None

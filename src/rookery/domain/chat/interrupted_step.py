@@ -152,7 +152,7 @@ class _Draft:
             self._content[place] = Reasoning("", created_at, part.completed_at)
         else:
             place += 1
-            # The signature of the provider covers only the first piece of the text, so it is removed.
+            # The signature of the provider covers only the first piece of the text, so the signature is removed.
             self._content.append(part if isinstance(part, Text) else msgspec.structs.replace(part, provider_meta=None))
         self._words.setdefault(place, []).append(part.text)
 

@@ -1,7 +1,7 @@
 """Consent to MCP servers that files of a workspace name: entries, states, and safe display.
 
-A consent is for one entry, identified by its hash. An entry has all that decides what is run, except the values of
-variables, which may be secrets and stay in the workspace, and the contents of files.
+A consent is for one entry, identified by its hash. The entry contains the whole command that is run. It does not
+contain the values of variables, which may be secrets and stay in the workspace, or the contents of files.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _HIDING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """Return the text with an escape for each character that could hide or reorder the displayed text."""
+    """Return the text with escapes for characters that could hide or reorder displayed text."""
     return "".join(_written(each) if _hides(each) else each for each in text)
 
 

@@ -34,7 +34,7 @@ from rookery.domain.content.attachments import StoredFile, plain_type
 # Chosen to limit the cost: the number of requests for one summary in pieces, in all rounds together.
 MAX_CALLS = 64
 MAX_PIECES = 32
-# Chosen: a shorter piece would lose too much.
+# Chosen: in a shorter piece, the summary would lose too much.
 MIN_PIECE_BYTES = 1024
 MIN_PART_BYTES = 1024
 # Chosen: every model accepts at least this many tokens. If a shorter request is refused, the cause is another one.
@@ -235,7 +235,7 @@ def piece_prompt(text: str, *, number: int, is_merge: bool = False) -> Prompt:
 
 
 def piece_bytes(budget: Budget) -> int:
-    """Return the number of bytes of a transcript in one request. Without a limit, every model can read that much."""
+    """Return the size of a transcript in one request. If no limit is known, return a size that every model can read."""
     overhead = summary_prompt.size_bytes(piece_prompt("", number=MAX_PIECES).messages)
     allowed = (
         truncation.UNKNOWN_BUDGET_BYTES if budget.allowed_tokens is None else budget.allowed_tokens * BYTES_PER_TOKEN

@@ -104,7 +104,7 @@ class File(_PartBase, frozen=True, tag="file"):
     Clients need not send the `media_type` of a stored file, because the server sets it (`submission.with_facts`).
     """
 
-    # With a default factory, the field is always written.
+    # With a default factory, the field is always written, even if it is empty.
     media_type: str = msgspec.field(default_factory=str)
     name: str | None = None
     file_id: UUID | None = None
@@ -154,9 +154,9 @@ class WorkspaceContext(_PartBase, frozen=True, tag="workspace-context"):
 
 
 class AgentNotice(_PartBase, frozen=True, tag="agent-notice"):
-    """The end of a subagent's turn, as its parent and the user are told. `outcome` is a value of `AgentOutcome`.
+    """The end of a subagent's turn, for its parent and the user. `outcome` is a value of `AgentOutcome`.
 
-    `report` is the beginning of the subagent's report, of which it has `report_bytes` in all.
+    `report` is the beginning of the subagent's report; `report_bytes` is the size of the whole report.
     """
 
     chat_id: UUID
@@ -184,7 +184,7 @@ Part: TypeAlias = (
 
 _WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext, AgentNotice)
 
-# `provider_meta` may have Decimals, which keep numbers as written.
+# `provider_meta` may contain Decimals, which keep numbers as they were written.
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder = msgspec.json.Decoder(tuple[Part, ...], float_hook=Decimal)
 _plain = msgspec.json.Decoder()

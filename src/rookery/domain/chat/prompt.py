@@ -131,7 +131,7 @@ class PromptBuilder:
         files: Mapping[UUID, StoredFile],
         rules: FileRules,
     ) -> bool:
-        """Return whether the rows begin with the added ones, and these would be converted in the same way."""
+        """Return whether the rows begin with those added before, and those would be converted in the same way."""
         # Steps share row objects, so the comparison is fast.
         return (
             (target, rules) == (self._target, self._rules)
@@ -215,7 +215,7 @@ def model_config_ids(rows: Iterable[PromptRow]) -> frozenset[UUID]:
 
 
 def _newest_user_message(rows: Sequence[PromptRow]) -> Message | None:
-    """Return the newest message of a user. Rows that only the model sees are skipped."""
+    """Return the newest message of a user. Rows that are visible to the model only are skipped."""
     for row in reversed(rows):
         if row.message.role is Role.USER and row.message.visibility is Visibility.BOTH:
             return row.message
@@ -276,7 +276,7 @@ def _user_parts(
 
 
 def _results(content: Iterable[Part], rules: FileRules) -> Iterator[PromptResult]:
-    """Convert tool results. Files of tool rows are shown to users; the model got them with the result."""
+    """Convert tool results. Files of tool rows are for users; the model received their content with the result."""
     return (_result(part, rules, meta=part.provider_meta) for part in content if isinstance(part, parts.ToolResult))
 
 

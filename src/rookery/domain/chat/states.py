@@ -42,7 +42,7 @@ class State(StrEnum):
 
     @property
     def is_runnable(self) -> bool:
-        """Return whether a worker should own the chat. A0 and A1 need an owner who acts at the deadline."""
+        """Return whether a worker should own the chat. A0 and A1 need a worker that acts at the deadline."""
         return self in RUNNABLE
 
     @property

@@ -92,7 +92,8 @@ def chat_blocks(
 
 
 def deployment_prompt(custom: str | None = None, *, include_default: bool | None = None) -> str:
-    """Return the built-in prompt and the administrator's. Without the flag, a custom prompt replaces the built-in one.
+    """Return the built-in prompt and the administrator's. If the flag is not set, a custom prompt replaces the built-in
+    one.
 
     Without arguments, return the built-in prompt. The caller does this if the setting cannot be read.
     """
@@ -104,7 +105,7 @@ def deployment_prompt(custom: str | None = None, *, include_default: bool | None
 
 
 def without_orchestration(prompt: str) -> str:
-    """Return the prompt without the text about subagents, for a subagent, which cannot start others."""
+    """Return the prompt for a subagent: without the text about subagents, because a subagent cannot start others."""
     return prompt_text.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
 
 
@@ -201,7 +202,7 @@ def _one_line(text: str) -> str:
 
 
 def for_tools(text: str, tools: Collection[str]) -> str:
-    """Return the text without built-in texts about other tools than these."""
+    """Return the text without the built-in texts about tools that are not in `tools`."""
     for block, tool in default_prompt.CAPABILITIES:
         if tool not in tools and block in text:
             text = text.replace(f"\n\n{block}", "").replace(f"\n{block}", "").replace(block, "").strip()

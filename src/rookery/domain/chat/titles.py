@@ -25,7 +25,7 @@ MAX_REPORT_SENTENCES = 3
 
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-# A label describes the state of the work, so a label that begins with the agent is refused.
+# A label describes the state of the work, so a label is refused if it begins with a word for the agent.
 _ABOUT_THE_AGENT = re.compile(r"(?:the\s+)?(?:agent|assistant|i|it|the|we)\b", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[*_`#>]+|\[([^\]]*)\]\([^)]*\)")
 _NOT_PROSE = re.compile(r"\s*(?:#|[-*+] |\d+[.)] |\||```|~~~|<)")

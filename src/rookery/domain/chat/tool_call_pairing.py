@@ -29,7 +29,7 @@ from rookery.domain.chat.prompt_parts import (
 
 NO_RESULT = "interrupted: no result was recorded for this call"
 
-# The longest id that all wires accept.
+# The longest call id that all wires accept.
 _MAX_ID = 64
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -53,8 +53,9 @@ class Repaired(NamedTuple):
 
 
 class IncrementalRepair:
-    """The repair of a history that grows. Messages before the last assistant message are final: they are not repaired
-    again, and keep the same objects.
+    """The repair of a growing history.
+
+    Messages before the last assistant message are final: they are not repaired again, and their objects stay the same.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,10 @@ class _Pairing:
         return frozenset(self._used)
 
     def repair_segment(self, assistant: PromptMessage | None, rest: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
-        """Repair an assistant message and the messages up to the next one. None: those before the first one."""
+        """Repair an assistant message and the messages up to the next one.
+
+        `None` stands for the messages before the first one.
+        """
         open_calls = _OpenCalls()
         results: list[PromptResult] = []
         if assistant is not None:
@@ -151,7 +155,9 @@ class _Pairing:
         yield from others
 
     def _open(self, assistant: PromptMessage, rest: Sequence[PromptMessage], calls: _OpenCalls) -> PromptMessage:
-        """Return the assistant message with unique ids for its local calls, and with the results of its provider."""
+        """Return the assistant message with unique ids for local calls, and with the results of provider-executed
+        calls.
+        """
         parts: list[PromptPart] = []
         for part in assistant.parts:
             if not isinstance(part, PromptCall):
@@ -228,7 +234,7 @@ def _without(message: PromptMessage, dropped: Sequence[PromptResult]) -> PromptM
 def _provider_results_outside(
     call: PromptCall, assistant: PromptMessage, rest: Sequence[PromptMessage]
 ) -> Iterator[PromptResult]:
-    """Yield the provider's result of this call if it is in a tool row. Wires expect it after the call."""
+    """Yield the provider's result of this call if a tool row has it. Wires expect it after the call."""
     if any(isinstance(part, PromptResult) and part.id == call.id for part in assistant.parts):
         return
     for message in rest:

@@ -77,7 +77,7 @@ class SubmittedResult(msgspec.Struct, frozen=True):
 
 
 class _AnyPart(msgspec.Struct, frozen=True):
-    """The fields of a part that are read here. Parts other than calls and results do not have them."""
+    """The fields of a part that this module reads. Only calls and results have them."""
 
     type: str = ""
     tool_call_id: str | None = None

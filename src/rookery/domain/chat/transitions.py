@@ -51,7 +51,7 @@ class Transition(StrEnum):
 
 
 class BusyBehavior(StrEnum):
-    """The effect of a message that is sent to a busy chat."""
+    """The handling of a message that is sent to a busy chat."""
 
     QUEUE = "queue"
     STEER = "steer"

@@ -53,7 +53,7 @@ def cut_middle(text: str, max_bytes: int, marker: Callable[[int], str]) -> str:
         return text
     if max_bytes <= _PLAIN_CUT_BELOW:
         return cut_utf8(data, max_bytes).decode()
-    # The final number has at most as many digits as this one.
+    # The final number has at most as many digits as this number.
     kept = max_bytes - max(_MARKER_ROOM, len(marker(len(data)).encode("utf-8", "replace")))
     if kept <= 0:
         return cut_utf8(data, max_bytes).decode()
@@ -81,8 +81,8 @@ def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
 
 
 def _fitted(result: Raw, value: Json, max_bytes: int, kept_in: str) -> Raw:
-    # The shortest strings are tried first. A result with very many short strings does not fit at any length, and each
-    # try takes long.
+    # The shortest length is tried first. A result with very many short strings does not fit at any length, and each try
+    # takes long.
     smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING, kept_in))
     if len(bytes(smallest)) > max_bytes:
         # Half the room, because quotes and line ends are escaped when JSON becomes a string.

@@ -1,7 +1,7 @@
-"""Definitions of own kinds of subagents: their rules, and the files in which workspaces define them.
+"""Definitions of custom kinds of subagents: their rules, and the workspace files that define them.
 
-A file has front matter (`name`, `description`, and optional fields) and a body, which is the prompt. Files come from
-strangers: everything is bounded, and a wrong field makes the file unusable instead of being guessed.
+A file has front matter (`name`, `description`, and optional fields) and a body, which is the prompt. The files are
+untrusted: all sizes are limited, and one invalid field makes the file unusable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PROMPT_BYTES = 64 * 1024
 MAX_TOOLS = 64
 MAX_TOOL_CHARS = 128
 MAX_MINUTES = 1440
-# Names of built-in kinds; `computer_use` is not there yet.
+# Names of built-in kinds. `computer_use` is reserved.
 RESERVED = frozenset({"general", "explore", "computer_use"})
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -31,7 +31,7 @@ class KindProblem(ValueError):
 
 
 class KindDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind as its author defined it. `model` is the id of a model config, or of a model, as the author wrote it."""
+    """A kind as its author defined it. `model` is the id of a model config or of a model."""
 
     name: str
     description: str

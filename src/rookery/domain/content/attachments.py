@@ -1,4 +1,4 @@
-"""Conversion of the files of a user message for the model: as they are, as text, or as a note why they are missing.
+"""Conversion of the files of a user message for the model: unchanged, as text, or as a note about a missing file.
 
 Texts and notes are elements such as `<attachment>`. Attributes are escaped; the content is the user's text, unchanged.
 """
@@ -114,13 +114,16 @@ def is_too_large(media_type: str, size: int, *, rules: FileRules) -> bool:
 
 
 def omitted(media_type: str, name: str | None = None) -> str:
-    """Return the note for a file that is left out to save room."""
+    """Return the note for a file that is left out to save space in the prompt."""
     attributes = _attributes(name=name, type=plain_type(media_type))
     return f"<attachment-omitted{attributes}>Left out to save room.</attachment-omitted>"
 
 
 def quote(reference: FileReference) -> str:
-    """Return a quoted piece of a file as an element. A blank piece has no content, and line 0 means no line numbers."""
+    """Return a quoted piece of a file as an element.
+
+    A blank piece gives an element without content; line 0 means that there are no line numbers.
+    """
     start, end = reference.start_line, reference.end_line
     lines = None if not end else str(start) if start == end else f"{start}-{end}"
     attributes = _attributes(path=reference.file_name, lines=lines)

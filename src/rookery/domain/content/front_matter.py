@@ -13,9 +13,9 @@ from typing import TypeAlias
 import msgspec
 import yaml
 
-# Chosen: twice the longest name and description. It bounds the time of the parser.
+# Chosen: twice the size of the longest name and description. It limits the time of the parser.
 MAX_CHARS = 8 * 1024
-# Chosen: only texts and lists of the top level are used; `metadata` in published skills is two levels deep.
+# Chosen: only texts and lists of the top level are used, and `metadata` in published skills is two levels deep.
 MAX_DEPTH = 16
 
 _FENCE = re.compile(r"---[ \t]*\n")
@@ -24,7 +24,7 @@ _FENCE_END = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
 # Without libyaml, the parser is the one written in Python.
 _LOADER: type = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
-# Stands for a key that is a list or a mapping. No text of YAML has this character.
+# Represents a key that is a list or a mapping. YAML text cannot contain this character.
 _NOT_A_TEXT = "\0"
 _NO_FIELDS = "Its front matter has no fields such as `name: ...`."
 _QUOTE = " A text with a colon and a space in it needs quotes."
@@ -34,7 +34,7 @@ class FrontMatterProblem(ValueError):
     """The reason why front matter cannot be read."""
 
 
-# A text, a list of texts, or None for anything nested. Numbers, dates and booleans are texts as well.
+# A text, a list of texts, or None for any nested value. Numbers, dates and booleans are read as texts.
 Value: TypeAlias = str | tuple[str, ...] | None
 
 
@@ -96,7 +96,7 @@ def read(text: str) -> tuple[Fields, str]:
 def _fields(events: Iterable[yaml.Event]) -> Fields:
     values: dict[str, Value] = {}
     key: str | None = None
-    items: list[str] | None = None  # of the list at the second level that is being read
+    items: list[str] | None = None  # the items of the list that is being read at the second level
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
@@ -108,7 +108,7 @@ def _fields(events: Iterable[yaml.Event]) -> Fields:
             depth += 1
             if depth > MAX_DEPTH:
                 raise FrontMatterProblem(f"Its front matter is nested more than {MAX_DEPTH} levels deep.")
-            # A list that has anything nested in it is not a list of texts.
+            # A list with nested values is not a list of texts.
             items = [] if depth == 2 and is_list else None
             continue
         value: Value

@@ -67,7 +67,7 @@ def _without_redirects(words: list[str]) -> list[str]:
         elif _REDIRECT.fullmatch(word):
             skip = True
             if kept and kept[-1].isdigit():
-                kept.pop()  # the number of the stream, which the lexer splits off
+                kept.pop()  # the number of the stream (as in `2>`), which the lexer returns as a word
         else:
             kept.append(word)
     return kept

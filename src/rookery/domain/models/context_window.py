@@ -16,7 +16,7 @@ MIN_GUESSED_TOKENS = 2000
 
 
 class LearnedFrom(StrEnum):
-    """The source of a learned window: a number in the provider's refusal, or a guess after a refusal without one."""
+    """The source of a learned window: the number in a refusal, or a guess after a refusal without a number."""
 
     PROVIDER = "provider"
     HALVING = "halving"

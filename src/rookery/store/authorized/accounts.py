@@ -57,7 +57,7 @@ class Users(AuthorizedMethods):
 
     @authz(Resource.USER, Action.CREATE)
     async def require_create(self, at: Grant) -> None:
-        """Check only the right, so that a caller without it is refused before the request is validated."""
+        """Check only the right. A caller without it is then refused before the request is validated."""
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER)
     async def require_update(self, at: Grant, user_id: UUID) -> None:
@@ -95,7 +95,7 @@ class Users(AuthorizedMethods):
 
     @authz(Resource.USER, Action.ADMINISTER, how=How.WRITE)
     async def reset_password(self, at: Grant, user_id: UUID) -> NewLink:
-        """Return a link to choose a new password. Sessions and API tokens end now.
+        """Return a link to choose a new password. All sessions and API tokens of the user end immediately.
 
         The old password stays valid until the link is used.
         """
@@ -132,7 +132,7 @@ class Accesses(AuthorizedMethods):
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
-        """List the times when administrators read a chat with a reason or reset the password, newest first."""
+        """List the times when administrators read a chat by break-glass or reset the password, newest first."""
         return await accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
@@ -231,7 +231,7 @@ async def _delete_chats(at: Grant, user_id: UUID) -> None:
         for record in await at.conn.fetch(ROOTS, user_id):
             await machine.delete_family(at.bundle, record["id"])
     except ChatBusy:
-        # The chats were interrupted when the account was disabled. A worker may need a moment.
+        # The chats were interrupted when the account was disabled. The worker may not have stopped yet.
         raise InUse("A chat of this user is still being stopped. Try again in a moment.") from None
 
 

@@ -36,7 +36,7 @@ class Approvals(AuthorizedMethods):
         """Answer all open questions of a chat together. An answer with `always` creates a rule."""
         kept = {answer.always for answer in answers}
         if Scope.USER in kept:
-            # Lock the user before the chat: all transactions that change both use this order.
+            # Lock the user before the chat. All transactions that change both use this order.
             await at.conn.execute(preferences.LOCK_USER, at.user_id)
         tx = await at.bundle.open(chat_id)
         asked = await stream_reads.list_questions(at.conn, chat_id) if kept != {None} else {}
@@ -95,7 +95,7 @@ async def _root(at: Grant, chat_id: ChatId) -> UUID:
 
 
 def _answered(chat_id: ChatId, answers: Sequence[Answer]) -> Event:
-    """Return the event with the decision on each call. Arguments are left out, because they are users' content."""
+    """Return the audit event with the decision on each call. It has no arguments, because they are users' content."""
     decisions: dict[str, object] = {
         answer.tool_call_id: str(answer.decision) + (f", always ({answer.always})" if answer.always else "")
         for answer in answers

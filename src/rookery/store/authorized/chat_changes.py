@@ -1,7 +1,7 @@
 """Transitions on behalf of an actor: create, send, edit, stop, retry, compact, tool results, and the queue.
 
-Each method checks the right and runs its transition in one transaction. The chat is locked after the check, or together
-with it, so that a caller without the right does not lock it.
+Each method checks the right and runs its transition in one transaction. The chat is locked after the check, or by the
+same statement, so that a caller without the right never locks it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ MODEL_IS_LIVE = """
 """
 TITLED = f"SELECT {CHAT_COLUMNS}, title FROM chats WHERE id = $1"
 MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
-# The rows that one send inserted; rows of one transaction have the same revision. The message itself is returned in any
-# case: if it is deleted, its revision is that of the deletion.
+# The rows that one send inserted; rows of one transaction have the same revision. The message itself is always
+# returned. If it is deleted, its revision is that of the deletion.
 INSERTED_WITH = f"""
     SELECT {messages.COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
@@ -119,7 +119,7 @@ class ChangedChat(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """The result of a send. If it repeats an earlier send, `inserted` are the rows of that one."""
+    """The result of a send. If it repeats an earlier send, `inserted` are the rows of the earlier send."""
 
     sent: Sent
     chat: Chat
@@ -200,9 +200,9 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def spawn(self, at: Grant, parent_id: ChatId, spec: ChatSpec, terms: NewSubagent) -> Spawned:
-        """Create a subagent's chat inside its parent. A repeat returns the chat that the first call made.
+        """Create a subagent's chat below its parent. A repeated call returns the chat that the first call created.
 
-        Only a root spawns, and it has a limited number of unarchived children.
+        Only a root chat can have subagents, and the number of its unarchived subagents is limited.
         """
         if at.root_id is not None and at.root_id != parent_id:
             raise InvalidInput("parent_chat_id", "A subagent cannot start subagents.")
@@ -216,7 +216,7 @@ class Turns(AuthorizedMethods):
             raise TooManySubagents(subagents.MAX_CHILDREN)
         await _check_model(at, spec.model_config_id)
         made = await machine.create_chat(at.bundle, spec)
-        # The creation holds a share lock of the parent. A parent that was stopped meanwhile gets no child.
+        # The creation holds a share lock of the parent. A parent that was stopped meanwhile gets no subagent.
         if await at.conn.fetchval(PARENT_STATUS, parent_id) != Status.RUNNING:
             raise TransitionNotAllowed(Transition.CREATE_CHAT, State.N, PARENT_STOPPED, cause="stopped")
         await subagents.insert(at.conn, terms)
@@ -224,7 +224,7 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.CREATE, how=How.WRITE)
     async def find_answer(self, at: Grant, request: idempotency.Request) -> Replayed | None:
-        """Return the stored answer to a repeated creation, before the request is checked."""
+        """Return the stored answer to a repeated creation. Call it before the request is validated."""
         if request.user_id != at.user_id:
             raise Forbidden("The idempotency key belongs to another user.")
         answer = await idempotency.find_answer(at.conn, request, now=at.now)
@@ -241,7 +241,7 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
     async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SendResult | None:
-        """Return the result of a repeated send, before the request is checked."""
+        """Return the result of a repeated send. Call it before the request is validated."""
         sent = await machine.find_sent(at.conn, chat_id, client_id=client_id)
         if sent is None:
             return None
@@ -353,7 +353,7 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
     async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> ChangedChat:
-        """Stop the chat and, with `cascade`, its subagents. With busy subagents, the chat itself may be at rest."""
+        """Stop the chat and, with `cascade`, its subagents. If subagents are busy, the chat itself may be at rest."""
         tx = await at.bundle.open(chat_id)
         busy = await at.conn.fetch(BUSY_BELOW, chat_id) if cascade else []
         if busy and tx.state in (State.W, State.E0, State.E1):
@@ -363,7 +363,7 @@ class Turns(AuthorizedMethods):
         if cascade:
             for record in busy:
                 child = await at.bundle.open(record["id"])
-                # The subagent may have ended while this waited for the lock.
+                # The subagent may have finished while this transaction waited for the lock.
                 if child.chat.status in ("running", "requires_action"):
                     await machine.interrupt(child)
         await _log_foreign(at, chat_id, "chat.interrupt")
@@ -513,7 +513,7 @@ async def _changed(at: Grant, tx: Tx) -> ChangedChat:
 
 
 async def _view(at: Grant, chat_id: ChatId) -> ChatView:
-    """Return the chat as the caller sees it. An administrator may stop a chat that the administrator may not read."""
+    """Return the chat as the caller sees it. An administrator may stop a chat without the right to read it."""
     seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)

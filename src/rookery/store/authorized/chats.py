@@ -111,14 +111,14 @@ class Chats(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_agents(self, at: Grant, chat_id: ChatId) -> AgentList:
-        """Return the subagents of the chat's family: the same from the root and from any of its children."""
+        """Return the subagents of the chat's family. The result is the same for the root and for any subagent."""
         stored = await settings.find_setting(at.conn, limits.SUBAGENTS)
         stall_after = limits.read_subagent_settings(stored).stall_after
         return await subagents.list_views(at.conn, at.root_id or chat_id, stall_after=stall_after)
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)
     async def require(self, at: Grant, chat_id: ChatId, action: Action) -> ChatId:
-        """Check only the right, so that a caller without it is refused before the request is validated.
+        """Check only the right. A caller without it is then refused before the request is validated.
 
         Returns the root of the chat's family.
         """
@@ -158,7 +158,7 @@ class Chats(AuthorizedMethods):
             await _pin(at, chat_id, patch.pin_order)
             at.tell_watchers(chat_id, WatchKind.METADATA)
         seen = await _load(at, chat_id)
-        # An administrator may archive a chat that the administrator may not read.
+        # An administrator may archive a chat without the right to read it.
         return seen.chat if seen.is_reader else chat_views.without_contents(seen.chat)
 
     async def _archive(self, at: Grant, chat_id: ChatId, *, archived: bool) -> None:
@@ -250,7 +250,8 @@ class Chats(AuthorizedMethods):
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> AccessPage:
-        """List for the owner when administrators read a chat of this family or reset the owner's password."""
+        """List the times when administrators read a chat of this family or reset the owner's password, for the owner.
+        """
         assert at.owner_id is not None
         return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 

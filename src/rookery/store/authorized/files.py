@@ -1,6 +1,6 @@
 """Files on behalf of an actor: upload, read, delete unlinked files, and copy files of other users.
 
-If a message names a file that its author reads by a share, the author gets a copy and owns it.
+If a message names a file that its author can read only by a share, the author gets a copy of the file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ READABLE = f"""
 LOCK_FILE = "SELECT id FROM chat_files WHERE id = $1 FOR UPDATE"
 IS_LINKED = "SELECT EXISTS (SELECT FROM chat_file_links WHERE file_id = $1)"
 DELETE = "DELETE FROM chat_files WHERE id = $1"
-# Files of other users. `is_readable`: the author may read it. `is_here`: this chat links it already.
+# Files of other users. `is_readable`: the author may read the file. `is_here`: this chat already links the file.
 FOREIGN_FILES = f"""
     SELECT f.id, f.owner_id,
            EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
@@ -155,7 +155,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 async def copy_foreign_files(at: Grant, chat_id: ChatId | None, *contents: Sequence[ContentPart]) -> Copies:
-    """Copy the files that the author reads by a share. The author's chat keeps the copies when the share ends.
+    """Copy the files that the author can read only by a share. The author's chat keeps the copies when the share ends.
 
     Files that the author may not read are refused as missing. With sharing disabled, no file is readable by a share.
     """

@@ -38,7 +38,7 @@ QUEUE = f"""
      ORDER BY position, id
 """
 QUEUE_VERSION = "SELECT queue_version FROM chats WHERE id = $1"
-# Index search_chat: to search all messages of one chat is faster than to find the word in the messages of all users.
+# Index search_chat: searching all messages of one chat is faster than finding the word in the messages of all users.
 SEARCH = f"""
     SELECT m.id, m.chat_id, left(t.text, {search_query.SOURCE_CHARS} + 1)
       FROM (SELECT s.message_id
@@ -57,8 +57,8 @@ class MessageList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of messages with their figures, and the versions of the chat, from one snapshot.
 
     Messages are newest first. With `after_id` they are oldest first, so that a client that polls skips none.
-    `has_more`: there are more messages in the direction of the page. Around a message, that is older ones, and
-    `has_newer` says whether there are newer ones. `queued_messages` is None if the page has a position.
+    `has_more`: there are more messages in the direction of the page. For a page around a message, `has_more` is about
+    older messages and `has_newer` about newer ones. `queued_messages` is None if the page has a position.
     """
 
     items: tuple[PromptRow, ...]
@@ -97,7 +97,7 @@ class Messages(AuthorizedMethods):
         """Return the newest messages, or those before, after, between or around ids."""
         _check_places(limit, before_id=before_id, after_id=after_id, around_id=around_id)
         is_whole = before_id is None and after_id is None and around_id is None
-        # One snapshot: with versions that do not belong to the rows, a client would miss rows.
+        # One snapshot: if the versions did not belong to the rows, a client would miss rows.
         async with at.conn.transaction(isolation="repeatable_read", readonly=True):
             await at.conn.execute(lock.BY_INDEX)
             versions = await at.conn.fetchrow(VERSIONS, chat_id)
@@ -128,14 +128,17 @@ class Messages(AuthorizedMethods):
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def prompts(self, at: Grant, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
-        """Return the user messages of this chat, newest first."""
+        """Return the user's messages in this chat, newest first."""
         return await sent_messages.list_of_chat(at.conn, chat_id, limit=limit)
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def list_prompts(
         self, at: Grant, user_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> tuple[Prompt, ...]:
-        """Return the messages of the user in all own chats, newest first. With a query, return those that match."""
+        """Return the user's messages in all of the user's chats, newest first.
+
+        With a query, return only those that match.
+        """
         return await sent_messages.list_of_owner(at.conn, user_id, query=query, limit=limit)
 
     @authz(Resource.QUEUE, Action.READ, via=Via.CHAT)

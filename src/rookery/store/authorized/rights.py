@@ -1,4 +1,4 @@
-"""Checks of access rights: every call on behalf of an actor is checked on the connection on which it runs.
+"""Access checks. Every call on behalf of an actor is checked on the connection on which it runs.
 
 `AuthorizedMethods` is the base class of the objects that routers, tools and streams use. Each public method declares
 its resource and action with `@authz`; a class with another public method fails at import. `domain.access.rights` has
@@ -82,7 +82,7 @@ FILE_FACTS = f"""
      WHERE f.id = $1
 """
 
-# $3: the user was an administrator when the request was authenticated.
+# $3: the user was an administrator when the request was authenticated. The user must still be one.
 CREDENTIAL_COUNTS = """
     SELECT EXISTS (SELECT FROM users u
                     WHERE u.id = $2
@@ -96,7 +96,7 @@ CREDENTIAL_COUNTS = """
 class Via(StrEnum):
     """The kind of object that the first argument identifies. Rights depend on the owner of that object."""
 
-    NOTHING = "nothing"  # no object: the role decides
+    NOTHING = "nothing"  # no object; the role alone decides
     CHAT = "chat"  # a subagent's chat has the rights of its root
     FILE = "file"
     USER = "user"
@@ -109,7 +109,7 @@ class How(StrEnum):
     """The kind of connection on which a method runs."""
 
     READ = "read"  # a connection
-    WRITE = "write"  # a transaction
+    WRITE = "write"  # a connection with a transaction
     BUNDLE = "bundle"  # a bundle of transitions
 
 
@@ -129,7 +129,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Grant:
-    """An authorized call: its connection, its actor, and the hints to publish after the commit.
+    """An authorized call: its connection, its actor, and its hints, which are published after the commit.
 
     `credential_id` is the session or API token of the request; None if the call is not part of a request.
     """
@@ -198,8 +198,8 @@ class Grant:
     async def require_credential(self) -> None:
         """Raise `Unauthenticated` unless the session or API token of the request is still valid.
 
-        A request is authenticated when its header arrives. When its body arrives, the password may have been reset or
-        the role changed. Methods that grant lasting access call this.
+        A request is authenticated when its headers arrive. Until its body arrives, the password may be reset or the
+        role changed. Methods that grant lasting access call this.
         """
         if self.credential_id is None:
             return
@@ -483,7 +483,10 @@ def authz(
 ) -> Callable[
     [Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Declare the rights that a method needs. It gets a `Grant` before its arguments. `via` is the first of these."""
+    """Declare the rights that a method needs.
+
+    The method gets a `Grant` before its arguments. `via` describes the first of these arguments.
+    """
     assert not locks_own or (via is Via.CHAT and how is How.BUNDLE), "only a bundle locks chats"
     rule = Rule(resource, action, via, how, actions, locks_own)
 
@@ -521,7 +524,7 @@ def _required(target: UUID | None) -> UUID:
 
 
 def _access(stored: str | None) -> AdminAccess:
-    """Return the setting. A value that cannot be read counts as the default."""
+    """Return the setting. An unreadable value counts as the default."""
     return AdminAccess(stored) if stored in set(AdminAccess) else AdminAccess.BREAK_GLASS
 
 

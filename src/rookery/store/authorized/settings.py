@@ -264,7 +264,7 @@ class Preferences(AuthorizedMethods):
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Check that the actor has the right, and do nothing else."""
+        """Check only the right."""
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
@@ -286,7 +286,7 @@ class AgentKinds(AuthorizedMethods):
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
     async def require_own(self, at: Grant, user_id: UUID) -> None:
-        """Check only the right to change one's own kinds."""
+        """Check only the right to change the user's own kinds."""
 
     @authz(Resource.SETTINGS, Action.ADMINISTER)
     async def require_shared(self, at: Grant) -> None:
@@ -296,7 +296,7 @@ class AgentKinds(AuthorizedMethods):
     async def write_own(
         self, at: Grant, user_id: UUID, kind: KindDefinition, model_config_id: UUID | None
     ) -> StoredKind:
-        """Create or replace a kind of the user. Not in the audit log: it concerns only the user."""
+        """Create or replace a kind of the user. The change is not audited, because it concerns only this user."""
         return await _write_kind(at, user_id, kind, model_config_id)
 
     @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
@@ -353,7 +353,7 @@ class ProviderKeys(AuthorizedMethods):
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Check that the actor has the right, and do nothing else."""
+        """Check only the right."""
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def put(self, at: Grant, user_id: UUID, provider_id: UUID, *, api_key: Secret) -> None:

@@ -1,7 +1,7 @@
 """Workspaces on behalf of an actor: templates, operations, captured context, and consent to MCP servers.
 
-The package `rookery.workspaces` interprets the parameters of templates. A start therefore takes a planning function,
-which is called under the lock of the workspace's row.
+The store does not interpret the parameters of templates; the package `rookery.workspaces` does. A start therefore takes
+a planning function, which is called under the lock of the workspace's row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Templates(AuthorizedMethods):
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def signals(self, at: Grant) -> Mapping[str, Signals]:
-        """Return for each template how often it is used, by the actor and by all users."""
+        """Return the use of each template by the actor and by all users."""
         return await templates.list_signals(at.conn, at.user_id, now=at.now)
 
     @authz(Resource.TEMPLATE, Action.READ)
@@ -186,7 +186,7 @@ class Workspaces(AuthorizedMethods):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def start(self, at: Grant, workspace_id: UUID, plan: Planner, *, reason: Reason = Reason.USER) -> Requested:
-        """Start a workspace. If it is starting or running, return the open operation or the workspace."""
+        """Start a workspace. If it is already starting or running, return its open operation or the workspace."""
         assert at.owner_id is not None
         found = await requests.find_startable(at.conn, workspace_id, at.owner_id)
         if found is not None:

@@ -42,7 +42,7 @@ WRITE_RULES = """
     RETURNING chat_id
 """
 BEGIN_RULES = "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, '[]') ON CONFLICT DO NOTHING"
-# Starts from the chats that wait, which have an index. Approved rows are kept, so there may be many of them.
+# The query starts from the waiting chats, which have an index. Approved rows are kept, so there may be many of them.
 OPEN = """
     SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(a.asked_at)), 0)::float8
       FROM chats c
@@ -122,7 +122,10 @@ async def _write(conn: Connection, root_id: UUID, kept: Sequence[Rule]) -> bool:
 
 
 async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
-    """Add a rule to a root chat. Concurrent additions are serialized: several subagents may be answered at once."""
+    """Add a rule to a root chat.
+
+    Concurrent additions are serialized, because questions of several subagents may be answered at the same time.
+    """
     await conn.execute(BEGIN_RULES, root_id)
     known = _rules.decode(await conn.fetchval(f"{READ_RULES} FOR UPDATE", root_id))
     if rule not in known:

@@ -68,7 +68,7 @@ async def list_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMIL
 
 
 async def count_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> int:
-    """Count the families that `list_due` finds, up to `limit`. To count all of them could take long."""
+    """Count the families that `list_due` finds, up to `limit`. Counting all of them could take long."""
     found: int = await conn.fetchval(COUNT_DUE, before, limit)
     return found
 

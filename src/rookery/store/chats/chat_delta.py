@@ -1,8 +1,8 @@
 """Chat deltas: a chat and its rows since a history version, read by one statement.
 
 One statement is its own snapshot, so the chat and its rows are consistent. It needs one round trip instead of the four
-of a transaction. Steps and viewers, which follow a chat, usually lack a few rows only. If more rows are new, they read
-a snapshot instead.
+of a transaction. Steps and viewers follow a chat and usually lack only a few rows. If there are more new rows, they
+read a snapshot instead.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Pages of the chat list: filters, order, cursors. One statement reads all fields of a page.
 
-The viewer's pinned chats are all on the first page, in their order. They are on no later page, because moving one pin
-renumbers the others. The first page is longer than `limit` only if the pins alone are. The other chats follow by last
-activity, and a cursor is a position in that order. A chat that does not change is neither repeated nor skipped, even if
-others change between two pages.
+All pinned chats of the viewer are on the first page, in their order. No later page has them, because moving one pin
+renumbers the others. The first page is longer than `limit` only if there are more pins than `limit`. The other chats
+follow by last activity, and a cursor is a position in that order. A chat that does not change is neither repeated nor
+skipped, even if others change between two pages.
 
-A statement contains only the requested filters. A filter that is always present would keep the planner from the right
-index. Every branch of the statement checks the viewer's rights.
+A statement contains only the requested filters. If every filter were always present, the planner could not choose the
+right index. Every branch of the statement checks the viewer's rights.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ async def resolve_query(
     if query.source is not None:
         return wanted
     if query.search or query.title or query.repo or query.branch or wanted.labels:
-        # A filter reveals what it matches. A viewer who may not see titles may not filter by them.
+        # A filter reveals the values that it matches. A viewer who may not see titles may therefore not filter by them.
         raise Forbidden("You cannot search the titles, labels and contents of other users' chats.")
     return msgspec.structs.replace(wanted, hides_contents=True)
 
@@ -231,7 +231,7 @@ def build(wanted: ResolvedQuery, *, viewer_id: UUID, position: Position | None, 
     """Return the statement for a page; None if no chat can be on it."""
     query = wanted.query
     labels = dict(wanted.labels)
-    # Chats have no repository yet, and a label has one value.
+    # The query cannot match: chats have no repository yet, or the query asks for two values of one label.
     if query.repo or query.branch or len(labels) < len(set(wanted.labels)):
         return None
     arguments = _Arguments(viewer_id, limit)
@@ -316,7 +316,7 @@ def _named(names: str, wanted: UUID | str, arguments: _Arguments) -> str:
 
 
 def _pinned(wanted: ResolvedQuery) -> str | None:
-    """Return the query for the viewer's pinned chats; None if there are none on the page."""
+    """Return the query for the viewer's pinned chats; None if the page cannot have any."""
     if wanted.query.pinned is False or not wanted.sources:
         return None
     mine = " OR ".join(_IS_MINE[source] for source in sorted(wanted.sources))
@@ -324,7 +324,7 @@ def _pinned(wanted: ResolvedQuery) -> str | None:
 
 
 def _unpinned(wanted: ResolvedQuery, filters: str, arguments: _Arguments, *, position: Position | None) -> list[str]:
-    """Return one ordered range for each source of chats. With OR, no index could provide the order."""
+    """Return one ordered range for each source of chats. With OR, the planner could not use an index for the order."""
     query = wanted.query
     if query.pinned or (wanted.hides_contents and query.has_unread):
         return []
@@ -343,7 +343,10 @@ def _unpinned(wanted: ResolvedQuery, filters: str, arguments: _Arguments, *, pos
 
 
 def _cut(found: Sequence[ViewerChat], *, limit: int, pinned: int) -> tuple[Sequence[ViewerChat], Position | None]:
-    """Return the rows of the page, and the position of the next page. A page has all pins, even more than `limit`."""
+    """Return the rows of the page, and the position of the next page.
+
+    A page has all pins, even if there are more than `limit`.
+    """
     size = max(limit, pinned)
     if len(found) <= size:
         return found, None

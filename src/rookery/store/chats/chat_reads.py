@@ -60,7 +60,7 @@ _CHILD_ASKS = """
 """
 
 # Unread marks and the context usage depend on the newest answer; `needs_user` depends on the newest row. Each is found
-# by one descent of an index (messages_role, messages_live), however long the chat is.
+# by one descent of an index (messages_role, messages_live), for chats of any length.
 _VIEWS = f"""
     SELECT members.id, members.root_id, members.message_id, {chat_rows.COLUMNS}, p.pin_order, u.username, u.name,
            (c.owner_id = {{viewer}} OR {shares.SHARED_WITH.format(user="{viewer}")}),
@@ -220,7 +220,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> ViewerChat:
         client_type=chat.client_type,
         last_turn_summary=chat.last_turn_summary,
         summary=chat.summary,
-        # A viewer who may not mark the chat as read has nothing unread in it.
+        # A viewer who may not mark the chat as read has no unread mark on it.
         has_unread=bool(is_reader) and has_unread,
         shared=shared,
         queue_len=chat.queue_len,
@@ -258,6 +258,6 @@ async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:
     try:
         limits = (await limit_settings.read_chat_settings(conn)).limits
     except msgspec.ValidationError:
-        # The settings are of a newer version. Workers use the last ones that they could read, which are unknown here.
+        # A newer version has stored these settings. Workers use the last readable settings, which are not known here.
         return False
     return await machine.is_queued_for_capacity(conn, chat_id, limits=limits)

@@ -174,7 +174,7 @@ async def end_title_tries(conn: Connection, chat_id: ChatId) -> None:
 async def is_visible(conn: Connection, chat_id: ChatId, *, seen_history_version: int) -> bool:
     """Return whether a text about this history would be shown.
 
-    The history must be the current one, the chat not archived, and its owner not disabled.
+    It is shown if the history is the current one, the chat is not archived, and its owner is not disabled.
     """
     return bool(await conn.fetchval(IS_VISIBLE, chat_id, seen_history_version))
 

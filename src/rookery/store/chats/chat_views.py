@@ -73,7 +73,7 @@ class ActionCall(msgspec.Struct, frozen=True):
 class Action(msgspec.Struct, frozen=True):
     """The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval").
 
-    Without a deadline, it waits without limit.
+    If there is no deadline, the chat waits until it is answered.
     """
 
     kind: ActionKind
@@ -134,7 +134,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool
     queue_len: int
     requires_action_deadline_at: datetime | None
-    needs_user: str | None  # "question", "plan", "tools" or "approval": what it or one of its subagents waits for
+    needs_user: str | None  # "question", "plan", "tools" or "approval": the input that the chat or a subagent waits for
     usage: ContextUsage
     created_at: datetime
     updated_at: datetime
@@ -145,7 +145,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextState | None = None
     git: DiffStatus | None = None
     children: tuple[ChatView, ...] | UnsetType = ()
-    match: SearchMatch | None = None  # in the answers of a search
+    match: SearchMatch | None = None  # set in search results only
 
     files: tuple[ChatFile, ...] | UnsetType = UNSET
     dynamic_tools: tuple[str, ...] | UnsetType = UNSET
@@ -155,7 +155,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatListPage(msgspec.Struct, frozen=True):
-    """A page of a list. `next_cursor` is None on the last one."""
+    """A page of a list. `next_cursor` is None on the last page."""
 
     items: tuple[ChatView, ...]
     next_cursor: str | None

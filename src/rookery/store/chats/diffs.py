@@ -62,7 +62,7 @@ async def list_diffs(conn: Connection, chat_id: ChatId) -> list[DiffStatus]:
 async def write_diffs(
     conn: Connection, chat_id: ChatId, *, found: Sequence[DiffStatus], removed: Sequence[str] = ()
 ) -> bool:
-    """Store the result of a scan. Returns whether something changed; then the watchers have to be notified."""
+    """Store the result of a scan. Returns whether the state changed; if so, the caller notifies the watchers."""
     has_changed = False
     async with atomic(conn):
         for each in found[:MAX_ROOTS]:

@@ -1,8 +1,8 @@
 """Files of chats: storage, metadata, quotas, and the bytes for a prompt.
 
 A file never changes, and is kept as long as a chat links it. Its bytes may therefore be cached. The link gives a chat
-the right to a file, whoever uploaded it. A user owns uploads, copies of files of shared chats, files that tools attach,
-and files that models generate; all of them count for the user's quota.
+the right to a file of any user. A user owns uploads, copies of files of shared chats, files that tools attach, and
+files that models generate; all of them count for the user's quota.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LOAD = """
 MAX_UNLINKED_FILES = 200
 MAX_UNLINKED_BYTES = 500 * 1024 * 1024
 MIB = 1024 * 1024
-# New files of one user are serialized, so that together they stay within the limits.
+# The creations of files by one user are serialized, so that they cannot exceed the limits together.
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 TOTAL = "SELECT coalesce(sum(size_bytes), 0)::bigint FROM chat_files WHERE owner_id = $1"
 UNLINKED = """
@@ -116,14 +116,14 @@ class FileInfo(msgspec.Struct, frozen=True):
 async def create_file(
     conn: Connection, owner_id: UUID, *, name: str, mime_type: str, data: bytes, origin: Origin = Origin.UPLOAD
 ) -> FileInfo:
-    """Store a file that was checked. It is deleted after a while unless a chat links it."""
+    """Store a file that was checked. It is deleted after a while if no chat links it."""
     record = await conn.fetchrow(INSERT, owner_id, name, mime_type, data, origin)
     assert record is not None
     return FileInfo(*record)
 
 
 async def copy_file(conn: Connection, file_id: UUID, owner_id: UUID) -> UUID | None:
-    """Store the same bytes as a file of this owner; None if the original is gone."""
+    """Store the same bytes as a file of this owner. Returns None if the original no longer exists."""
     copy: UUID | None = await conn.fetchval(COPY, file_id, owner_id)
     return copy
 
@@ -139,7 +139,7 @@ async def delete_files(conn: Connection, file_ids: Sequence[UUID]) -> None:
 
 
 async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:
-    """Return the metadata of these files, as far as they exist. The caller checks the access rights."""
+    """Return the metadata of these files. Missing files are left out. The caller checks the access rights."""
     if not file_ids:
         return {}
     return {record["id"]: FileInfo(*record) for record in await conn.fetch(FIND, list(file_ids))}
@@ -148,7 +148,7 @@ async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID,
 async def load_files(
     conn: Connection, chat_id: ChatId, *, file_ids: Collection[UUID], max_bytes: int = MAX_PROMPT_BYTES
 ) -> dict[UUID, StoredFile]:
-    """Return the files that the chat links, with their bytes. Files that it does not link are missing in the result.
+    """Return the files that the chat links, with their bytes. Files that the chat does not link are left out.
 
     The newest files with at most `max_bytes` together have their bytes. The others are marked as left out.
     """
@@ -167,7 +167,10 @@ async def load_files(
 
 
 class FileCache:
-    """A cache of file bytes between the steps of chats. The key is chat and file, because the link gives the right."""
+    """A cache of file bytes between the steps of chats.
+
+    The key is chat and file, because the right depends on the chat's link.
+    """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
         self.entries: Cache[tuple[UUID, UUID], StoredFile] = Cache(
@@ -214,7 +217,7 @@ async def load_cached(
 
 
 async def require_room(conn: Connection, user_id: UUID, *, sizes: Sequence[int]) -> None:
-    """Raise `QuotaExceeded` if new files of these sizes, which no chat links yet, would exceed a limit."""
+    """Raise `QuotaExceeded` if new unlinked files of these sizes would exceed a limit."""
     await require_total(conn, user_id, size=sum(sizes))
     record = await conn.fetchrow(UNLINKED, user_id)
     assert record is not None

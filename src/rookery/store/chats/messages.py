@@ -42,7 +42,7 @@ COLUMNS = (
     "m.id, m.chat_id, m.revision, m.role, m.visibility, m.compressed, m.deleted, m.content, m.content_version, "
     "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
 )
-# The same without the content of deleted rows: after an edit of a long chat, the deleted contents are not loaded.
+# The same without the content of deleted rows. After an edit of a long chat, the deleted contents are not loaded.
 MARKED_COLUMNS = COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END AS content,")
 # The fields of `StepFigures`, in their order.
 _FIGURE_NAMES = StepFigures.__struct_fields__
@@ -92,7 +92,7 @@ OLDEST = f"""
      LIMIT $3
 """
 
-# Returns the newest rows that fit into a size. The newest row is returned in any case.
+# Returns the newest rows that fit into a size. The newest row is always returned.
 WINDOW = f"""
     SELECT {COLUMNS}
       FROM (SELECT w.id,

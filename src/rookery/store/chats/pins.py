@@ -1,8 +1,8 @@
 """Pinned chats: those that a user keeps at the top of the list, numbered 1..n per user.
 
 An advisory transaction lock per user serializes changes, so the numbers are always 1..n. The lock order is the chat's
-row, then the user. To pin a chat takes a share lock on its row, so that no pin can be added while the chat is archived.
-A pin changes no version of the chat.
+row, then the user. Pinning a chat takes a share lock on its row, so that no pin can be added while the chat is being
+archived. A pin changes no version of the chat.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ DELETE_ALL_OF_CHAT = """
     RETURNING user_id
 """
 
-# Shares count even while sharing is disabled: when it is enabled again, a shared chat still has its pin.
+# Shares count even while sharing is disabled, so that a shared chat still has its pin when sharing is enabled again.
 DELETE_OF_FORMER_READERS = """
     DELETE FROM chat_pins p
      USING chats c
@@ -107,8 +107,8 @@ async def list_pins(conn: Connection, user_id: UUID) -> list[Pin]:
 async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int | None = None) -> Pin:
     """Pin a chat, or move a pinned one.
 
-    A new pin is added at the end, whatever position is requested. A pinned chat moves to the position, clamped to 1..n.
-    Without a position, it stays where it is.
+    A new pin is always added at the end; the requested position is ignored. A pinned chat moves to the position,
+    clamped to 1..n. Without a position, it stays where it is.
     """
     async with atomic(conn):
         await _require_pinnable(conn, chat_id)

@@ -49,7 +49,7 @@ async def mark_read(
     conn: Connection, chat_id: ChatId, *, user_id: UUID, message_id: MessageId | None = None, force: bool = False
 ) -> MessageId:
     """Move the cursor forward to a message, or to the newest one. `force` also moves it back. Returns its position."""
-    # Clients may send any number, also one that is no bigint.
+    # Clients may send any number, including one that is not a bigint.
     target = None if message_id is None else min(max(message_id, 0), MAX_ID)
     moved: MessageId | None = await conn.fetchval(MOVE, chat_id, user_id, target, force)
     if moved is None:

@@ -76,7 +76,10 @@ async def count_due(conn: Connection, before: datetime) -> int:
 
 
 async def try_lock(conn: Connection) -> bool:
-    """Take the lock of the replica that deletes families; `conn` holds it until it is closed. False if it is taken."""
+    """Take the lock of the replica that deletes families; `conn` holds it until it is closed.
+
+    Returns False if it is taken.
+    """
     taken: bool = await conn.fetchval(TRY_LOCK, LOCK_KEY)
     return taken
 

@@ -78,7 +78,7 @@ FILL_EMPTY = """
 # SET LOCAL, because connections must not keep session state.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# Errors that a row's text causes, not the state of the database. A timeout is one of them: it would repeat.
+# Errors that a row's text causes, not the state of the database. A timeout is included, because it would occur again.
 _BAD_TEXT = (asyncpg.ProgramLimitExceededError, asyncpg.DataError, asyncpg.QueryCanceledError)
 
 

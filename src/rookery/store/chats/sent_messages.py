@@ -1,7 +1,7 @@
 """Sent messages: the texts of user messages of one chat or of all chats of an owner, newest first.
 
-Clients use them to recall and to search earlier messages. Messages without text, messages that an edit removed and
-messages that only the model sees are not included. Nor are those in subagents' chats, which their parents wrote.
+Clients use them to recall and to search earlier messages. They do not include messages without text, messages that an
+edit removed, messages that only the model sees, and messages in subagents' chats, which the parents wrote.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXTS = """(
 _IS_VISIBLE = "NOT m.deleted AND coalesce(m.visibility, 'model') <> 'model'"
 _HAS_WORDS = r"""jsonb_path_exists(t.texts, '$[*] ? (@ like_regex "\\S")')"""
 
-# Index messages_role, backward from the newest row: only requested and blank rows are read. The role is given as a
+# Index messages_role, read backward from the newest row: only requested and blank rows are read. The role is given as a
 # range, because with an equality the planner may scan the primary key instead (see `messages`).
 OF_CHAT = f"""
     SELECT m.id, m.chat_id, t.texts

@@ -104,7 +104,7 @@ class BadEntries(InvalidInput):
 
 
 class ShareChange(msgspec.Struct, frozen=True):
-    """The users that were really added and removed. `everyone` is None if it did not change."""
+    """The users that were actually added and removed. `everyone` is None if it did not change."""
 
     added: frozenset[UUID] = frozenset()
     removed: frozenset[UUID] = frozenset()

@@ -1,7 +1,7 @@
 """Reads for a step of a worker: the chat, checked against the fence, and the part of its history that the step needs.
 
 All rows are read from one snapshot, so chat and rows are consistent; nothing is locked. Parsed rows are cached between
-steps. A step reads only rows with a newer revision, however long the history is. That is complete: messages are only
+steps. A step reads only rows with a newer revision, even if the history is long. No change is missed: messages are only
 inserted and deleted, and both set the revision.
 
 A step needs the rows, of any visibility, since the newest boundary and since the start of the turn, and all system rows
@@ -94,7 +94,8 @@ SYSTEM_BELOW = f"""
        AND coalesce(m.visibility, 'user') <> 'user'
      ORDER BY m.chat_id, m.role, m.id
 """
-# Index messages_live. Read in pages, because only with a LIMIT the planner uses the index and does not sort the chat.
+# Index messages_live. The rows are read in pages, because the planner uses the index only with a LIMIT; otherwise it
+# sorts the whole chat.
 PAGE = f"""
     SELECT {messages.COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
@@ -116,7 +117,7 @@ DELTA = f"""
 
 
 class AgentTerms(msgspec.Struct, frozen=True):
-    """The terms under which a subagent works. `tools` is an allow list; None allows every tool of a child."""
+    """The terms under which a subagent works. `tools` is an allow list; None allows all tools of subagents."""
 
     kind: str
     tools: frozenset[str] | None = None
@@ -130,7 +131,8 @@ class ChatMeta(msgspec.Struct, frozen=True):
     """The fields of the chat that a step needs besides its execution state. `dynamic_tools` is the stored JSON.
 
     `refused_tokens` is the approximate size of the smallest request with this history that a provider refused as too
-    long. `has_untold_ends`: subagents have ended, and the history does not say so yet. `agent` is set for a subagent.
+    long. `has_untold_ends`: subagents have ended, and the history has no notice about it yet. `agent` is set for a
+    subagent.
     """
 
     title: str
@@ -179,7 +181,7 @@ class ParsedMessage(Message, frozen=True, gc=False):
     parsed: tuple[Part, ...] | None = None
 
     def parts(self) -> tuple[Part, ...]:
-        # A message that cannot be parsed raises `ContentError` here, as it does without the cache.
+        # A message that cannot be parsed raises `ContentError` here, as it would without the cache.
         return Message.parts(self) if self.parsed is None else self.parsed
 
 
@@ -384,7 +386,7 @@ def _parsed(row: PromptRow) -> PromptRow:
 
 
 def _build_history(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
-    """Return the history with those of the rows that a step needs. A new boundary drops the rows that it replaces."""
+    """Return the history with the rows that a step needs. A new boundary drops the rows that it replaces."""
     boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
     floor = 0 if boundary is None else min(boundary, _turn_id(rows))
     wanted = [row for row in rows if row.message.id >= floor or _is_in_prompt(row.message, floor)]

@@ -40,7 +40,8 @@ DELTA = _with_figures(messages.DELTA)
 CHAT_DELTA = chat_delta.statement(CHAT_COLUMNS, only="coalesce(m.visibility, 'model') <> 'model'")
 AFTER = _with_figures(messages.OLDEST)
 
-# Counts the messages that a client lacks before they are read. If there are too many, it gets a window instead.
+# Counts the messages that a client lacks, before they are read. If there are too many, the client gets a window
+# instead.
 MEASURE = """
     SELECT count(*), coalesce(sum(octet_length(missing.content::text)), 0)::bigint
       FROM (SELECT m.content
@@ -86,7 +87,7 @@ FAMILY = """
      WHERE id = ANY ($1)
 """
 
-# Does for streams what `sessions.authenticate` does for requests. A session that has expired is not extended.
+# The equivalent of `sessions.authenticate` for streams. An expired session is not extended.
 RECORD_SEEN = """
     WITH seen AS (
          UPDATE sessions s
@@ -222,7 +223,7 @@ async def poll(conn: Connection, chat_ids: Sequence[UUID]) -> list[ChatHint]:
 
 
 async def list_members(conn: Connection, chat_ids: Sequence[UUID]) -> list[Member]:
-    """Return owner and root of those of the chats that exist."""
+    """Return the owner and the root of each chat that exists."""
     return [Member(*record) for record in await conn.fetch(FAMILY, chat_ids)]
 
 

@@ -1,7 +1,7 @@
 """Subagents: the child chats of a chat, the ends of their turns, and their reports.
 
-Triggers write the ends and the deadlines (migration 0021), so that no path of a child's turn can forget them. An end is
-*told* when it is in the parent's history; whoever tells it holds the parent's row lock.
+Triggers write the ends and the deadlines (migration 0021), so that every path of a child's turn records them. An end is
+*told* when the parent's history contains it. A transaction that tells an end holds the parent's row lock.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import AgentNotice, ContentError, Text, ToolCall
 from rookery.store.db.pool import Connection
 
-# Of a root, archived ones not counted.
+# The limit of unarchived subagents of a root.
 MAX_CHILDREN = 50
 
-# Concurrent spawns of one parent take turns here, so that they count each other.
+# Serializes concurrent spawns of one parent, so that they cannot exceed the limit together.
 LOCK_CHILDREN = "SELECT pg_advisory_xact_lock(hashtextextended('subagents:' || $1::text, 0))"
 COUNT_CHILDREN = "SELECT count(*) FROM chats WHERE root_chat_id = $1 AND NOT archived"
 INSERT = """
@@ -32,7 +32,7 @@ INSERT = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp() + make_interval(mins => $7))
 """
 
-# The fields of `Subagent`, in its order. A child that runs without a valid lease waits for a slot, or for a replica.
+# The fields of `Subagent`, in their order. A child that runs without a valid lease waits for a slot or for a replica.
 _COLUMNS = """
     c.id, s.parent_chat_id, c.title, s.kind, s.kind_source, c.status, c.last_error, c.awaits_approval,
     c.last_model_config_id, c.last_reasoning_effort, s.tool_call_id, s.max_minutes, s.budget_micros, s.deadline_at,
@@ -78,7 +78,7 @@ UNTOLD = """
      ORDER BY e.id
      LIMIT $2
 """
-# A report covers the earlier ends of the same child, too.
+# A report also covers the earlier ends of the same child.
 TELL_BY_WAIT = """
     UPDATE subagent_ends e
        SET told_at = clock_timestamp(), told_by = 'wait'
@@ -94,7 +94,7 @@ TELL_BY_NOTICE = """
        SET told_at = clock_timestamp(), told_by = 'notice', notice_id = $2, woke_parent = $3
      WHERE id = ANY ($1::bigint[])
 """
-# Ends that were asked for wake no parent: the user or the parent itself stopped the child.
+# An end that was requested wakes no parent: the user or the parent itself stopped the child.
 TO_WAKE = """
     SELECT DISTINCT e.parent_chat_id
       FROM subagent_ends e
@@ -116,8 +116,8 @@ MAY_WAKE = """
                            WHERE e.parent_chat_id = p.id AND e.told_at IS NULL AND e.outcome <> 'interrupted'))
 """
 HOLD_WAKE = "UPDATE chats SET wake_held = true WHERE id = $1"
-# May the chat be resumed, and how often was it since the user's last message? A chat that plans waits for the user to
-# decide about the plan. Messages of users have an author, notices have none.
+# Returns whether the chat may be resumed, and the number of resumptions since the user's last message. A chat in plan
+# mode waits for the user's decision about the plan. Messages of users have an author; notices have none.
 WAKE_STATE = """
     SELECT NOT (p.wake_held OR p.plan_mode) AND u.status = 'active',
            (SELECT count(DISTINCT e.notice_id)
@@ -152,7 +152,7 @@ STOP_AT_DEADLINE = """
     RETURNING true
 """
 
-# The newest visible answer of each child: its last words, or the calls it is making.
+# The newest visible answer of each child: its last text, or its current calls.
 LAST_ANSWERS = """
     SELECT c.id, m.content, m.content_version
       FROM unnest($1::uuid[]) AS c (id)
@@ -184,12 +184,12 @@ SPENT = "SELECT coalesce(sum(cost_micros), 0) FROM model_usage WHERE chat_id = $
 
 MAX_ACTIVITY_CHARS = 200
 
-# Notices of one step. More are told with the next one.
+# The limit of notices in one step. Further ends are told in the next step.
 MAX_NOTICES = 20
 
 
 class KindSource(StrEnum):
-    """Where a kind of subagent is defined."""
+    """The place where a kind of subagent is defined."""
 
     BUILTIN = "builtin"
     DEPLOYMENT = "deployment"
@@ -207,7 +207,7 @@ class Phase(StrEnum):
 
 
 class NewSubagent(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of a child chat. `tools` is an allow list; None allows every tool of a child."""
+    """The terms of a child chat. `tools` is an allow list; None allows all tools of subagents."""
 
     chat_id: ChatId
     parent_chat_id: ChatId
@@ -222,8 +222,8 @@ class NewSubagent(msgspec.Struct, frozen=True, kw_only=True):
 class Subagent(msgspec.Struct, frozen=True):
     """A child chat as its parent and the user see it. `end_id` is the newest end of a turn, if there was one.
 
-    `progress_at` is the last sign of life: a commit, a streamed part, or output of a tool. `now` is the database's
-    clock.
+    `progress_at` is the time of the last progress: a commit, a streamed part, or output of a tool. `now` is the
+    database's clock.
     """
 
     chat_id: ChatId
@@ -257,7 +257,7 @@ class Subagent(msgspec.Struct, frozen=True):
 
     @property
     def phase(self) -> Phase | None:
-        """What the running child does or waits for; None at rest, and while it is unknown."""
+        """Return the activity of a running child; None if it is at rest, or if the activity is unknown."""
         if self.is_at_rest:
             return None
         if self.status == "requires_action":
@@ -267,12 +267,12 @@ class Subagent(msgspec.Struct, frozen=True):
         return Phase(self.worker_phase) if self.worker_phase in tuple(Phase) else None
 
     def is_stalled(self, after: timedelta) -> bool:
-        """Return whether the child is at work and has shown no sign of life for this long."""
+        """Return whether the child is working and has made no progress for this long."""
         return not self.is_at_rest and self.now - self.progress_at >= after
 
     @property
     def error(self) -> LastError | None:
-        """The error that the child stopped with."""
+        """Return the error with which the child stopped."""
         if self.last_error is None:
             return None
         try:
@@ -282,7 +282,7 @@ class Subagent(msgspec.Struct, frozen=True):
 
 
 class AgentFigures(msgspec.Struct, frozen=True):
-    """The use of a child so far: its finished model calls, their tokens and cost, and calls without a price."""
+    """The usage of a child so far: its finished model calls, their tokens and cost, and the calls without a price."""
 
     steps: int = 0
     tokens: int = 0
@@ -291,13 +291,13 @@ class AgentFigures(msgspec.Struct, frozen=True):
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
-    """A subagent, as users see it.
+    """A subagent as users see it.
 
     `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it
-    waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`.
-    `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended:
-    `finished`, `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it.
-    `budget_micros` is null if it has no budget of its own.
+    waits for a slot). `silent_seconds` is the time since its last progress; after a long time it is `stalled`.
+    `activity` is its last line of text or its last tool call. `outcome` is the outcome of its last turn: `finished`,
+    `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is
+    null if it has no budget of its own.
     """
 
     chat_id: ChatId
@@ -326,7 +326,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentList(msgspec.Struct, frozen=True):
-    """The subagents of a chat, the last updated first."""
+    """The subagents of a chat, the most recently updated first."""
 
     agents: tuple[AgentView, ...]
 
@@ -341,12 +341,12 @@ class UntoldEnd(msgspec.Struct, frozen=True):
 
 
 async def lock_children(conn: Connection, root_id: UUID) -> None:
-    """Let spawns of one family take turns until the transaction ends."""
+    """Serialize the spawns of one family until the transaction ends."""
     await conn.execute(LOCK_CHILDREN, str(root_id))
 
 
 async def count_children(conn: Connection, root_id: UUID) -> int:
-    """Return how many unarchived children the root has."""
+    """Return the number of unarchived children of the root."""
     count: int = await conn.fetchval(COUNT_CHILDREN, root_id)
     return count
 
@@ -367,13 +367,13 @@ async def insert(conn: Connection, new: NewSubagent) -> None:
 
 
 async def find_subagents(conn: Connection, chat_ids: Collection[UUID], *, root_id: UUID) -> dict[UUID, Subagent]:
-    """Return those of the chats that are subagents of this root."""
+    """Return the chats that are subagents of this root."""
     records = await conn.fetch(FIND_MANY, list(chat_ids), root_id)
     return {record[0]: Subagent(*record) for record in records}
 
 
 async def list_children(conn: Connection, parent_id: UUID, *, limit: int, offset: int = 0) -> list[Subagent]:
-    """Return unarchived children, the last updated first."""
+    """Return the unarchived children, the most recently updated first."""
     return [Subagent(*record) for record in await conn.fetch(LIST_CHILDREN, parent_id, limit, offset)]
 
 
@@ -446,7 +446,7 @@ def _activity(content: str, version: int) -> str:
 
 
 async def read_report(conn: Connection, chat_id: UUID) -> str:
-    """Return the text of the newest answer that users see; empty if there is none, or it cannot be read."""
+    """Return the text of the newest visible answer; empty if there is none or it cannot be read."""
     record = await conn.fetchrow(REPORT, chat_id)
     if record is None:
         return ""
@@ -458,12 +458,12 @@ async def read_report(conn: Connection, chat_id: UUID) -> str:
 
 
 async def list_untold(conn: Connection, parent_id: UUID, *, limit: int = MAX_NOTICES) -> list[UntoldEnd]:
-    """Return ends of this parent's children that are not in its history yet, in order."""
+    """Return the ends of this parent's children that are not in its history yet, in order."""
     return [UntoldEnd(*record) for record in await conn.fetch(UNTOLD, parent_id, limit)]
 
 
 async def notices(conn: Connection, ends: Sequence[UntoldEnd]) -> tuple[AgentNotice, ...]:
-    """Return the notices about these ends. A child that has ended twice reports once, with its newest end."""
+    """Return the notices about these ends. If a child has ended twice, only its newest end is reported."""
     newest = {end.chat_id: end for end in ends}
     found: list[AgentNotice] = []
     for end in newest.values():
@@ -504,22 +504,26 @@ async def tell_by_notice(conn: Connection, ends: Sequence[UntoldEnd], *, notice_
 
 
 async def list_to_wake(conn: Connection, *, limit: int) -> list[UUID]:
-    """Return chats at rest whose children have ended without telling them, and that may be resumed."""
+    """Return chats at rest that may be resumed and have untold ends of children."""
     return [record[0] for record in await conn.fetch(TO_WAKE, limit)]
 
 
 async def may_wake(conn: Connection, parent_id: UUID) -> bool:
-    """Return whether a chat is at rest and one of its children has ended untold. Checked again under its lock."""
+    """Return whether a chat is at rest and has an untold end of a child.
+
+    The caller checks again under the chat's lock.
+    """
     return bool(await conn.fetchval(MAY_WAKE, parent_id))
 
 
 async def hold_wake(conn: Connection, parent_id: UUID) -> None:
-    """Let no child resume this chat before its next turn."""
+    """Prevent children from resuming this chat before its next turn."""
     await conn.execute(HOLD_WAKE, parent_id)
 
 
 class WakeState(msgspec.Struct, frozen=True):
-    """Whether children may resume the chat, and how often they did since its user's last message."""
+    """The answers to two questions: may children resume the chat, and how often did they since the user's last message?
+    """
 
     is_allowed: bool
     wakes: int
@@ -531,7 +535,7 @@ async def read_wake_state(conn: Connection, parent_id: UUID) -> WakeState:
 
 
 def resumes(ends: Sequence[UntoldEnd]) -> bool:
-    """Return whether one of the ends is a reason to resume the parent; an end that was asked for is not."""
+    """Return whether one of the ends is a reason to resume the parent. An end that was requested is not."""
     return any(end.outcome != AgentOutcome.INTERRUPTED for end in ends)
 
 
@@ -541,16 +545,18 @@ async def list_overdue(conn: Connection, *, limit: int) -> list[UUID]:
 
 
 async def stop_at_deadline(conn: Connection, chat_id: UUID) -> bool:
-    """Record that the deadline is why the child is stopped. Return False if its deadline has moved."""
+    """Record that the child is stopped by its deadline. Return False if the deadline has changed."""
     return bool(await conn.fetchval(STOP_AT_DEADLINE, chat_id))
 
 
 async def renew_deadline(conn: Connection, chat_id: UUID) -> None:
-    """Give a subagent the whole time for a turn that starts with a queued message, so that its status stays."""
+    """Restart the deadline of a subagent whose next turn starts with a queued message, so that its status does not
+    change.
+    """
     await conn.execute(RENEW_DEADLINE, chat_id)
 
 
 async def spent_micros(conn: Connection, chat_id: UUID) -> int:
-    """Return what the calls of this chat have cost so far. Unpriced calls count as nothing."""
+    """Return the cost of the calls of this chat so far. Calls without a price count as zero."""
     spent: int = await conn.fetchval(SPENT, chat_id)
     return spent

@@ -1,4 +1,4 @@
-"""The tool ledger: the runs of tools that must not run twice. A row is inserted before a run, and gets its result.
+"""The tool ledger: the runs of tools that must not run twice. A row is inserted before a run and gets the run's result.
 
 If a call is repeated after a crash, a takeover or a retry, its row is found by the replay token. A finished run returns
 its result again. The outcome of an unfinished run is unknown. The runner that inserts the row runs the tool.
@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import READ_CHAT
 
-# Chosen: much longer than the outcome of an open call matters.
+# Chosen: much longer than the time for which the outcome of an open call matters.
 RETENTION = timedelta(days=30)
 
 # Checks the fence in the same statement, which saves a round trip.
@@ -119,7 +119,7 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
 
 
 async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool = False) -> bool:
-    """Store the result of the run. Returns False if the run has a result already, or the chat is deleted.
+    """Store the result of the run. Returns False if the run already has a result, or the chat is deleted.
 
     There is no fence: the tool has run, and the current owner of the chat needs its result.
     """
@@ -135,5 +135,5 @@ async def _stale(conn: Connection, chat_id: ChatId, fence: Fence) -> StaleFence:
     record = await conn.fetchrow(READ_CHAT, chat_id)
     if record is None:
         return StaleFence(chat_id, "chat")
-    # Without a mismatch now, the fence failed when the INSERT ran, and matches again.
+    # If there is no mismatch now, the fence failed when the INSERT ran and has matched again since.
     return StaleFence(chat_id, fence.find_mismatch(Chat(*record)) or "snapshot_version")

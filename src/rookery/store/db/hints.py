@@ -46,15 +46,15 @@ class WatchKind(StrEnum):
     ARCHIVED = "archived"
     UNARCHIVED = "unarchived"
     DELETED = "deleted"
-    # Metadata has changed. A summary is that of the chat or of its last turn.
+    # Metadata has changed. `summary` is the summary of the chat or the label of its last turn.
     TITLE_CHANGE = "title_change"
     SUMMARY_CHANGE = "summary_change"
     METADATA = "metadata"
-    # `users` got or lost the right to read it. `read`: they moved their own read cursor.
+    # `users` got or lost the right to read the chat. `read`: they moved their own read cursor.
     SHARED = "shared"
     UNSHARED = "unshared"
     READ = "read"
-    # The workspace has changed, or the state of its repositories, or its context resources since the capture.
+    # The workspace has changed: its row, the state of its repositories, or its context resources since the capture.
     WORKSPACE = "workspace"
     GIT = "git"
     CONTEXT = "context"

@@ -1,7 +1,7 @@
 """Idempotency keys: the first answer to a request is stored for 24 hours and returned to repeats.
 
 The answer is stored in the transaction of the change. While that transaction is open, it holds an advisory lock, and a
-repeat is refused at once.
+repeat is refused immediately.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ KEPT_RUNS = 20  # per job
 
 # The fields of `JobRun`, in their order.
 COLUMNS = "job, replica_id, started_at, finished_at, outcome, removed, skipped, error"
-# The DELETE does not see the inserted row, so it keeps one row less. If two replicas run this at the same time, one row
-# too many may stay until the next run.
+# The DELETE does not see the inserted row, so it keeps one row less. If two replicas run this at the same time, one
+# extra row may stay until the next run.
 RECORD = f"""
     WITH too_old AS (
       DELETE FROM job_runs

@@ -37,7 +37,7 @@ LOCK_KEY = 0x726F6F6B_6D696772  # "rookmigr"; the one-key space of advisory lock
 LOCK_WAIT_SECONDS = 300.0
 LOCK_POLL_SECONDS = 0.2
 TABLE_LOCK_TRIES = 11
-LONG_SECONDS = 7 * 24 * 3600.0  # in place of no timeout, which asyncpg does not support for a single call
+LONG_SECONDS = 7 * 24 * 3600.0  # used instead of "no timeout", which asyncpg does not support for a single call
 
 TABLE = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -53,7 +53,8 @@ RECORD = """
     INSERT INTO schema_migrations (version, name, checksum, min_schema, applied_by)
     VALUES ($1, $2, $3, $4, $5)
 """
-# While DDL waits for a lock, later statements on the table wait as well. So it has a short timeout and is retried.
+# While DDL waits for a lock, later statements on the table wait as well. DDL therefore has a short lock timeout and is
+# retried.
 SESSION = "SET statement_timeout = 0; SET lock_timeout = '3s'; SET idle_in_transaction_session_timeout = 0"
 SESSION_AFTER = "RESET statement_timeout; RESET lock_timeout; RESET idle_in_transaction_session_timeout"
 
@@ -99,7 +100,7 @@ async def migrate(
     """Apply the pending migrations and return them. Other processes wait for the one that migrates.
 
     With a config, `Database` checks the server before anything is created. After a failure or a cancellation, finished
-    migrations stay, and an unfinished one that runs in a transaction leaves nothing.
+    migrations stay. An unfinished migration that runs in a transaction is rolled back.
     """
     if isinstance(target, DatabaseConfig):
         async with await Database.connect(target) as database:
@@ -135,7 +136,10 @@ async def plan(connection: Connection, files: Traversable = FILES) -> list[Migra
 async def check(
     connection: Connection, files: Traversable = FILES, *, advice: str = "Run `rookery admin migrate`."
 ) -> None:
-    """Raise `SchemaUnusable` if migrations are pending, for processes that may not migrate. `advice` ends its text."""
+    """Raise `SchemaUnusable` if migrations are pending, for processes that may not migrate.
+
+    `advice` is the end of the message.
+    """
     if pending := await plan(connection, files):
         raise SchemaUnusable(f"The database lacks {len(pending)} migration(s); the first is {pending[0]}. {advice}")
 
@@ -214,8 +218,8 @@ class _Runner:
                 await connection.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})")
 
     async def _lock(self) -> None:
-        # The lock is polled. A statement that waits for it has a snapshot, for which CREATE INDEX CONCURRENTLY in the
-        # process that migrates would wait.
+        # The lock is polled. A statement that waits for the lock has a snapshot, and CREATE INDEX CONCURRENTLY in the
+        # migrating process would wait for that snapshot.
         deadline = self._clock.monotonic() + LOCK_WAIT_SECONDS
         while not await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", LOCK_KEY):
             if self._clock.monotonic() >= deadline:
@@ -270,7 +274,10 @@ class _Runner:
 
 
 def split_statements(sql: str) -> list[str]:
-    """Return the statements of a `-- no transaction` file. Sent together, they would be one implicit transaction."""
+    """Return the statements of a `-- no transaction` file.
+
+    If they were sent together, they would be one implicit transaction.
+    """
     lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
     statements = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
     return [statement for each in statements if (statement := each.strip())]

@@ -45,7 +45,10 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """`chats` has the number of runnable chats by status. `total_estimate` is the approximate number of all chats."""
+    """Numbers about chats.
+
+    `chats` counts runnable chats by status. `total_estimate` is the approximate number of all chats.
+    """
 
     schema_version: int
     server_version: str

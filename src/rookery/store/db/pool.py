@@ -39,7 +39,7 @@ POOLER = (
     "session locks: use the address of PostgreSQL itself, or the pooler's session mode."
 )
 MALFORMED = "database_url is not a PostgreSQL address. Write it as postgresql://user:password@host:5432/database."
-# Chosen: for this long, the duration of a finished wait predicts the next one.
+# Chosen: a finished wait predicts the next wait for this long.
 FRESH_SECONDS = 1.0
 
 
@@ -114,7 +114,7 @@ class SessionConnection(asyncpg.Connection):
         if isinstance(error, asyncio.CancelledError):
             self.is_unfinished = True
         if isinstance(error, asyncpg.InternalClientError):
-            # Otherwise its pool could return it again before the server closes it.
+            # Otherwise the pool could hand the connection out again before the server closes it.
             self.terminate()
             raise asyncpg.ConnectionDoesNotExistError("the server is closing this connection") from error
 
@@ -145,7 +145,7 @@ class Database:
                 async with api.acquire() as first, worker.acquire() as second:
                     await check_server(first, other=second)
         except BaseException:
-            # Not `close`, which waits for the server.
+            # `terminate` is used because `close` waits for the server.
             for opened in pools:
                 opened.terminate()
             raise
@@ -202,8 +202,8 @@ async def connect(config: DatabaseConfig, purpose: str) -> asyncpg.Connection:
 async def check_server(connection: Connection, *, other: Connection | None = None) -> None:
     """Raise `DatabaseUnsuitable` for a server that is too old, a transaction pooler, or an encoding other than UTF-8.
 
-    An idle pooler may return the same session twice and look like a server. The second connection prevents that: its
-    open transaction uses a session while the first connection is checked.
+    An idle pooler may give the same session to both checks and look like a server. The second connection prevents that:
+    its open transaction occupies a session while the first connection is checked.
     """
     if connection.get_server_version().major < OLDEST_MAJOR:
         raise DatabaseUnsuitable(
@@ -340,7 +340,10 @@ def _session_settings(config: DatabaseConfig, purpose: str) -> dict[str, str]:
 
 
 def _command_timeout(config: DatabaseConfig) -> float:
-    """Return a little more than the timeout of the server, whose error is better. This one is for a lost network."""
+    """Return a little more than the timeout of the server, whose error message is better.
+
+    This timeout is for a lost network.
+    """
     return config.statement_timeout_seconds + 5
 
 
@@ -352,7 +355,7 @@ def _connection_errors(url: str) -> Iterator[None]:
     except StoreError:
         raise
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        # Not chained, because the text of a parser's error may have the password.
+        # The cause is not chained, because the text of a parser's error may contain the password.
         raise _connection_error(error, describe_address(url)) from None
 
 
@@ -405,7 +408,7 @@ class PoolWaits:
 
     @property
     def current_seconds(self) -> float:
-        """Estimate how long the next caller will wait, from the current waits and the last finished one."""
+        """Estimate the wait of the next caller, from the current waits and the last finished one."""
         now = self._monotonic()
         oldest = next(iter(self._since.values()), now)
         return max(now - oldest, self._last if now - self._last_at < FRESH_SECONDS else 0.0)

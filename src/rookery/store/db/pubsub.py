@@ -1,7 +1,7 @@
 """Hints over LISTEN and NOTIFY: `Bus` delivers them in the process, `Notifier` sends them, `Listener` receives them.
 
 Hints are published after the commit, not in the transaction, because a NOTIFY in a transaction serializes the commits
-of the whole server. Delivery is not reliable: a receiver that misses a hint reads the row at the next resync or poll.
+of the whole server. Delivery is not reliable. A receiver that misses a hint reads the row at the next resync or poll.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Subscription:
 class Bus:
     """Delivers hints to subscribers in this process.
 
-    Callbacks run in the task of the publisher or listener, so they must return at once: they store the hint or set an
-    event. The cost of a hint depends on its own subscribers only.
+    Callbacks run in the task of the publisher or listener, so they must not block: they store the hint or set an event.
+    The cost of a hint depends only on the number of its subscribers.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class NotifierStats:
 
 
 class Notifier:
-    """Publishes the hints of this process. `publish` returns at once. Hints that are published while a statement runs
+    """Publishes the hints of this process. `publish` does not block. Hints that are published while a statement runs
     are sent by the next one.
 
     If `is_alone` returns True, no other replica waits for the hints. They are collected for a moment, so that a turn
@@ -243,7 +243,7 @@ class Notifier:
         self._stats = NotifierStats()
 
     def publish(self, hints: Iterable[Hint], *, local: bool = True) -> None:
-        """Deliver hints in this process at once, and send them to all replicas soon. Call it after the commit.
+        """Deliver hints in this process immediately, and send them to all replicas soon. Call it after the commit.
 
         It does not block, and does not raise. PostgreSQL also returns the hints to this process; receivers compare
         versions. Without `local`, hints are delivered only by PostgreSQL, and are sent without delay.
@@ -305,7 +305,7 @@ class Notifier:
             key, version = hint.chat_id, hint.snapshot_version
             if waiting := self._pending.get(key):
                 self._stats.coalesced += 1
-                # Hints of two commits may come in the wrong order. The newer one takes the place of the older.
+                # Hints of two commits may arrive in the wrong order. The newer hint replaces the older one.
                 if waiting[2] > version:
                     return
         self._pending[key] = (CHANNELS[type(hint)], encoded, version)
@@ -375,7 +375,7 @@ class Listener:
         return self._up.is_set()
 
     def down_seconds(self) -> float:
-        """Return for how long the connection has been lost; 0 while connected."""
+        """Return the time since the connection was lost; 0 while connected."""
         return 0.0 if self.connected else self._clock.monotonic() - self._down_since
 
     async def wait_connected(self) -> None:
@@ -423,7 +423,7 @@ class Listener:
             connection.terminate()
 
     async def _check(self, connection: asyncpg.Connection) -> NoReturn:
-        """Send a query from time to time. A lost network is noticed only because no answer arrives."""
+        """Send a query from time to time. A lost network is noticed only by a missing answer."""
         while True:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS, "listen-check")
             await connection.execute("SELECT 1", timeout=self._check_timeout_seconds)

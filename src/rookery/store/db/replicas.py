@@ -5,8 +5,8 @@ replica that is cut off ends later. Such a replica is removed when its heartbeat
 work by then, because `held` becomes False before the others may act.
 
 The lock is held in shared mode and tried in exclusive mode. Its key is (LOCK_CLASS, 32 bits of the id). Two replicas
-with the same bits therefore hold it together. If one of them dies, the other's lock hides that until the heartbeat is
-old.
+with the same 32 bits therefore hold the same lock. If one of them dies, the lock of the other hides the death until the
+heartbeat is old.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Presence:
     """Holds the lock of this replica, writes its heartbeats, and removes dead peers.
 
     `on_peer_dead` is called once for each peer that has ended without announcing it. It runs in the task of `run`, so
-    it must return at once.
+    it must not block.
     """
 
     def __init__(
@@ -192,7 +192,10 @@ class Presence:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there was no other replica at the last check. False before it, and while `held` is False."""
+        """Return whether there was no other replica at the last check.
+
+        False before the first check, and while `held` is False.
+        """
         return self._has_looked and not self._peers and self.held
 
     async def start(self) -> None:
@@ -299,7 +302,7 @@ class Presence:
             self._report_dead(peer)
 
     async def _remove_dead(self, connection: asyncpg.Connection, peers: Iterable[UUID], stale: list[UUID]) -> set[UUID]:
-        """Delete the rows of peers whose lock is free or whose heartbeat is old. Returns the deleted ones.
+        """Delete the rows of peers whose lock is free or whose heartbeat is old. Returns the deleted peers.
 
         A failure ends the session, which releases the locks that were taken here.
         """

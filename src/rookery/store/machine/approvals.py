@@ -34,7 +34,7 @@ _APPROVE = """
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A tool call that a user has to approve before it runs. `offers` are the rules that the answer may create."""
+    """A tool call that a user has to approve before it runs. `offers` are the rules that an answer may create."""
 
     call: OpenCall
     offers: Offers = Offers()
@@ -45,8 +45,9 @@ class Question(msgspec.Struct, frozen=True):
 
 @transition
 async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_seconds: float | None = None) -> None:
-    """Park the chat until a user has answered the questions about these open calls. Without a timeout, it has no
-    deadline.
+    """Park the chat until a user has answered the questions about these open calls.
+
+    Without a timeout, there is no deadline.
     """
     tx.require(Transition.ASK_APPROVALS)
     opened = set(await open_calls.turn_calls(tx))

@@ -38,7 +38,8 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
 async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) -> list[Chat]:
     """Archive or unarchive a whole family. Returns the members, the root first.
 
-    A member that is already in that state is no error, and is announced too. A busy or invalid member fails the bundle.
+    A member that is already in the requested state is accepted and announced like the others. A busy or invalid member
+    fails the bundle.
     """
     members = []
     for tx in await _open_family(bundle, root_id):
@@ -62,7 +63,7 @@ async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
             raise bundle.refuse(InvalidState(tx.chat.id))
         if tx.state.is_runnable:
             raise bundle.refuse(ChatBusy(tx.chat.id))
-    # At most shares.MAX_ENTRIES, so that they fit into one notification.
+    # At most `shares.MAX_ENTRIES` ids, so that they fit into one notification.
     readers = tuple(await shares.list_readers(bundle.conn, members[0].chat.id))
     await pins.drop_pins(bundle.conn, members[0].chat.id)
     await bundle.conn.execute(_DELETE, root_id)
@@ -75,6 +76,7 @@ async def _open_family(bundle: Bundle, root_id: UUID) -> list[Tx]:
     root = await bundle.open(root_id)
     if not root.chat.is_root:
         raise bundle.refuse(ChatNotRoot(root_id))
-    # The root is locked before the members are listed. The creation of a subagent's chat locks it too: none is missed.
+    # The root is locked before the members are listed. The creation of a subagent's chat locks the root too, so no new
+    # member is missed.
     records = await bundle.conn.fetch(_LIST_MEMBERS, root_id)
     return [root, *[await bundle.open(record["id"]) for record in records]]

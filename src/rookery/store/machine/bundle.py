@@ -52,7 +52,7 @@ CHAT_COLUMNS = _CHAT_COLUMNS.format(
          AND h.runner_id = chats.runner_id
          AND h.heartbeat_at > clock_timestamp() - r.lease_ttl)"""
 )
-# The same columns for a statement that inserts the heartbeat itself, and so cannot see it yet.
+# The same columns for a statement that inserts the heartbeat itself and therefore cannot read it.
 CHAT_COLUMNS_AT_BEAT = _CHAT_COLUMNS.format(leased="EXISTS (SELECT FROM replicas r WHERE r.id = chats.worker_id)")
 
 # Locks the row, allocates the version and returns the row in one round trip. An UPDATE takes the lock FOR NO KEY
@@ -63,7 +63,7 @@ _LOCK_AND_BUMP = f"""
      WHERE id = $1
     RETURNING {CHAT_COLUMNS}
 """
-# The same for a chat of one owner. The chat of another user is not locked, and its lock is not waited for.
+# The same for a chat of one owner. A chat of another user is not locked, and the statement does not wait for its lock.
 _LOCK_OWN = f"""
     UPDATE chats
        SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
@@ -72,7 +72,7 @@ _LOCK_OWN = f"""
     RETURNING {CHAT_COLUMNS}
 """
 READ_CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
-# Without the query for `leased`, for readers that only show the chat.
+# The same columns without the query for `leased`, for readers that only show the chat.
 PEEK_CHAT = f"SELECT {_CHAT_COLUMNS.format(leased='false')} FROM chats WHERE id = $1"
 
 _CHAT_WIDTH = len(Chat.__struct_fields__)
@@ -101,13 +101,15 @@ class Tx:
         self.bundle = bundle
         self.chat = chat
         self.gone = False
-        # Users to notify besides the owner when the chat is deleted. They cannot be looked up afterwards.
+        # Users to notify besides the owner when the chat is deleted. After the deletion they cannot be looked up.
         self.readers: tuple[UUID, ...] = ()
-        # The chat was acquired in this bundle. No hint asks for an owner, even if the owner's replica has no row.
+        # The chat was acquired in this bundle. No hint asks for a worker, even if the replica of the new owner has no
+        # row.
         self.acquired = False
-        # The chat that this one has given way to. Its hint is published instead of this chat's.
+        # The chat that gets this chat's slot. The hint names it instead of this chat.
         self.successor: OwnershipHint | None = None
-        # False after the locking statement: it may have waited, and it sees the leases from before the wait.
+        # False after the locking statement, because that statement may have waited and still shows the leases from
+        # before the wait.
         self.lease_is_current = False
         # The chat was archived or unarchived with its family, even if its own flag did not change.
         self.moved_with_family = False
@@ -139,11 +141,14 @@ class Tx:
         return source
 
     async def settle(self, transition: Transition, assignments: str, *args: object) -> None:
-        """Run the UPDATE that ends a transition. Its row becomes `chat`, and its state must be allowed by the table."""
+        """Run the UPDATE that ends a transition.
+
+        The returned row becomes `chat`, and the table must allow its state.
+        """
         self._finish(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
 
     async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
-        """End a transition by a statement that also does other work. Its row begins with the chat's columns.
+        """End a transition by a statement that also does other work. The returned row begins with the chat's columns.
 
         Returns None if the statement returned no row; then nothing has changed.
         """
@@ -153,7 +158,7 @@ class Tx:
         return record
 
     async def reload(self, transition: Transition) -> None:
-        """End a transition by reading the row, if triggers have made all of its assignments."""
+        """End a transition by reading the row. Use it if triggers have made all assignments of the transition."""
         self._finish(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
 
     async def refresh_lease(self) -> None:
@@ -194,7 +199,7 @@ class Tx:
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
         if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
             itself = OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version)
-            # Only a running chat gives way. Another kind of work, such as an interrupt, needs an owner for this chat.
+            # Only a running chat gives way. Other work, such as an interrupt, still needs a worker for this chat.
             hints.append((self.successor if chat.status == Status.RUNNING else None) or itself)
         if kind := self._watch_kind():
             hints.append(
@@ -207,13 +212,14 @@ class Tx:
                 )
             )
         if (root := self._root_of_question()) is not None:
-            # A subagent's question is shown at its root. The root's version is unknown here; receivers do not use it.
+            # A subagent's question is shown at its root. The version of the root is not known here; receivers do not
+            # use it.
             told = WatchKind.ACTION_REQUIRED if chat.awaits_approval else WatchKind.STATUS
             hints.append(WatchHint(user_id=chat.owner_id, kind=told, chat_id=root, snapshot_version=0))
         return hints
 
     def _root_of_question(self) -> UUID | None:
-        """Return the root chat if a subagent's chat began or stopped waiting for an approval in this bundle."""
+        """Return the root chat if a subagent started or stopped waiting for an approval in this bundle."""
         before = self._entered is not None and self._entered.awaits_approval
         return self.chat.root_chat_id if before != self.chat.awaits_approval and not self.gone else None
 
@@ -280,7 +286,7 @@ class Bundle:
         return error
 
     def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
-        """Add a row to the bundle that is locked already: it was just created, or another statement locked it."""
+        """Add a row that is already locked: it was created in this transaction, or another statement locked it."""
         tx = self._open[chat.id] = Tx(self, chat, entered=entered)
         return tx
 
@@ -291,7 +297,7 @@ class Bundle:
         return [hint for tx in self._open.values() for hint in tx.hints()]
 
     def close(self) -> None:
-        """Drop the references to the chats. They refer to the bundle, so there would be a reference cycle."""
+        """Drop the references to the chats. The chats refer to the bundle, so they form a reference cycle with it."""
         self._open.clear()
         self._own = self.refused = None
 

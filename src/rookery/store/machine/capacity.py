@@ -1,7 +1,7 @@
 """Capacity: the limits on chats that run at the same time in the deployment, one pool for roots and one for subagents.
 
-With two pools, a root can wait for its subagents without a deadlock. A chat with a lease holds a slot, whatever its
-status. Slots are not stored but derived from heartbeats, so they cannot leak. A lower limit evicts no chat.
+With two pools, a root can wait for its subagents without a deadlock. A chat with a lease holds a slot in any status.
+Slots are not stored but derived from heartbeats, so they cannot leak. Lowering a limit does not stop running chats.
 `domain.chat.fair_share` has the rules for sharing a pool. With `give_way`, a chat of an owner above the fair share
 makes room for a chat of an owner below it.
 """
@@ -38,7 +38,7 @@ _LEASED = """
       JOIN replicas owner ON owner.id = o.worker_id
      WHERE beat.heartbeat_at > clock_timestamp() - owner.lease_ttl
 """
-# Other chats that hold a slot of the pool.
+# Other chats that hold a slot of the pool. The requesting chat is excluded.
 _COUNT_OTHERS = f"""
     SELECT count(*) AS active,
            count(DISTINCT o.owner_id) AS owners,
@@ -100,7 +100,7 @@ class Pool(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of both pools; 0 means no limit."""
+    """The limits of both pools. 0 means no limit."""
 
     running_roots: int = 200
     running_subagents: int = 40
@@ -144,7 +144,7 @@ LIST_CLAIMS: Mapping[Pool, str] = {
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """An owner in a pool, as the holder of slots."""
+    """An owner that holds slots in a pool."""
 
     owner_id: UUID
     pool: Pool
@@ -179,7 +179,7 @@ async def admit(tx: Tx, limits: Limits) -> bool:
         return False
     if use.own == 0 or fair_share.may_start(limit, use.with_one_more()):
         return True
-    # This is the last slot that is not reserved. An owner with fewer slots may be waiting for it.
+    # This is the last unreserved slot. An owner with fewer slots may be waiting for it.
     return not fair_share.blocks_waiting_owner(limit, use, await list_claims(tx.conn, pool), chat_id=tx.chat.id)
 
 
@@ -192,7 +192,10 @@ async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
 
 
 async def lock_pool(conn: Connection, pool: Pool) -> None:
-    """Lock the pool until the end of the transaction. No other transaction takes or releases one of its slots."""
+    """Lock the pool until the end of the transaction.
+
+    No other transaction can take or release one of its slots meanwhile.
+    """
     await conn.execute(_LOCK, LOCK_CLASS, list(Pool).index(pool))
 
 
@@ -228,7 +231,10 @@ def _counts(active: int, owners: int, waiting: int, *, limit: int) -> PoolCounts
 
 
 async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
-    """Return the slots to release: owners above their fair share while others wait, each with the pool."""
+    """Return the owners above their fair share while other owners wait, each with its pool.
+
+    Each of them has to release a slot.
+    """
     return {
         Slot(owner_id, pool)
         for pool in Pool
@@ -253,7 +259,7 @@ async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
 
 
 async def find_receiver(tx: Tx, limits: Limits) -> WaitingChat | None:
-    """Return the chat that this one has to give way to; None if it may continue. Locks the pool."""
+    """Return the chat that gets the slot of this one; None if this chat may continue. Locks the pool."""
     slot = Slot.of(tx.chat)
     if not (limit := limits.of(slot.pool)):
         return None

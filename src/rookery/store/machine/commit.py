@@ -19,7 +19,7 @@ from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
-# The chat is given as a range: see store/chats/messages.py. System notices are neither a question nor an answer.
+# The chat is given as a range: see store/chats/messages.py. System notices count neither as questions nor as answers.
 _LAST_LIVE_ROLE = """
     SELECT role
       FROM chat_messages
@@ -29,7 +29,7 @@ _LAST_LIVE_ROLE = """
      LIMIT 1
 """
 
-# True if there is something to compact: a live assistant row after the newest boundary.
+# True if there is a live assistant row after the newest boundary, so that there is something to compact.
 _HAS_COMPACTABLE = """
     SELECT coalesce((
              SELECT m.id
@@ -69,7 +69,7 @@ class StepCommitted(msgspec.Struct, frozen=True):
 
 
 class TurnFinished(msgspec.Struct, frozen=True):
-    """A finished turn. `closures` answer its open calls, and `promoted` starts the next turn."""
+    """A finished turn. `closures` are the error results of its open calls, and `promoted` starts the next turn."""
 
     closures: Sequence[Message] = ()
     promoted: Message | None = None
@@ -109,8 +109,8 @@ async def commit_step(
             [await settlement.insert_settling(tx, Transition.COMMIT_STEP, row, settlement.TOUCH + consumed)]
         )
     inserted = await message_rows.insert(tx, [message_rows.row_of(message) for message in messages])
-    # If a summary ends the turn, `finish_turn` starts a turn for the steering messages. Added here, they would stay
-    # without an answer.
+    # If a summary ends the turn, `finish_turn` starts a turn for the steering messages. If they were added here, they
+    # would not be answered.
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
     steering = await queue_rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = (
@@ -148,7 +148,7 @@ async def finish_error(tx: Tx, error: LastError) -> None:
 
 @transition
 async def request_compaction(tx: Tx) -> None:
-    """Request a compaction, which the worker's next decision starts. After an error, the turn then continues.
+    """Request a compaction. The worker starts it with its next decision. After an error, the turn then continues.
 
     The caller checks `require_compactable` in the same bundle.
     """

@@ -32,7 +32,7 @@ _TARGET = """
      WHERE chat_id = $1 AND id = $2 AND NOT deleted AND NOT compressed AND visibility <> 'model'
 """
 
-# Deletes a suffix of the history, for good; streams rely on both. Hidden and compressed rows are deleted too. If a
+# Deletes the end of the history permanently; streams rely on this. Hidden and compressed rows are deleted too. If a
 # compaction boundary is deleted, the rows before it are in the prompt again.
 _CUT = """
     UPDATE chat_messages

@@ -87,7 +87,7 @@ async def _stop(
     if head is not None:
         await settlement.settle_running(tx, by, inserted)
         if not tx.chat.is_root:
-            # After the status has changed: its trigger has judged why the turn before was stopped.
+            # The deadline is renewed after the status change, because the trigger of that change reads the old deadline.
             await subagents.renew_deadline(tx.conn, tx.chat.id)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
@@ -100,7 +100,7 @@ async def _stop(
 
 @transition
 async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL_TIMEOUT_SECONDS) -> datetime:
-    """Wait for results of the client until the deadline, which is returned. The last assistant row has the calls."""
+    """Wait for results of the client until the deadline, which is returned. The calls are in the last assistant row."""
     tx.require(Transition.ENTER_REQUIRES_ACTION)
     await _pending(tx, Transition.ENTER_REQUIRES_ACTION)
     await tx.settle(

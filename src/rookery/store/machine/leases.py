@@ -28,7 +28,7 @@ STATES = """
      WHERE id = ANY ($1::uuid[])
 """
 
-# Deletes heartbeats that are older than any lease can be. With SKIP LOCKED, a sweep does not wait for a heartbeat or
+# Deletes heartbeats that are older than any possible lease. With SKIP LOCKED, a sweep does not wait for a heartbeat or
 # for the deletion of a chat, so it cannot deadlock.
 SWEEP = """
     DELETE FROM chat_heartbeats
@@ -59,7 +59,10 @@ RELEASE = f"""
 
 
 class ChatState(msgspec.Struct, frozen=True):
-    """The columns of a chat that its runner follows. The status is a `str`, because a newer version may have others."""
+    """The columns of a chat that its runner reads.
+
+    The status is a `str`, because a newer version may have other statuses.
+    """
 
     chat_id: ChatId
     worker_id: UUID | None
@@ -110,8 +113,8 @@ async def states_of(conn: Connection, chat_ids: Collection[UUID]) -> dict[ChatId
 async def sweep_leases(conn: Connection) -> int:
     """Delete heartbeats that are older than the longest lease of any replica. Returns their number.
 
-    The runners of these rows had lost their leases before. A later heartbeat inserts the row again if no other runner
-    has taken the chat.
+    The leases of these rows had already expired. A later heartbeat inserts the row again if no other runner has taken
+    the chat.
     """
     return len(await conn.fetch(SWEEP))
 
@@ -145,7 +148,7 @@ async def leave(tx: Tx) -> Chat:
 
 
 async def try_abandon(machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID) -> Chat | None:
-    """Abandon a chat that was acquired but will not be run. Allowed in any state, also if archived.
+    """Abandon a chat that was acquired but will not be run. Allowed in any state, even if the chat is archived.
 
     Returns None and changes nothing if this runner does not own it any more.
     """

@@ -56,8 +56,9 @@ _UNKNOWN_ROWS = {
     "chats_owner_id_fkey": ("owner_id", "There is no such user. The account may have been deleted."),
 }
 
-# Makes the planner use indexes. It cannot estimate how short a turn is, and with old statistics not how many messages
-# are visible. It would read the whole history of a chat, or of all users, to find the end of one.
+# Makes the planner use indexes. The planner cannot estimate that a turn is short, and with old statistics it cannot
+# estimate how many messages are visible. Without these options it would read the whole history of a chat, or of all
+# users, to find the end of one chat.
 BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # One round trip begins the transaction, limits its waits, and sets the planner options.
 _BEGIN = f"BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'; {BY_INDEX}"
@@ -141,14 +142,14 @@ class Machine:
             finally:
                 bundle.close()
             cancelled = await _commit(conn)
-            # Publish before the next await, also before the connection is released: a cancellation there would leave
+            # Publish before the next await, even before the connection is released. A cancellation there would leave
             # the commit unpublished.
             self._publish(hints)
         if cancelled is not None:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error refers to this frame, which would be a reference cycle
+                cancelled = None  # the error refers to this frame: a reference cycle
         return result
 
     async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
@@ -192,7 +193,7 @@ class Machine:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error refers to this frame, which would be a reference cycle
+                cancelled = None  # the error refers to this frame: a reference cycle
         return result
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:

@@ -173,7 +173,8 @@ def arguments(chat_id: ChatId, row: Row) -> tuple[object, ...]:
     )
     if row.figures is None:
         return plain
-    # Zero is stored as NULL, like an unknown value. The cost is an exception: zero is a price, and NULL is unknown.
+    # Zero is stored as NULL, like an unknown value. The cost is an exception: zero means free of charge, and NULL means
+    # unknown.
     figures = [value or None for value in msgspec.structs.astuple(row.figures)]
     figures[_COST] = row.figures.cost_micros
     return (*plain, *figures)
@@ -207,7 +208,7 @@ def closures(
     note: str | None = None,
     created_by: UUID | None = None,
 ) -> list[Row]:
-    """Return a closure for each call. `model_config_id` is given if rows of this transition change the chat's model."""
+    """Return a closure for each call. Pass `model_config_id` if rows of this transition change the chat's model."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [
         row_of(tool_calls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
@@ -223,7 +224,7 @@ def starts_turn(row: Row) -> bool:
 def with_closures(
     tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: Sequence[OpenCall] = ()
 ) -> list[Row]:
-    """Return the rows, with a closure before each user message for every call that is open there.
+    """Return the rows with closures: before each user message, one for every call that is open at this point.
 
     `open_before` are the open calls of the history. The rows may have results of them.
     """

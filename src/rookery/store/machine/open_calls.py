@@ -11,8 +11,8 @@ from rookery.telemetry import log
 _log = log.get_logger("store.machine")
 
 # The rows of the turn: live rows after the last live visible user row. The chat is given as a range and in the order,
-# so that the planner does not scan the primary key backward through the rows of all users (store/chats/messages.py
-# explains when it would). Roles are excluded, not listed, so that it uses the index messages_live, not messages_role.
+# so that the planner does not scan the primary key backward through the rows of all users (explained in
+# store/chats/messages.py). Roles are excluded, not listed, so that it uses the index messages_live, not messages_role.
 _IN_TURN = """
            m.chat_id >= $1 AND m.chat_id <= $1
        AND NOT m.deleted
@@ -45,9 +45,8 @@ TURN_CALLS = f"""
      ORDER BY m.chat_id, m.id
 """
 
-# True only if `tool_calls.open_calls` finds no open call. Saves a round trip in the common case. It may be false
-# although no call is open: for calls that the provider executes, and for unreadable rows. Then the caller checks each
-# call.
+# True only if `tool_calls.open_calls` finds no open call. This saves a round trip in the common case. It is also false
+# for calls that the provider executes and for unreadable rows; then the caller checks each call.
 NOTHING_OPEN = f"""
     NOT EXISTS (
       WITH turn AS (

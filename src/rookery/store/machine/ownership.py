@@ -48,7 +48,7 @@ _RENEW = """
        SET heartbeat_at = excluded.heartbeat_at, progress_at = excluded.progress_at, phase = excluded.phase
     RETURNING chat_id, runner_id
 """
-# Chosen: another try is needed only if one more chat is deleted at the same moment.
+# Chosen. A further try is needed only if another chat is deleted at the same moment.
 _RENEW_TRIES = 3
 
 # The number of chats with a lease, by owner and pool. It is counted from the heartbeats, which are few; a count of
@@ -207,7 +207,7 @@ async def renew_leases(
         try:
             records = await conn.fetch(_RENEW, chat_ids, runner_ids, silent, phases)
         except (asyncpg.ForeignKeyViolationError, asyncpg.DeadlockDetectedError):
-            # A chat was deleted after the join had read it, or is being deleted. The next try will not find it.
+            # A chat was deleted after the join had read it, or is being deleted. The next try does not find it.
             if attempt == _RENEW_TRIES:
                 raise
         else:

@@ -1,7 +1,7 @@
 """Transitions for the queue: delete, clear, edit, reorder and promote queued messages.
 
-An editor in a client locks nothing: a message may be promoted while a user edits it, and the edit is then refused. Only
-`promote_queued_message` changes `updated_at`.
+A client that shows an editor takes no lock. If the message is promoted while the user edits it, the edit is refused.
+Only `promote_queued_message` changes `updated_at`.
 """
 
 from __future__ import annotations

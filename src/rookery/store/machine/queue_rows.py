@@ -105,7 +105,7 @@ async def pop_head(tx: Tx) -> QueuedMessage:
 
 
 async def pop_steering(tx: Tx) -> list[QueuedMessage]:
-    """Remove and return the steering messages, in the order of the queue. Return none while a call is open."""
+    """Remove and return the steering messages, in the order of the queue. While a call is open, return no messages."""
     if not await tx.conn.fetchval(_HAS_STEERING, tx.chat.id) or await open_calls.turn_calls(tx):
         return []
     return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))

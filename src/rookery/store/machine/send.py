@@ -33,8 +33,8 @@ class Sent(msgspec.Struct, frozen=True):
 async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     """Insert the message if the chat is at rest. If it is busy, queue the message, and interrupt the turn if requested.
 
-    A message that interrupts runs next: at once if no turn has to be stopped, otherwise from the head of the queue. A
-    message whose `client_id` was sent before is not sent again, in any state of the chat.
+    A message that interrupts runs next: immediately if no turn has to be stopped, otherwise from the head of the queue.
+    A message whose `client_id` was sent before is not sent again, in any state of the chat.
     """
     if message.client_id is not None and (first := await find_sent(tx.conn, tx.chat.id, client_id=message.client_id)):
         return first

@@ -17,7 +17,7 @@ from rookery.store.machine.message_rows import Row
 # Assignments of the UPDATE.
 TOUCH = "updated_at = clock_timestamp()"
 DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
-# A chat at rest makes no attempt, so its retry state is cleared.
+# A chat at rest makes no attempts, so its retry state is cleared.
 REST = f"retry_state = NULL, {DROP_COMPACTION}, {TOUCH}"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
 RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"

@@ -1,6 +1,6 @@
 """Transitions in a single statement, which is its own transaction and needs a fifth of a bundle's round trips.
 
-There are three, on the path to the first token: send a message, acquire the chat, count an attempt. Without contention,
+The path to the first token has three of them: send a message, acquire the chat, count an attempt. Without contention,
 one statement can lock the chat, check it, allocate the version and change it. If a condition fails, nothing has
 changed, and the caller uses a bundle, which handles every case and reports the reason. The worker's statements do not
 wait for the disk, because no user relies on them (docs/decisions/0019).
@@ -73,8 +73,8 @@ _COUNT_ATTEMPT = f"""
 """
 
 
-# True if the last row has no call, so that no call can be open. If it has one, the bundle checks every call. ORDER BY
-# and LIMIT leave the planner one index.
+# True if the last row has no call; then no call can be open. If it has a call, the bundle checks every call. With ORDER
+# BY and LIMIT, the planner has only one index to choose.
 _LAST_ROW_HAS_NO_CALL = """
     coalesce((
       SELECT m.role = 'user'

@@ -1,6 +1,7 @@
-"""Telling a chat that its subagents have ended: as a step of its running turn, or by resuming it.
+"""Notices to a chat about the ends of its subagents: as a step of its running turn, or by a new turn.
 
-Both insert one notice and mark the ends that it tells, under the chat's lock: each end is told once, across crashes.
+Each function inserts one notice and marks the ends in it as told, under the chat's lock. Each end is therefore told
+exactly once, even after a crash.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from rookery.store.machine import commit, message_rows, settlement
 from rookery.store.machine.bundle import Bundle, Tx, transition
 from rookery.store.machine.lock import Machine
 
-# Since the user's last message: a parent and its children must not keep each other busy without end.
+# The limit since the user's last message. It keeps a parent and its subagents from waking each other forever.
 MAX_WAKES = 10
 
 
 class _NotWoken(Exception):
-    """Raised to roll the bundle back: no version, no hint."""
+    """Raised to roll the bundle back, so that no version changes and no hint is published."""
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class Woken(msgspec.Struct, frozen=True):
 
 
 async def tell_ends(tx: Tx) -> Message | None:
-    """Commit a step that consists of a notice about ended children. Return None if there is nothing to tell."""
+    """Commit a step that consists of a notice about ended subagents. Return None if there is no untold end."""
     ends = await subagents.list_untold(tx.conn, tx.chat.id)
     if not ends:
         return None
@@ -46,10 +47,10 @@ async def tell_ends(tx: Tx) -> Message | None:
 
 
 async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
-    """Resume a chat at rest whose children have ended. Return None if it need not or must not be resumed.
+    """Start a turn in a chat at rest whose subagents have ended. Return None if no turn is needed or allowed.
 
-    A chat that a user stopped, whose owner is disabled, or that was resumed too often is left alone: its model is told
-    with the next turn.
+    No turn is started if a user stopped the chat, if its owner is disabled, or if it was woken too often. The notice is
+    then part of the next turn.
     """
 
     async def run(bundle: Bundle) -> Woken | None:

@@ -14,7 +14,7 @@ from rookery.store.db.pool import Connection
 LOCK_KEY = 0x726F6F6B_6D6F646C  # "rookmodl"; the one-key space of advisory locks
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 
-# Usable configs come first, the oldest before the others. The config $1, which just lost the role, comes last.
+# Usable configs come first, older ones before newer ones. The config $1, which was the default until now, comes last.
 PROMOTE = """
     UPDATE model_configs
        SET is_default = true

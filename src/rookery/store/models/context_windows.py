@@ -17,7 +17,7 @@ from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Tx
 
-# Chosen. Windows expire because providers sometimes enlarge them, and nobody would notice a guess that is too small.
+# Chosen. Windows expire because providers sometimes enlarge them, and a guess that is too small would never be noticed.
 NAMED_DAYS = 30
 GUESSED_DAYS = 1
 
@@ -47,7 +47,7 @@ LEARN = f"""
         OR (excluded.learned_from = 'provider' AND w.learned_from = 'halving')
     RETURNING true
 """
-# The model has read $2 tokens, more than the guess: the guess was too small, and the new one is twice what was read.
+# The model has read $2 tokens, more than the guess. The guess was too small; the new guess is twice that number.
 RAISE_GUESS = """
     UPDATE model_windows
        SET learned_tokens = 2 * $2
@@ -114,7 +114,10 @@ async def learn(conn: Connection, model_config_id: UUID, learned: Learned) -> bo
 
 
 async def raise_guess(conn: Connection, model_config_id: UUID, *, read_tokens: int) -> bool:
-    """Raise a guess below the number of tokens that the model has read. Returns whether there was one."""
+    """Raise a guess that is below the number of tokens that the model has read.
+
+    Returns whether there was such a guess.
+    """
     return bool(await conn.fetchval(RAISE_GUESS, model_config_id, read_tokens))
 
 

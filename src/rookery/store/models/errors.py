@@ -107,7 +107,7 @@ class SpendLimitReached(ModelError):
 
 
 class Unusable(StrEnum):
-    """The reason why a model cannot be used. Model pickers also show the last two for a whole provider."""
+    """The reason why a model cannot be used. Model pickers show the last two reasons for a whole provider as well."""
 
     UNKNOWN = "unknown"
     DISABLED = "disabled"
@@ -137,7 +137,7 @@ class ModelUnusable(InvalidInput):
 
 
 class NoDefaultModel(InvalidInput):
-    """No model was named, and no default is usable. `reason` is None if there is no default at all."""
+    """Raised if no model was named and no default is usable. `reason` is None if there is no default at all."""
 
     def __init__(self, reason: Unusable | None = None) -> None:
         self.reason = reason

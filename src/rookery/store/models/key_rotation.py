@@ -1,8 +1,8 @@
 """The columns with sealed values, and their rotation to a new ring key.
 
-Rotation replaces each value separately, and only if it is still the one that was read. It can therefore run beside
-servers, be interrupted at any time, and be run again. The count afterwards finds values that a server with another ring
-saved meanwhile.
+Rotation replaces each value separately, and only if it is still the one that was read. It can therefore run while
+servers are running, be interrupted at any time, and be run again. The count afterwards finds values that a server with
+another ring saved meanwhile.
 """
 
 from __future__ import annotations

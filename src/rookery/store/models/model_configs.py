@@ -105,7 +105,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 class ModelConfigDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A config to create. The first config becomes the default whatever `is_default` says."""
+    """A config to create. The first config always becomes the default, even if `is_default` is False."""
 
     provider_id: UUID
     model: str
@@ -141,7 +141,7 @@ class ModelConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_model_config(conn: Connection, model_config_id: UUID) -> ModelConfig | None:
-    """Return a config, also a deleted one, because messages refer to it."""
+    """Return a config, including a deleted one, because messages refer to it."""
     record = await conn.fetchrow(FIND, model_config_id)
     return None if record is None else _config(record)
 

@@ -104,7 +104,7 @@ async def _free_name(conn: Connection, type_: ProviderType) -> str:
 
 async def ensure_offline_model(conn: Connection) -> UUID | None:
     """Create the offline model if there is no model at all. Returns its id if it was created."""
-    # The lock keeps two servers that start at the same time from creating two.
+    # The lock prevents two servers that start at the same time from creating two offline models.
     async with config_lock.held(conn):
         if await model_configs.list_model_configs(conn):
             return None

@@ -152,7 +152,7 @@ class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_provider(conn: Connection, provider_id: UUID) -> Provider | None:
-    """Return a provider, also a deleted one, because messages refer to it."""
+    """Return a provider, including a deleted one, because messages refer to it."""
     record = await conn.fetchrow(FIND, provider_id)
     return None if record is None else from_record(record)
 
@@ -286,7 +286,7 @@ def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) ->
         given["api_key_enc"] = _sealed(current.id, given.pop("api_key"), ring=ring)
     changed = msgspec.structs.replace(current, **given)
     if patch.allow_central_fallback is UNSET and current.allow_central_fallback:
-        # The patch does not name the fallback, so it turns off with the keys that it needs.
+        # The patch does not set the fallback, so it is turned off together with the keys that it needs.
         both = changed.central_key_enabled and changed.allow_user_key
         changed = msgspec.structs.replace(changed, allow_central_fallback=both)
     return changed
@@ -355,7 +355,7 @@ def _check_text(field: str, text: str) -> None:
 
 async def _write(conn: Connection, statement: str, provider: Provider) -> Provider:
     try:
-        # The savepoint keeps the caller's transaction usable after a name that is taken.
+        # With the savepoint, the caller's transaction stays usable if the name is taken.
         async with conn.transaction():
             record = await conn.fetchrow(
                 statement,

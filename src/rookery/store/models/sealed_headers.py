@@ -54,7 +54,10 @@ def unseal(sealed: str, *, table: str, row_id: UUID, ring: Sealer | None) -> dic
 
 
 def restored(headers: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with stored values in place of masks. Raises `InvalidInput` for a mask without one."""
+    """Return the headers with stored values in place of masks.
+
+    Raises `InvalidInput` for a mask without a stored value.
+    """
     known = {name.lower(): value for name, value in stored.items()}
     full = {name: known.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
     if missing := [name for name, value in full.items() if value == MASK]:

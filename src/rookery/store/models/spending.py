@@ -73,7 +73,7 @@ def period_at(now: datetime, kind: PeriodKind) -> Period:
             return Period(monday, monday + timedelta(days=7))
         case PeriodKind.MONTH:
             first = day.replace(day=1)
-            # 32 days later is always the next month, and never the one after.
+            # 32 days after the start of a month is always in the next month.
             return Period(first, (first + timedelta(days=32)).replace(day=1))
 
 
@@ -114,7 +114,7 @@ async def write_spend_settings(conn: Connection, rules: SpendSettings, *, by: UU
 
 
 async def set_user_limit(conn: Connection, user_id: UUID, *, limit_micros: int | None) -> None:
-    """Set a user's own limit, above 0. None removes it, so that the default limit applies."""
+    """Set a user's own limit, which must be above 0. None removes it, so that the default limit applies."""
     await conn.execute(SET_LIMIT, user_id, limit_micros)
 
 

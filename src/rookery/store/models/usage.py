@@ -1,4 +1,4 @@
-"""The ledger of model calls: an append-only table with one row per call, whatever its purpose and outcome.
+"""The ledger of model calls: an append-only table with one row per call, for all purposes and outcomes.
 
 The row of a step is written in the transaction that commits the step. Other rows are written separately, and never
 change the chat: a new `history_version` would invalidate a running generation.
@@ -204,7 +204,7 @@ async def is_recorded(conn: Connection, entry: Entry) -> bool:
 
 
 async def spent_micros(conn: Connection, user_id: UUID, *, start: datetime, end: datetime) -> int:
-    """Return the cost of a user's calls between two times, without those with the user's own keys."""
+    """Return the cost of a user's calls between two times. Calls with the user's own keys do not count."""
     spent: int = await conn.fetchval(SPENT, user_id, start, end)
     return spent
 

@@ -71,7 +71,7 @@ async def put_user_key(
 
 
 async def delete_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID) -> None:
-    """Delete the user's key, also if the provider is disabled or deleted. Raises `UserKeyNotFound`."""
+    """Delete the user's key, even if the provider is disabled or deleted. Raises `UserKeyNotFound`."""
     if await conn.fetchval(DELETE, user_id, provider_id) is None:
         raise UserKeyNotFound
 

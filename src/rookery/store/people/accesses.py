@@ -2,9 +2,10 @@
 
 Users get a list of accesses, and a notice of those since they last dismissed one. Both are read from the audit log.
 
-A reset link may be used by a person who is not the owner of the account, who must not be able to hide the reset. For
+A person who is not the owner of the account may use a reset link, and must not be able to hide the reset. For
 `RESET_NOTICE` after a reset, a dismissal therefore applies only to the session or API token that sends it, and every
-new login gets the notice again. A reset ends all earlier sessions and tokens, so those that dismiss a notice are newer.
+new login gets the notice again. A reset ends all earlier sessions and tokens, so a dismissal always comes from a newer
+one.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Outcome(StrEnum):
 
 
 class Disposition(StrEnum):
-    """The logging of a column that changes: both values (`track`), nothing, or only the fact (`secret`)."""
+    """The logging of a changed column: both values (`track`), nothing, or only the fact of the change (`secret`)."""
 
     TRACK = "track"
     IGNORE = "ignore"
@@ -184,7 +184,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions on entries. `action` is an action, or only the part before the dot, for all of a resource."""
+    """The conditions on entries.
+
+    `action` is a whole action, or only its part before the dot, for all actions on a resource.
+    """
 
     actor_id: UUID | None = None
     action: str | None = None

@@ -21,7 +21,7 @@ from rookery.store.workspaces.workspaces import WorkspaceNotFound
 
 NOTE = "The account of the user was disabled."
 
-# Uses the clock of the database, which also sets `disabled_at`.
+# Uses the clock of the database, because that clock also sets `disabled_at`.
 RECENT = """
     SELECT id, disabled_at
       FROM users

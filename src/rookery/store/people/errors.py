@@ -37,7 +37,7 @@ class Unauthenticated(AccessError):
 
 
 class InvalidCredentials(Unauthenticated):
-    """Raised for every failed login, whatever the reason."""
+    """Raised for every failed login, for all reasons."""
 
     code = "invalid_credentials"
 

@@ -109,7 +109,7 @@ async def complete(
 
 
 async def require(conn: Connection, token: str | None) -> None:
-    """Raise `AlreadySetUp` if there is an administrator, or `WrongSetupToken`. Without a token, it is not checked."""
+    """Raise `AlreadySetUp` if there is an administrator, or `WrongSetupToken`. A token of None is not checked."""
     is_known = token is None or await is_token(conn, token)
     # Checked after the token: a setup that completes meanwhile deletes the tokens and creates an administrator.
     if await users.has_admin(conn):

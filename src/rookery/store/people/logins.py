@@ -50,7 +50,7 @@ BEGIN = f"""
 """
 BLOCKED_UNTIL = "SELECT blocked_until FROM login_failures WHERE login_hash = $1"
 FORGET = "DELETE FROM login_failures WHERE login_hash = $1"
-# For an attempt that was not checked, or that was right but does not reset earlier failures.
+# Undoes the count of an attempt that was not checked, or of a correct one that does not reset earlier failures.
 UNCOUNT = """
     UPDATE login_failures SET failures = greatest(failures - 1, 0), blocked_until = last_at WHERE login_hash = $1
 """
@@ -70,7 +70,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Logins:
-    """Logins and password changes. No connection is held while a password is hashed."""
+    """Logins and password changes. No database connection is held while a password is hashed."""
 
     def __init__(self, pool: asyncpg.Pool, checker: Passwords, *, clock: Clock) -> None:
         self._pool = pool

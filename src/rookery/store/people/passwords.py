@@ -44,7 +44,7 @@ class Passwords:
         self._max_pending = threads + max_waiting
         self._pending = 0
         self._counting = threading.Lock()
-        # Verified if there is no account, so that the answer takes the same time.
+        # A hash to verify if there is no account, so that the answer takes the same time.
         self._dummy_hash = self._hasher.hash("no account has this password")
 
     @property
@@ -53,7 +53,7 @@ class Passwords:
         return self._pending
 
     async def hash(self, password: str) -> str:
-        """Return the hash in PHC form. The caller has called `check`."""
+        """Return the hash in PHC form. The caller has checked the password with `check`."""
         return await self._run(functools.partial(self._hasher.hash, _normal(password)))
 
     async def verify(self, password: str, stored: str | None) -> bool:
@@ -80,7 +80,7 @@ class Passwords:
         future = self._executor.submit(work)
         with self._counting:
             self._pending += 1
-        # Counted until the thread is done, because the thread continues if the client disconnects.
+        # The work counts until the thread is done, because the thread continues if the client disconnects.
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 

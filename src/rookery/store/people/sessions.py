@@ -1,8 +1,8 @@
 """Browser sessions: rows with the hashes of two secrets, and an expiry time.
 
 One secret is in a cookie, which a browser sends to every port of the host. The other is the session key, which the page
-keeps in the storage of its origin and sends in a header. A request needs both. If a browser loads an address without
-the page, a signed link replaces the key (`signed_links`).
+keeps in the storage of its origin and sends in a header. A request needs both. For addresses that the browser itself
+loads, such as images, a signed link replaces the key (`signed_links`).
 
 A session expires 24 hours after its last use, and 30 days after its creation. It is renewed when half of the 24 hours
 have passed, so most requests write nothing. The last activity of the user is written at most once an hour.
@@ -92,7 +92,7 @@ class NewSession(msgspec.Struct, frozen=True):
 
 
 class AuthenticatedSession(msgspec.Struct, frozen=True):
-    """An authenticated session. `renewed`: it expires later now, so the response should set the cookie again.
+    """An authenticated session. `renewed`: its expiry was extended, so the response should set the cookie again.
 
     `links` signs and checks links of this session.
     """

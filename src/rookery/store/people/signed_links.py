@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-# Links that are created in one window are the same, so that a browser can use its cache.
+# All links that are created in one window are equal, so that a browser can use its cache.
 WINDOW_SECONDS = 300
 
 _LABEL = b"rookery/session-link"
@@ -63,5 +63,5 @@ class LinkKey:
 
 
 def expiry(now: datetime) -> datetime:
-    """Return the expiry of a link that is created now, which is one to two windows later."""
+    """Return the expiry of a link that is created now. It is one to two windows later."""
     return datetime.fromtimestamp((int(now.timestamp()) // WINDOW_SECONDS + 2) * WINDOW_SECONDS, UTC)

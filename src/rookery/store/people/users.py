@@ -93,9 +93,9 @@ DIRECTORY = """
 NAMES = "SELECT id, username, name FROM users WHERE id = ANY ($1::uuid[])"
 HAS_WORKSPACES = "SELECT EXISTS (SELECT FROM workspaces WHERE owner_id = $1 AND deleted_at IS NULL)"
 DELETE = "DELETE FROM users WHERE id = $1"
-# Ordered by age: of two accounts whose addresses have the same normal form, the older one gets it.
+# Ordered by age. If the addresses of two accounts have the same normal form, the older account gets it.
 ADDRESSES = "SELECT id, email FROM users WHERE email IS NOT NULL ORDER BY created_at, id"
-# Compares the old address: a replica of an older version may have changed it meanwhile.
+# Compares the old address, because a replica of an older version may have changed it meanwhile.
 REWRITE = "UPDATE users SET email = $2 WHERE id = $1 AND email = $3 RETURNING true"
 OPERATOR = "operator"
 FIND_OPERATOR = "SELECT id FROM users WHERE lower(username) = lower($1)"
@@ -166,7 +166,7 @@ class UserPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_administrative(self) -> bool:
-        """Return whether it changes fields that only administrators may change."""
+        """Return whether the patch changes fields that only administrators may change."""
         return any(value is not UNSET for value in (self.role, self.status, self.spend_limit_micros))
 
 
@@ -213,7 +213,7 @@ async def get_user(conn: Connection, user_id: UUID) -> User:
 
 
 async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None] | None:
-    """Return the account with this email address or username, and the hash of its password."""
+    """Return the account with this email address or username, and its password hash."""
     if _CONTROLS.search(login):
         return None
     wanted = normal_name(login)
@@ -301,12 +301,12 @@ async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
 
 
 async def find_names(conn: Connection, user_ids: list[UUID]) -> dict[UUID, PublicUser]:
-    """Return the names of those of the users that exist."""
+    """Return the names of the users that exist."""
     return {record["id"]: PublicUser(*record) for record in await conn.fetch(NAMES, user_ids)}
 
 
 def from_record(record: Iterable[Any]) -> User:
-    """Return the user of a record of `COLUMNS`. A role or status of a newer version counts as the least rights."""
+    """Return the user of a record of `COLUMNS`. An unknown role or status of a newer version gets the fewest rights."""
     user_id, username, name, email, role, status, limit, created_at, last_seen_at = record
     known_role = Role(role) if role in set(Role) else Role.MEMBER
     known_status = Status.ACTIVE if status == Status.ACTIVE else Status.DISABLED
@@ -346,7 +346,7 @@ async def _write(conn: Connection, statement: str, *values: object) -> User:
 
 
 def _check(before: User, wanted: User) -> None:
-    """Check only changed fields, because an account of an older version may have values that are not allowed now."""
+    """Check only changed fields, because an account of an older version may have values that are no longer allowed."""
     if wanted.username != before.username:
         check_username(wanted.username)
     if wanted.name != before.name:
@@ -390,8 +390,8 @@ def _searchable(q: str | None) -> str | None:
 
 
 class EmailRepair(msgspec.Struct, frozen=True):
-    """The ids of accounts whose address was rewritten, and of accounts whose address is not in normal form but could
-    not be rewritten.
+    """The ids of the accounts whose address was rewritten, and of those whose address could not be rewritten in normal
+    form.
     """
 
     rewritten: tuple[UUID, ...]

@@ -1,4 +1,4 @@
-"""Kinds of subagents that administrators define for everyone, and users for themselves."""
+"""Custom kinds of subagents: those of the deployment, and those of each user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.store.db.pool import Connection
 
 # The kind of the hint that announces a change.
 HINT = "agent_kind"
-# Of a user, or of the deployment.
+# The limit of kinds per user, and of the deployment.
 MAX_KINDS = 50
 
 _COLUMNS = """
@@ -74,7 +74,10 @@ async def list_kinds(conn: Connection, owner_id: UUID) -> list[StoredKind]:
 async def write_kind(
     conn: Connection, owner_id: UUID | None, kind: KindDefinition, *, model_config_id: UUID | None
 ) -> StoredKind:
-    """Create or replace a kind. Run it in a transaction: concurrent writers count each other."""
+    """Create or replace a kind.
+
+    Call it in a transaction, so that concurrent writers cannot exceed the limit together.
+    """
     await conn.execute(LOCK, None if owner_id is None else str(owner_id))
     if await conn.fetchval(COUNT, owner_id, kind.name) >= MAX_KINDS:
         raise InvalidInput("name", f"There can be {MAX_KINDS} kinds. Delete one first.")
@@ -95,5 +98,5 @@ async def write_kind(
 
 
 async def delete_kind(conn: Connection, owner_id: UUID | None, name: str) -> bool:
-    """Delete a kind. Return whether there was one."""
+    """Delete a kind. Return whether it existed."""
     return bool(await conn.fetchval(DELETE, owner_id, name))

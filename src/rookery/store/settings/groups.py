@@ -1,7 +1,7 @@
 """The groups of runtime settings: their keys, defaults and ranges, and the keys that all users may read.
 
-This is the only list of groups. Each key is used by some code. A stored value that cannot be read counts as not set,
-key by key.
+This is the only list of groups. If the stored value of a key cannot be read, this key counts as not set, and the other
+keys are not affected.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class PromptSettings(Struct, frozen=True, kw_only=True):
 
 
 class ModelOverride(Struct, frozen=True):
-    """A model for one purpose. Without an effort, that of the chat applies."""
+    """A model for one purpose. Without an effort, the effort of the chat applies."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None = None
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):
-    """The models that write titles and summaries and that subagents use, and what users may decide for themselves."""
+    """The models for titles, summaries and subagents, and the choices that users may make themselves."""
 
     title_generation: ModelOverride | None = None
     compaction: ModelOverride | None = None
@@ -163,7 +163,7 @@ async def check_advisor(conn: Connection, settings: AdvisorSettings) -> None:
 
 
 async def check_named_model(conn: Connection, model_config_id: UUID, effort: Effort | None) -> None:
-    """Check that a model can be used with this effort, where both are fields of their own."""
+    """Check that a model can be used with this effort. The model and the effort are separate fields."""
     if await find_enabled(conn, model_config_id) is None:
         raise InvalidInput("model_config_id", "There is no such enabled model. Choose another.")
     await _check_effort(conn, model_config_id, effort, field="reasoning_effort")

@@ -21,7 +21,8 @@ WORKSPACES = "workspaces"
 AUDIT = "audit"
 SUBAGENTS = "subagents"
 MAX_SUBAGENT_MINUTES = 1440
-# The largest limit of a pool. Chosen: above any deployment, and far below the range of the database's integers.
+# The largest limit of a pool. Chosen: larger than any deployment needs, and far below the range of the database's
+# integers.
 MAX_RUNNING = 1_000_000
 MAX_FILE_MIB = 1_000_000_000
 _defaults = Limits()
@@ -66,15 +67,20 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         return timedelta(minutes=self.max_idle_minutes)
 
     def capped_idle(self, wanted: timedelta) -> timedelta:
-        """Return the smaller of the wanted idle time and `max_idle_minutes`. A zero on either side means no limit."""
+        """Return the smaller of the wanted idle time and `max_idle_minutes`.
+
+        If one of them is zero, it sets no limit.
+        """
         if not self.max_idle:
             return wanted
         return min(wanted, self.max_idle) if wanted else self.max_idle
 
 
 class SubagentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_minutes` is the longest turn of a subagent. After `stall_minutes` without a sign of life, a subagent is
-    reported as stalled. With `wake_parent`, a chat at rest is resumed when one of its subagents ends.
+    """Limits of subagents.
+
+    `max_minutes` is the longest turn of a subagent. After `stall_minutes` without progress, a subagent is reported as
+    stalled. With `wake_parent`, a chat at rest is resumed when one of its subagents ends.
     """
 
     enabled: bool = True

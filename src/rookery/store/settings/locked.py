@@ -93,7 +93,7 @@ def _with_locked(
 
 
 async def read(conn: Connection) -> dict[str, dict[str, list[object]]]:
-    """Return the locked keys by group. The list of each key has its former value, or is empty."""
+    """Return the locked keys by group. The list for a key contains its former value; it is empty if there was none."""
     return decode(await settings.find_setting(conn, ROW))
 
 

@@ -56,7 +56,7 @@ async def find_setting_row(conn: Connection, key: str) -> Row | None:
 
 
 async def list_setting_rows(conn: Connection, keys: Collection[str]) -> dict[str, Row]:
-    """Return the rows of those of the groups that have one."""
+    """Return the rows of those groups that have one."""
     records = await conn.fetch(LIST_ROWS, list(keys))
     return {record[0]: Row(msgspec.json.decode(record[1]), record[2], record[3]) for record in records}
 

@@ -25,7 +25,7 @@ TokenSealer: TypeAlias = Callable[[UUID], str]
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
-# A claim ends with its lease or with its replica. Peers notice that a replica is gone long before the lease ends.
+# A claim ends with its lease or with its replica. Peers notice the end of a replica long before the lease ends.
 _IS_HELD = """(x.lease_until > clock_timestamp() AND EXISTS (SELECT FROM replicas r WHERE r.id = x.claimed_by))"""
 # Nothing is claimed for a workspace while a replica still works on its canceled start. SKIP LOCKED keeps replicas from
 # waiting for each other. Open operations are few and have their own index.
@@ -144,7 +144,7 @@ CUT_OFF = """
        AND status = 'running'
        AND error_code IS DISTINCT FROM 'agent_misbehaved'
 """
-# The two-key form; the first key is chosen: "wsre".
+# The two-key form of advisory locks. The first key is chosen: "wsre".
 TRY_LOCK_NODE = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
 UNLOCK_NODE = "SELECT pg_advisory_unlock(2003989093, hashtext($1::text))"
 NODE_START = """
@@ -159,7 +159,10 @@ HAS_OPEN = """
 
 
 class ClaimLost(Exception):
-    """The operation was canceled, or another replica took it over. The caller stops working on it, without an error."""
+    """Raised if the operation was canceled, or if another replica took it over.
+
+    The caller stops working on it, without an error.
+    """
 
 
 class DownResult(msgspec.Struct, frozen=True):
@@ -171,7 +174,7 @@ class DownResult(msgspec.Struct, frozen=True):
 
 
 class StartResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a start: what is known about the workspace when its agent answers."""
+    """The result of a start: the facts about the workspace when its agent answers."""
 
     endpoint: str
     agent_state: str = AgentState.STARTING
@@ -193,7 +196,9 @@ async def claim(
     without: Collection[UUID] = (),
     limit: int = 8,
 ) -> list[Operation]:
-    """Claim at most `limit` open operations for a replica of this node, except those in `without`, which it has."""
+    """Claim at most `limit` open operations for a replica of this node, except those in `without`, which the replica
+    already has.
+    """
     records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
     return [operations.from_record(record) for record in records]
 
@@ -272,14 +277,16 @@ async def release_canceled(conn: Connection, operation_id: UUID, *, replica_id: 
 
 
 async def requeue(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """Put the operation back into the queue when this replica ends. Another one need not wait for the lease."""
+    """Put the operation back into the queue when this replica ends, so that another replica need not wait for the
+    lease.
+    """
     await conn.execute(REQUEUE, operation_id, replica_id)
 
 
 async def append_log(conn: Connection, operation_id: UUID, text: str) -> None:
     """Append to the log and keep its last 256 KiB.
 
-    The operation may be over, because the startup script continues after the start.
+    The operation may already be finished, because the startup script continues after the start.
     """
     async with atomic(conn):
         record = await conn.fetchrow(READ_LOG, operation_id)
@@ -312,7 +319,7 @@ async def record_agent_state(
 
 
 async def cut_off(conn: Connection, workspace_id: UUID, generation: int, *, error: str) -> bool:
-    """Record that the agent of this boot broke the protocol. Returns False if that was recorded before."""
+    """Record that the agent of this boot broke the protocol. Returns False if that was already recorded."""
     return (await conn.execute(CUT_OFF, workspace_id, generation, error)) == "UPDATE 1"
 
 

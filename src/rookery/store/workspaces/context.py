@@ -125,7 +125,7 @@ class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_server(self) -> bool:
-        """Whether the resource is an MCP server that needs the owner's consent."""
+        """Return whether the resource is an MCP server that needs the owner's consent."""
         return self.kind == "mcp_server" and self.entry is not None
 
 
@@ -213,8 +213,8 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
 async def capture(conn: Connection, chat_id: ChatId) -> ContextChange | None:
     """Capture the newest snapshot of the chat's workspace. The caller notifies the chat's watchers.
 
-    Returns None and writes nothing if there is no snapshot: with an empty copy, the chat would not capture the context
-    once the workspace is ready. The lock on the chat's row keeps the binding unchanged meanwhile.
+    Returns None and writes nothing if there is no snapshot. If an empty copy were stored, the chat would not capture
+    the context when the workspace is ready. The lock on the chat's row keeps the binding unchanged meanwhile.
     """
     async with atomic(conn):
         record = await conn.fetchrow(LOCK_CAPTURED, chat_id)
@@ -241,7 +241,7 @@ async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> 
 
 
 async def write_generation(conn: Connection, chat_id: ChatId, *, workspace_id: UUID, generation: int) -> bool:
-    """Store the boot that the chat uses. Returns False if it was stored before or the chat has another workspace."""
+    """Store the boot that the chat uses. Returns False if it was already stored or the chat has another workspace."""
     return await conn.fetchval(WRITE_GENERATION, chat_id, workspace_id, generation) is not None
 
 
@@ -261,8 +261,8 @@ async def list_uncaptured(conn: Connection, workspace_id: UUID) -> list[ChatId]:
 async def add_servers(conn: Connection, snapshot: Snapshot) -> list[ContextChange]:
     """Record a change of a workspace's MCP servers in its chats. The caller notifies their watchers.
 
-    A captured context keeps its tools. Servers are added to it that now run, and that it did not have or had with
-    another entry.
+    A captured context keeps its tools. A server that now runs is added to it, if the context does not have the server
+    or has it with another entry.
     """
     running = [each for each in snapshot.resources if each.is_server and each.status == "ok"]
     marked = []

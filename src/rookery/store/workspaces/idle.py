@@ -1,6 +1,6 @@
-"""Unused workspaces: when they are stopped, and when they are deleted.
+"""Unused workspaces: the times at which they are stopped and deleted.
 
-A workspace is in use while a bound chat is working, also between tool calls.
+A workspace is in use while a bound chat is working, even between its tool calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOUCH_BUSY = f"""
        AND w.last_used_at < $1::timestamptz - interval '1 minute'
        AND {_BUSY}
 """
-# `$2` is the upper limit for `idle_stop_after`. An interval of 0 means no limit in both.
+# `$2` is the upper limit for `idle_stop_after`. In both, an interval of 0 means no limit.
 IDLE = f"""
     SELECT w.id
       FROM workspaces w

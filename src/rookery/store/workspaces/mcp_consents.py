@@ -1,7 +1,7 @@
 """Owners' consents to the MCP servers that files of their workspaces name.
 
 A workspace has one consent per server name. It applies to one entry, so a changed entry needs a new consent. Each
-workspace needs its own, because the same command may run other files there.
+workspace needs its own consent, because the same command may run different files there.
 """
 
 from __future__ import annotations

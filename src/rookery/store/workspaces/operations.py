@@ -143,7 +143,7 @@ async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
 
 
 async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
-    """Return the owner of the operation's workspace, also of a deleted one. None if there is no such operation."""
+    """Return the owner of the operation's workspace, even if it is deleted. None if there is no such operation."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
     return owner_id
 

@@ -1,8 +1,8 @@
 """Requests to create, start, stop and delete workspaces. Each one holds the lock of the row.
 
-A request inserts an operation. It inserts none if there is nothing to do, or if an operation of its kind is open,
-which it then returns. It is refused while an operation of another kind is open, but stop and delete cancel a start.
-Quotas are checked under a lock per owner.
+A request inserts an operation. If an operation of the same kind is open, the request returns that one instead. If
+nothing has to be done, it inserts none. It is refused while an operation of another kind is open, except that stop and
+delete cancel a start. Quotas are checked under a lock per owner.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ NODE_LIVES = """
 
 
 class OperationInProgress(Conflict):
-    """An operation of another kind is in progress. `operation` is the one to wait for."""
+    """Raised if an operation of another kind is in progress. `operation` is the one to wait for."""
 
     code = "operation_in_progress"
 
@@ -90,7 +90,7 @@ class OperationInProgress(Conflict):
 
 
 class NodeOffline(Conflict):
-    """The workspace's files are on a machine where no replica of this deployment runs."""
+    """Raised if the workspace's files are on a machine where no replica of this deployment runs."""
 
     code = "node_offline"
 
@@ -99,7 +99,10 @@ class NodeOffline(Conflict):
 
 
 class WorkspaceQuotaExceeded(QuotaExceeded):
-    """A quota is used up. `kind` is its setting: max_per_user, max_running_per_user or max_running_per_node."""
+    """Raised if a quota is used up.
+
+    `kind` is its setting: max_per_user, max_running_per_user or max_running_per_node.
+    """
 
     def __init__(self, kind: str, *, used: int, limit: int) -> None:
         self.kind, self.used, self.limit = kind, used, limit
@@ -142,7 +145,10 @@ class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """The result of a request. `operation` is None if there was nothing to do. `is_new` if this request created it."""
+    """The result of a request.
+
+    `operation` is None if there was nothing to do. `is_new`: this request created the operation.
+    """
 
     workspace: Workspace
     operation: Operation | None
@@ -189,8 +195,8 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
 async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -> Requested | None:
     """Lock the workspace for a start. Returns None if it is down, so that `start` may be called.
 
-    Otherwise returns the result of the request: the workspace is running or being started. Raises
-    `OperationInProgress` while it is being stopped or deleted.
+    If the workspace is already running or starting, returns the result of the request. Raises `OperationInProgress`
+    while it is being stopped or deleted.
     """
     await conn.execute(LOCK_OWNER, owner_id)
     workspace = await _locked(conn, workspace_id)
@@ -217,7 +223,7 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
 
 
 async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Requested:
-    """Stop the workspace, also during its start. Nothing is done if it is stopped."""
+    """Stop the workspace, even during its start. Do nothing if it is stopped."""
     workspace = await _locked(conn, workspace_id)
     open_one = await operations.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.STOP:

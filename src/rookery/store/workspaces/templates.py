@@ -1,6 +1,6 @@
 """Workspace templates and their revisions. They are stored in the database, so that all nodes use the same ones.
 
-The manifest is JSON that `workspaces.templates` has checked. Nothing here reads it.
+The manifest is JSON that `workspaces.templates` has checked. This module does not read it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ DELETE = "DELETE FROM templates WHERE name = $1"
 
 
 class TemplateNotFound(Missing):
-    """The template does not exist, or the caller may not see it."""
+    """Raised if the template does not exist, or if the caller may not see it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -136,7 +136,7 @@ SCRIPT_ENDED = frozenset({AgentState.READY, AgentState.SCRIPT_FAILED, AgentState
 
 
 class WorkspaceNotFound(Missing):
-    """The workspace does not exist, or the caller may not see it."""
+    """Raised if the workspace does not exist, or if the caller may not see it."""
 
     def __init__(self, workspace_id: UUID) -> None:
         self.workspace_id = workspace_id
@@ -196,19 +196,19 @@ class Workspace(msgspec.Struct, frozen=True):
 
     @property
     def has_run(self) -> bool:
-        """Whether an agent ever answered. If so, there may be files of the user."""
+        """Return whether an agent has ever answered. If so, there may be files of the user."""
         return self.started_at is not None
 
     @property
     def stops_at(self) -> datetime | None:
-        """The time at which the workspace is stopped unless it is used. None if it is down or never stopped."""
+        """Return the time at which the workspace is stopped unless it is used; None if it is down or never stopped."""
         if not self.is_running or not self.idle_stop_after:
             return None
         return self.last_used_at + self.idle_stop_after
 
 
 async def find_workspace(conn: Connection, workspace_id: UUID) -> Workspace | None:
-    """Return a workspace, also a deleted one."""
+    """Return a workspace, even a deleted one."""
     record = await conn.fetchrow(FIND, workspace_id)
     return None if record is None else from_record(record)
 
@@ -307,7 +307,9 @@ async def update_workspace(
 
 
 async def hints_about(conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> list[Hint]:
-    """Return the hints to publish after a change, for callers that wait for the workspace and viewers of its chats."""
+    """Return the hints to publish after a change: for callers that wait for the workspace, and for viewers of its
+    chats.
+    """
     states: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
     hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=states | data)]
     hints.extend(

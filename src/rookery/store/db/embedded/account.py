@@ -1,8 +1,8 @@
 """The user account of the embedded PostgreSQL, and commands that run as that user.
 
-A normal user runs PostgreSQL under the own account. PostgreSQL refuses to run as root, so root runs it under a user id
-that has no entry in /etc/passwd. That id is not `nobody`, because sandboxed workspaces run as nobody and must not own
-the files of the database. No file outside of the data directory is changed, and no account is added to the machine.
+A normal user runs PostgreSQL under their own account. PostgreSQL refuses to run as root, so root runs it under a user
+id that has no entry in /etc/passwd. That id is not `nobody`, because sandboxed workspaces run as nobody and must not
+own the files of the database. No file outside of the data directory is changed, and no account is added to the machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def command(account: Account | None, program: Path, arguments: Sequence[str]) ->
 def hand_over(tree: Path, account: Account | None) -> None:
     """Change the owner of a directory and of all files in it to the account.
 
-    The directory itself is changed last. If the change is interrupted, its owner shows that, and it is repeated.
+    The owner of the directory itself is changed last. After an interruption, the directory still has its old owner, and
+    the change is repeated.
     """
     if account is None:
         return

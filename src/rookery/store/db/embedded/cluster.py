@@ -121,7 +121,7 @@ def _initdb(
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove an unfinished cluster. It is retried, because an orphaned initdb may still write files there."""
+    """Remove an unfinished cluster. The removal is retried, because an orphaned initdb may still write files there."""
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)

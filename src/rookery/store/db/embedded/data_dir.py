@@ -1,6 +1,6 @@
 """The data directory: its checks, its lock, and the private directory of the database's socket.
 
-The messages of errors say what to do. If an error is raised, no partial directory is left.
+Error messages say what to do. After an error, no partial directory is left.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def require_database(data_dir: Path) -> None:
 
 
 class Use(StrEnum):
-    """The use of a data directory. It tells a process that finds it locked whether it should wait."""
+    """The use of a data directory. A process that finds the directory locked decides by it whether to wait."""
 
     STARTING = "starting"  # a server that does not answer yet
     SERVING = "serving"
@@ -135,8 +135,8 @@ class Holder:
 class DataDirLock:
     """The lock of a data directory, for one process at a time. The kernel releases it when the process ends.
 
-    The file has the holder and its use, as in `1234 serving`. Programs that this process starts do not inherit the
-    descriptor. A fork without exec would share the lock.
+    The file contains the holder's pid and its use, as in `1234 serving`. Programs that this process starts do not
+    inherit the descriptor. A fork without exec would share the lock.
     """
 
     def __init__(self, data_dir: Path, use: Use = Use.SERVING) -> None:
@@ -248,7 +248,9 @@ def _fits(parent: Path) -> bool:
 
 
 def _is_safe_base(base: Path) -> bool:
-    """Return whether this user can write there, and other users cannot rename entries: private, or sticky like /tmp."""
+    """Return whether this user can write there and other users cannot rename entries, as in a private or sticky
+    directory.
+    """
     if not os.access(base, os.W_OK | os.X_OK):
         return False
     found = base.stat()

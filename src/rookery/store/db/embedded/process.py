@@ -21,7 +21,7 @@ from rookery.store.db.embedded.data_dir import SOCKET_NAME
 from rookery.store.db.errors import EmbeddedServerError
 
 POLL_S = 0.01
-UNREADABLE_AFTER_S = 3.0  # a server that starts has written its pid by then
+UNREADABLE_AFTER_S = 3.0  # a starting server has written its pid by then
 ABORT_TIMEOUT_S = 10.0  # after SIGQUIT; the postmaster kills its children after 5 s
 
 
@@ -50,7 +50,7 @@ def read_pid_file(cluster: Path) -> PidFile | None:
 
 
 class Postmaster:
-    """A running postmaster. With a pidfd, no signal reaches another process that later has the same pid."""
+    """A running postmaster. A pidfd ensures that no signal reaches another process that later has the same pid."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -126,8 +126,8 @@ def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | Non
 def clear_stale_pid_file(cluster: Path, pid_file: PidFile | None) -> None:
     """Remove a pid file with which PostgreSQL would not start, although no postmaster serves the cluster.
 
-    Its pid belongs to another process, or a full disk has left it empty. This is safe: PostgreSQL detects workers that
-    still run by their shared memory.
+    The pid in the file belongs to another process, or a full disk has left the file empty. The removal is safe, because
+    PostgreSQL detects running workers by their shared memory.
     """
     path = cluster / "postmaster.pid"
     if pid_file is not None:
@@ -163,7 +163,7 @@ def _serves(cluster: Path, pid_file: PidFile) -> bool:
         if b"postgres" in words[0] and os.fsencode(cluster) in words:
             return True
         return process.joinpath("cwd").samefile(cluster)
-    except OSError:  # the process has ended, or /proc is not readable; then the socket decides
+    except OSError:  # the process has ended, or /proc is not readable; then the socket is checked
         return listens(pid_file)
 
 
@@ -194,7 +194,7 @@ def _exists(pid: int) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether the process exists and is no zombie. In some containers, zombies of orphans stay."""
+    """Return whether the process exists and is not a zombie. In some containers, orphaned zombies are never reaped."""
     if not _exists(pid):
         return False
     try:

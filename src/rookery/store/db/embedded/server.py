@@ -36,7 +36,7 @@ ROLE = DATABASE = "rookery"
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 30.0
 BUSY_RETRY_S = 0.2
-BUSY_TIMEOUT_S = 30.0  # the time in which workers of a killed postmaster notice that and end
+BUSY_TIMEOUT_S = 30.0  # the time after which workers of a killed postmaster have noticed its death and exited
 CONNECT_TIMEOUT_S = 30.0
 DYING_TIMEOUT_S = 2.0
 PROGRESS_AFTER_S = 1.0
@@ -135,7 +135,7 @@ class EmbeddedServer:
             except EmbeddedServerError:
                 if not await _in_thread(self._has_died):
                     raise
-                # The server that was adopted has ended meanwhile. Start another one, once.
+                # The adopted server has ended meanwhile. Start another one, once.
                 await _in_thread(lambda: self._bring_up(abort))
                 await self._ensure_database()
         except BaseException:
@@ -144,13 +144,13 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """Stop the server, also an adopted one, and wait until its process has ended."""
+        """Stop the server, even an adopted one, and wait until its process has ended."""
         self._abort.set()
         await _finish(_submit(self._take_down))
 
     @asynccontextmanager
     async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Stop the server on exit. When `ending` is set, write a checkpoint, so that the stop is fast."""
+        """Stop the server on exit. When `ending` is set, a checkpoint is written first, so that the stop is fast."""
         flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
         try:
             yield
@@ -379,13 +379,13 @@ def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def _retrieve_exception(future: asyncio.Future[T]) -> None:
-    """Retrieve the exception of an aborted start, because asyncio logs exceptions that are not retrieved."""
+    """Retrieve the exception of an aborted start, because asyncio logs exceptions that nobody retrieves."""
     if not future.cancelled():
         future.exception()
 
 
 def running_url(data_dir: Path) -> str | None:
-    """Return the DSN of the server in this data directory; None if its pid file does not say that it is ready.
+    """Return the DSN of the server in this data directory; None if its pid file does not report it as ready.
 
     Only the pid file is read. A crashed server leaves its file behind, so a connection may fail.
     """

@@ -76,12 +76,15 @@ def read_since(path: Path, offset: int) -> str:
 
 
 def is_busy(output: str) -> bool:
-    """Return whether another postmaster, or a worker of a killed one, still uses the cluster. It may end soon."""
+    """Return whether another postmaster, or a worker of a killed one, still uses the cluster.
+
+    That process may end soon.
+    """
     return _BUSY.search(output) is not None
 
 
 def explain(output: str, data_dir: Path) -> str:
-    """Return the message for users why initdb or the server failed."""
+    """Return the message for users about the failure of initdb or the server."""
     lines = [line.strip() for line in _PROGRESS.sub("", output).splitlines() if line.strip()]
     for pattern, sentence in _CAUSES:
         for line in lines:
