@@ -52,7 +52,7 @@ class EpisodeKey(NamedTuple):
 
 
 class PartBufferError(Exception):
-    """Base class of the part buffer's errors. They are no reason to stop a generation."""
+    """Base class of the part buffer's errors. A generation continues after these errors."""
 
 
 class EpisodeExists(PartBufferError):
@@ -137,7 +137,7 @@ class _State(Enum):
 class Episode:
     """The parts of one attempt, made by `PartBuffer.create_episode`.
 
-    `_live` holds the complete parts, which an interruption saves. The feed holds what clients may see of them.
+    `_live` holds the complete parts, which an interruption saves. The feed holds the events that clients may see.
     """
 
     __slots__ = (
@@ -174,8 +174,8 @@ class Episode:
         self._size_bytes = 0
         self._is_full = False
         self._unshown_bytes = 0
-        # The callback gets the key. A reference to the episode would be a cycle, which the garbage collector would free
-        # much later.
+        # The callback gets the key. A reference to the episode would be a reference cycle, which the garbage collector
+        # would free much later.
         self._feed = Feed(buffer._clock, partial(buffer._on_last_unsubscribed, key))
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
@@ -191,8 +191,8 @@ class Episode:
     def add_part(self, role: Role, part: Part) -> int:
         """Publish the part, now or at the end of the merge window, and return its number.
 
-        Merged pieces have the same number. Raise `EpisodeClosed`, `EpisodeFull` or `BufferClosed`; none of them is a
-        reason to stop a generation.
+        Merged pieces have the same number. Raise `EpisodeClosed`, `EpisodeFull` or `BufferClosed`. A generation
+        continues after these errors.
         """
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
         if self._state is not _State.OPEN:

@@ -1,7 +1,7 @@
-"""Caches of model clients per chat: the last encoded request, and what providers refused.
+"""Caches of model clients per chat: the last encoded request, and the histories that providers refused.
 
-Both save work and hold no state that must survive: a lost encoded request costs the encoding of the whole history, and
-a lost refusal costs one refused request, which the replay ladder repairs. Keys are (chat, provider, model), because
+Both save work and hold no state that must survive. A lost encoded request costs the encoding of the whole history. A
+lost refusal costs one refused request, which the replay ladder repairs. Keys are (chat, provider, model), because
 models refuse different histories.
 """
 
@@ -44,9 +44,9 @@ class EncodedRequest:
 class EncodedRequests:
     """The last encoded requests of all chats; one object per process.
 
-    The next request of a chat is encoded only from where it differs from the last one. An entry is taken out while a
-    request is built, so that two requests of one chat cannot use it at the same time. The second request starts with an
-    empty entry.
+    The next request of a chat is encoded only after the point at which it differs from the last one. An entry is taken
+    out while a request is built, so that two requests of one chat cannot use it at the same time. The second request
+    starts with an empty entry.
     """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:

@@ -18,7 +18,8 @@ import msgspec
 from rookery.llm.types import MAX_DETAIL
 from rookery.telemetry.redaction import hide_secrets, printable
 
-# Removes secrets from a text. Pass the whole text before it is cut, because half a secret is not recognized.
+# A function that removes secrets from a text. Pass the whole text before it is cut, because a partial secret is not
+# recognized.
 Hide = Callable[[str], str]
 default_hide: Hide = hide_secrets
 # Limit of an invalid tool call, which is sent to the model again.

@@ -540,6 +540,6 @@ def find_replay_fault(status: int | None, codes: Iterable[str], text: str) -> Re
     for code in codes:
         if code in _FAULT_CODES:
             return _FAULT_CODES[code]
-    # Providers differ in whether they quote names with backquotes.
+    # Some providers quote names with backquotes, and others do not.
     plain = text.replace("`", "").lower()
     return next((fault for pattern, fault in _FAULT_TEXTS if pattern.search(plain)), None)

@@ -419,7 +419,7 @@ class _Stream:
     async def finish(self) -> None:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
-                # One more read at most: a server that sends more has not ended the body.
+                # At most one more read. A server that sends more has not ended the body.
                 if await self._read() and not self._response.content.is_eof():
                     await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):

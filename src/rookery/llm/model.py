@@ -302,7 +302,7 @@ def _repair(call: Call, error: ProviderError) -> Call:
         case ReplayFault.STALE_THINKING:
             return msgspec.structs.replace(call, drop_stale_thinking=True)
         case ReplayFault.UNPROVEN_REASONING | ReplayFault.UNKNOWN_ITEM:
-            # A plain history has no ids, reasoning and provider-executed parts. The refused item is one of these.
+            # A plain history has no ids, no reasoning and no provider-executed parts. The refused item is one of these.
             return msgspec.structs.replace(call, plain_history=True)
         case ReplayFault.BROKEN_PAIRS:
             prompt = Prompt(tool_call_pairing.repair(call.prompt.messages))

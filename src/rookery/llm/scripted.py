@@ -1,4 +1,5 @@
-"""The scripted model: streams the answers of a script, without a network and the same every time.
+"""The scripted model: streams the answers of a script, without a network. The same script always gives the same
+answers.
 
 New users get it before they have set a key; tests and benchmarks use it as well. The model id is the name of the
 script: `guide` (answers plain requests and calls real tools, see `rookery.demo`), `tour`, `echo`, or a registered

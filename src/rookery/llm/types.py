@@ -58,7 +58,7 @@ class ErrorKind(StrEnum):
     AUTH = "auth"
     CONFIG = "config"
     USAGE_LIMIT = "usage_limit"
-    BUDGET = "budget"  # of a subagent
+    BUDGET = "budget"  # the budget of a subagent
     MISSING_KEY = "missing_key"
     PROVIDER_DISABLED = "provider_disabled"
     CONTENT_FILTER = "content_filter"
@@ -304,7 +304,8 @@ class JsonFormat(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a model. `options` is the options struct of the wire.
 
-    The replay ladder sets `drop_stale_thinking` and `plain_history`, or a caller that knows that the prefix changed.
+    `drop_stale_thinking` and `plain_history` are set by the replay ladder, or by a caller that knows that the prefix
+    changed.
     """
 
     prompt: Prompt

@@ -335,8 +335,8 @@ def _ignore(draft: StepDraft, part: llm.ToolInputEnd) -> None:
     """Ignore the end of the arguments, because the complete call follows."""
 
 
-# This table is at module level, because a draft that refers to its own methods would be a cycle, and would wait for the
-# garbage collector with the whole answer.
+# This table is at module level. If a draft referred to its own methods, it would be a reference cycle, and the garbage
+# collector would free it late, with the whole answer.
 _HANDLERS: Mapping[type[Any], Callable[[StepDraft, Any], None]] = {
     llm.TextDelta: StepDraft._on_text,
     llm.ReasoningDelta: StepDraft._on_thought,

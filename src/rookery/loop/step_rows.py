@@ -49,8 +49,8 @@ def assistant_rows(
 def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -> tuple[CallResult, ...]:
     """Return error results for the calls whose arguments are invalid, in call order.
 
-    Return none if an exclusive tool was called together with others. The next step rejects all these calls; if some had
-    a result already, it would run the rest.
+    Return no results if an exclusive tool was called together with others. The next step then rejects all these calls.
+    If some of them already had a result, it would run the others.
     """
     calls = outcome.local_calls
     if is_exclusive_violation([call.tool_name for call in calls], tools):

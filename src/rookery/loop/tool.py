@@ -64,8 +64,8 @@ class ToolSource(StrEnum):
 class Replay(StrEnum):
     """The rule for repeating a call after a crash.
 
-    `safe`: the call may run twice. `token`: the tool sends the replay token to a receiver, which returns its first
-    answer again. `ledger`: the loop records the start, and never starts the call twice.
+    `safe`: the call may run twice. `token`: the tool sends the replay token to a receiver, which answers a repeated
+    token with its first answer. `ledger`: the loop records the start, and never starts the call twice.
     """
 
     SAFE = "safe"
@@ -244,7 +244,7 @@ class ToolContext:
 
 
 class Tool(Protocol):
-    """A tool. It must end soon after a cancellation; a tool that does not is left to `UnfinishedTools`."""
+    """A tool. It must end soon after a cancellation. If it does not, `UnfinishedTools` takes over its task."""
 
     @property
     def spec(self) -> ToolSpec: ...

@@ -177,11 +177,11 @@ class _Batch:
             failed.result()
         for index in indices:
             if index not in self._results:
-                # A library cancelled the call, and not the owner of this batch.
+                # A library cancelled the call. The owner of this batch did not.
                 self._reject(index, _cancelled_error(self._view.names[index]))
 
     async def _cancel_all(self, tasks: Collection[asyncio.Task[None]]) -> None:
-        """Cancel the running calls and wait for their end, which each call limits itself."""
+        """Cancel the running calls and wait for their end. Each call limits the time that it takes to end."""
         running = {task for task in tasks if not task.done()}
         for task in running:
             task.cancel()
@@ -230,7 +230,7 @@ class _Batch:
             await self._finish_ledger_run(token, result)
 
     async def _invoke(self, index: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
-        """Run the tool within its deadline, in a separate task that the batch can leave unfinished."""
+        """Run the tool within its deadline, in a separate task. The batch can end while this task still runs."""
         setup, name = self._setup, self._view.names[index]
         shown = _LiveResult(self._name(index), setup.publish)
         call = self._calls[index].call
@@ -267,7 +267,7 @@ class _Batch:
         return self._read(task, index) if late is None else self._deadline_output(index, late.seconds)
 
     async def _stop(self, task: asyncio.Task[ToolOutput], index: int) -> None:
-        """Cancel a tool and wait for its cleanup. A tool that takes too long is left to `UnfinishedTools`."""
+        """Cancel a tool and wait for its cleanup. If it takes too long, `UnfinishedTools` takes over its task."""
         setup = self._setup
         task.cancel()
         try:

@@ -66,7 +66,7 @@ def find_ambiguity(args: Raw, schema: Mapping[str, Any]) -> str | None:
     """Return an error for keys that a rule and a tool could read differently; None if there are none.
 
     These are repeated keys, and keys that differ from a declared one only in upper and lower case. All depths are
-    checked, also JSON inside strings. Keys of free-form maps are only checked for repetition.
+    checked, including JSON inside strings. Keys of free-form maps are only checked for repetition.
     """
     return next(_ambiguities(_tree(bytes(args)), schema, root=schema, path="", depth=0), None)
 

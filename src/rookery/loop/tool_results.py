@@ -1,6 +1,7 @@
 """Tool results: converts the output of a tool to its stored form, cut to its share of the context window.
 
-The functions are pure. Large outputs take long; `needs_thread` returns which must not be converted on the event loop.
+The functions are pure. The conversion of a large output takes long; `needs_thread` returns whether it must run in a
+thread.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def clean_text(value: str | bytes) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # The pattern is used only here, because it is a hundred times slower than the check.
+        # This pattern is used only after the check, because it is a hundred times slower than the check.
         return _SURROGATES.sub("\ufffd", text)
     return text
 

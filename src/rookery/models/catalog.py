@@ -54,8 +54,8 @@ def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
     )
 
 
-# Only the names of these models are published. The entry has what the whole family supports, and safe values for the
-# rest: no forced tool choice and no replayed thinking of other models. If the model binds its thinking, it refuses the
+# Only the names of these models are published. The entry has the features of the whole family, and safe values for the
+# rest: no forced tool choice, and no replayed thinking of other models. If the model binds its thinking, it refuses the
 # call, and the replay ladder repairs it.
 _UNVERIFIED_5 = msgspec.structs.replace(_claude_5(_ALWAYS, forced=False, binds=False), thinking_family=None)
 
@@ -196,8 +196,8 @@ _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     "openai": _IMAGES_AND_PDF,
 }
 
-# The end of a version. A date, a snapshot or a variant may follow, but not the digits of another version, so that newer
-# models get the defaults and not the entry of an older one. Some write `-0` for "no minor version".
+# The end of a version. A date, a snapshot or a variant may follow, but not the digits of another version. Newer models
+# therefore get the defaults, not the entry of an older model. Some providers write `-0` for "no minor version".
 _ENDS = re.compile(r"(?![-.](?!0\b)\d{1,2}(?!\d))(?:[-.:@]|$)")
 
 

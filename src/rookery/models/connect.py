@@ -91,7 +91,7 @@ def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | Non
 
 
 def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
-    """Return the identity of this config as an author of messages. Deleted configs have one as well."""
+    """Return the identity of this config as an author of messages. Deleted configs have an identity as well."""
     wire = choose_wire(provider.type, config.model, use_responses_api=config.options.use_responses_api)
     caps = catalog.capabilities(provider.type, config.model, wire=wire, overrides=config.options.capabilities)
     return ModelIdentity(provider_id=provider.id, model=config.model, wire=wire, thinking_family=caps.thinking_family)

@@ -1,7 +1,7 @@
 """Model resolution: pure functions that choose the model and the key of a call.
 
-A request that names a model gets that model or an error. A user's choice is replaced only where a function documents
-it.
+A request that names a model gets that model or an error. A user's choice is replaced only if the function's docstring
+says so.
 """
 
 from __future__ import annotations

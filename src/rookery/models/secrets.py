@@ -163,8 +163,8 @@ class KeyRing:
 def load_ring(secret_keys: str | None, data_dir: Path | None) -> KeyRing | None:
     """Return the ring from the settings, else from the key file in the data directory, else None.
 
-    The key file is created on first use. `data_dir` is None with an external database, because several machines may
-    share it and a file on one machine is not enough.
+    The key file is created on first use. `data_dir` is None if the database is external. Several machines may share
+    that database, so a file on one of them is not enough.
     """
     if secret_keys:
         return KeyRing.parse(secret_keys)

@@ -27,8 +27,8 @@ def share_heap() -> None:
     """Let all threads allocate from one heap. Call it before the first thread is started.
 
     By default, each thread has its own heap, and `trim_heap` does not return the free memory at the end of such a heap.
-    Large requests are encoded in threads, so this may be tens of megabytes in each of up to eight heaps per core. One
-    heap is no bottleneck, because threads hold the GIL when they allocate.
+    Large requests are encoded in threads, so this may be tens of megabytes in each of up to eight heaps per core. A
+    single heap is not a bottleneck, because threads hold the GIL when they allocate.
     """
     if _libc is not None:
         _libc.mallopt(_M_ARENA_MAX, 1)

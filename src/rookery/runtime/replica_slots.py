@@ -1,7 +1,7 @@
 """Replica slots: the states of the replicas of one parent process, and the file in which it publishes them.
 
-Only the parent knows that a replica has died and when the next one starts. Replicas (`/readyz`) and commands (`rookery
-admin status`) read that from the file.
+Only the parent process knows that a replica has died, and when the next one starts. Replicas (`/readyz`) and commands
+(`rookery admin status`) read this from the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SlotState(StrEnum):
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot. `deaths` counts from the last replica that has served for a minute; `restarts` counts all."""
+    """One slot. `deaths` counts since the last replica that served for a minute; `restarts` counts all restarts."""
 
     index: int
     state: SlotState

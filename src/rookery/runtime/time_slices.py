@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def in_pieces(steps: Generator[None, None, T]) -> T:
-    """Run a computation that yields where it may pause, and return its result."""
+    """Run a computation that yields at points where it may pause, and return its result."""
     began = time.perf_counter()
     while True:
         try:

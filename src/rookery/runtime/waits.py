@@ -76,8 +76,8 @@ class _UncancellableFuture:
 def cancelling() -> int:
     """Return the number of pending cancellation requests of the current task.
 
-    Callers use this function so that their frames do not refer to the task. An error that the task holds would refer to
-    such a frame, and the cycle would wait for the garbage collector.
+    With this function, the frames of callers do not refer to the task. Otherwise an error that the task holds would
+    refer to such a frame, and only the garbage collector could free this cycle.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

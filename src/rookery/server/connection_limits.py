@@ -19,7 +19,7 @@ class LimitedConnection(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the server waits for this client, rather than the client for the server."""
+        """Whether the server waits for this client. If not, the client waits for the server."""
 
     def evict(self) -> None:
         """Close the connection. It is no longer counted."""
@@ -38,7 +38,7 @@ class ConnectionLimits:
         return sum(map(len, self._by_key.values()))
 
     def admit(self, key: str, connection: LimitedConnection) -> bool:
-        """Add a connection; close the oldest idle one if necessary. Return False if all are busy.
+        """Count a new connection. If necessary, close the oldest idle one. Return False if all connections are busy.
 
         Call `leave` when the connection is authenticated or closed.
         """
@@ -53,7 +53,7 @@ class ConnectionLimits:
         return True
 
     def leave(self, key: str, connection: LimitedConnection) -> None:
-        """Stop counting a connection. May be called for an evicted one."""
+        """Stop counting a connection. An evicted connection may be passed as well."""
         present = self._by_key.get(key, {})
         present.pop(connection, None)
         if not present:

@@ -1,7 +1,8 @@
 """Listening sockets set up for streams, and the internal listener that other replicas dial.
 
-A client that stopped reading cannot be closed cleanly: the close frame waits behind unread data. The kernel drops such
-a connection when nothing was acknowledged for half a minute, if the listening socket has that option.
+The connection of a client that stopped reading cannot be closed cleanly, because the close frame waits behind unread
+data. With an option of the listening socket, the kernel drops such a connection if nothing was acknowledged for half a
+minute.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STOP_SECONDS = 3
 HANDSHAKE_SECONDS = 10.0
 BACKLOG = 1024
 
-# For `uvicorn.Config` of the public port.
+# Options for `uvicorn.Config` of the public port.
 PUBLIC_OPTIONS: dict[str, Any] = {
     "http": TimedHttpProtocol,
     "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
@@ -42,7 +43,7 @@ PUBLIC_OPTIONS: dict[str, Any] = {
 def limit_unacknowledged(listening: socket.socket) -> bool:
     """Let the kernel drop connections whose client stopped reading; accepted sockets inherit the option.
 
-    Return False where the platform has no such option: dead connections then stay until the client's side ends them.
+    Return False if the platform has no such option. Dead connections then stay until the client ends them.
     """
     option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is None or listening.family not in (socket.AF_INET, socket.AF_INET6):
@@ -53,7 +54,7 @@ def limit_unacknowledged(listening: socket.socket) -> bool:
 
 @asynccontextmanager
 async def serving(application: Any, listening: socket.socket, **options: Any) -> AsyncIterator[None]:
-    """Serve an application on a socket for as long as the block runs."""
+    """Serve an application on a socket until the block ends."""
     settings = {
         **PUBLIC_OPTIONS,
         "lifespan": "off",
@@ -82,18 +83,18 @@ async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
 
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """Create a socket that only this user can open. It has its name while it listens, until the end of the block."""
+    """Create a socket that only this user can open. Its path exists while it listens, until the end of the block."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     draft = path.with_name(f".{path.name}")
     draft.unlink(missing_ok=True)
     try:
-        before = os.umask(0o177)  # set before binding: a mode set afterwards would leave a gap
+        before = os.umask(0o177)  # set before binding; a mode that is set afterwards would leave a gap
         try:
             listening.bind(str(draft))
         finally:
             os.umask(before)
         listening.listen(BACKLOG)
-        # Renamed last: another process may take a socket that refuses connections for a dead one.
+        # Renamed last, because another process may take a socket that refuses connections for a dead one.
         draft.replace(path)
         yield listening
     finally:
@@ -139,7 +140,7 @@ class InProcessServer(uvicorn.Server):
         self.up.set()
 
     def stop_listening(self) -> None:
-        """Leave new connections to the other processes on this port; open ones stay."""
+        """Stop accepting connections, so that other processes on this port accept them. Open connections stay."""
         for server in self.servers:
             server.close()
 

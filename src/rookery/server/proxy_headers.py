@@ -1,7 +1,7 @@
 """Headers of a reverse proxy: the client's address, and whether it used https.
 
-They are trusted from the networks in the settings, from a unix socket, which only the proxy can open, and, where a
-secret is set, only with that secret. The secret is removed before the application sees the headers.
+They are trusted from the networks in the settings, and from a unix socket, which only the proxy can open. If a secret
+is set, they are trusted only with that secret. The secret is removed before the application sees the headers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProxyHeaders:
             if self._is_proxy(scope, shown):
                 self._believe(scope)
                 if self._secret is not None and (known := scope.get("rookery.known")) is not None:
-                    known()  # it connects for many clients, like a proxy known by its network
+                    known()  # the peer connects for many clients, like a proxy that is known by its network
         await self._application(scope, receive, send)
 
     def _take_secret(self, scope: Scope) -> list[bytes]:
@@ -51,7 +51,7 @@ class ProxyHeaders:
         client = scope.get("client")
         if self._secret is not None:
             is_right = len(shown) == 1 and hmac.compare_digest(shown[0], self._secret)
-            # If networks are set as well, both must match.
+            # If networks are set as well, the network and the secret must both match.
             return is_right and (
                 client is None or not self._networks or connection_limits.is_trusted(client[0], self._networks)
             )
@@ -62,7 +62,7 @@ class ProxyHeaders:
         if len(said) == 1 and (scheme := _SCHEMES.get(said[0].strip().lower())) is not None:
             scope["scheme"] = _OF_WEBSOCKETS[scheme] if scope["type"] == "websocket" else scheme
         passed = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        # Each proxy appends the address it was called from: the last one that is not a trusted proxy is the client.
+        # Each proxy appends the address of its peer. The last address that is not a trusted proxy is the client's.
         for each in reversed([part.strip() for part in ",".join(passed).split(",") if part.strip()]):
             host = _host(each)
             if not connection_limits.is_trusted(host, self._networks):

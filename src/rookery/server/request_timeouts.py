@@ -21,11 +21,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from rookery.server import connection_limits
 from rookery.server.connection_limits import ConnectionLimits
 
-# From the connection, or from the first byte after a response, until the end of the header block.
+# The time from the connection, or from the first byte after a response, until the end of the header block.
 HEAD_SECONDS = 10.0
-# From the end of the header block until the end of the body.
+# The time from the end of the header block until the end of the body.
 BODY_SECONDS = 30.0
-# After those seconds a body must arrive at least this fast. Slower than any connection that users work on.
+# After this time, a body must arrive at least at this rate. It is chosen below the speed of any connection that users
+# work on.
 BYTES_PER_SECOND = 32 * 1024
 MAX_HEAD_BYTES = 32 * 1024
 # The head is processed in pieces of this size, which is also the precision of its length limit.
@@ -37,7 +38,7 @@ _MALFORMED = "This is not an HTTP request."
 _TOO_SLOW = "The request took too long to arrive."
 _TOO_MANY = "Too many connections from this address are open without a login. Close some, or try again in a moment."
 
-# By the state of their server, which they do not outlive.
+# The connection limits by the state of their server. An entry ends with its server.
 _GUESTS: WeakKeyDictionary[Any, ConnectionLimits] = WeakKeyDictionary()
 
 
@@ -70,14 +71,15 @@ class TimedHttpProtocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self._counted_key is not None and self.scope is not None:
-            # The request runs in a task, which has not started yet.
+            # The request runs in a task that has not started yet.
             self.scope["rookery.known"] = self._stop_counting  # type: ignore[typeddict-unknown-key]
 
     @property
     def is_idle(self) -> bool:
-        """Whether the server waits for the client: for a request, for the rest of one, or to read the response.
+        """Whether the server waits for the client: for a request, for the rest of a request, or for the client to read
+        the response.
 
-        A request whose body does not arrive is idle, too: otherwise a hundred such requests would block all other
+        A request whose body does not arrive counts as idle. Otherwise a hundred such requests would block all other
         clients.
         """
         if self._is_upgraded:
@@ -96,7 +98,7 @@ class TimedHttpProtocol(H11Protocol):
             self.transport.close()
 
     def _is_admitted(self) -> bool:
-        """Count the connection. Return False when its address has too many of them, all of them busy."""
+        """Count the connection. Return False if its address has too many connections and all of them are busy."""
         address, config = self.client[0] if self.client else None, self.config
         is_proxy = connection_limits.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
@@ -109,7 +111,7 @@ class TimedHttpProtocol(H11Protocol):
         return True
 
     def _stop_counting(self) -> None:
-        """Stop counting: a request was authenticated, or the connection is closed. May be called more than once."""
+        """Stop counting: a request was authenticated, or the connection is closed. May be called repeatedly."""
         key, self._counted_key = self._counted_key, None
         if key is not None:
             _GUESTS[self.server_state].leave(key, self)
@@ -134,7 +136,7 @@ class TimedHttpProtocol(H11Protocol):
             return
         socket = self.transport.get_protocol()
         assert isinstance(socket, CountedWebSocketProtocol), "the option `ws` of the server names another protocol"
-        # It is counted until its credential was accepted or it is closed. Its task has not started yet.
+        # The connection is counted until its credential was accepted or it is closed. Its task has not started yet.
         socket.on_lost = self._stop_counting
         if socket.handshake_initiated and not socket.handshake_complete:
             socket.scope["rookery.known"] = self._stop_counting  # type: ignore[typeddict-unknown-key]
@@ -146,7 +148,7 @@ class TimedHttpProtocol(H11Protocol):
             self._refuse(400, "malformed", _MALFORMED)
 
     def _update_timer(self) -> None:
-        """Start or stop the timer: it runs while the rest of a head or body is outstanding."""
+        """Start or stop the timer. It runs while a part of a head or body is missing."""
         is_ours = not self.transport.is_closing() and self.transport.get_protocol() is self
         if not is_ours or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._expect_nothing()
@@ -170,7 +172,7 @@ class TimedHttpProtocol(H11Protocol):
             self._timer = None
 
     def _seconds(self) -> float:
-        """Return the time limit for what is expected, given how much has arrived. A head is short on any connection."""
+        """Return the time limit for the expected data, given the size that has arrived. A head has a fixed limit."""
         if self._is_for_head:
             return self._head_seconds
         return self._body_seconds + self._received / BYTES_PER_SECOND
@@ -191,7 +193,7 @@ class TimedHttpProtocol(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str, *, retry_after: int | None = None) -> None:
-        """Send an error in the API's form. The request was not read, so it gets a new request id."""
+        """Send an error in the format of the API. The request was not read, so the error gets a new request id."""
         self._expect_nothing()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
@@ -212,7 +214,7 @@ class TimedHttpProtocol(H11Protocol):
 
 
 class CountedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket of the public port. It was counted as an HTTP connection and may still be."""
+    """A WebSocket of the public port. It was counted as an HTTP connection, and may still be counted."""
 
     on_lost: Callable[[], None] | None = None
 

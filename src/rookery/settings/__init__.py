@@ -1,1 +1,1 @@
-"""The start settings of a process: their table, their values, and where each comes from."""
+"""The start settings of a process: their table, their values, and the source of each value."""

@@ -61,8 +61,8 @@ class Key(msgspec.Struct, frozen=True):
     def has_flag(self) -> bool:
         """Whether the key can be set by a flag.
 
-        Secrets cannot, because other users of the machine can read command lines. The database URL can: the flag
-        accepts it without a password.
+        Secrets cannot be set by a flag, because other users of the machine can read command lines. The database URL
+        can, but without a password.
         """
         return not self.secret or self.kind is DATABASE_URL
 

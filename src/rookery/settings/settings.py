@@ -1,8 +1,8 @@
 """The start settings of this process, and the source of each value.
 
 A flag takes precedence over the environment, the environment over the TOML file, the file over the default. Settings
-are read once and do not change while the process runs; nothing below the composition root imports this module. To add a
-key, add a row to `keys.KEYS` and a field of the same name (dots become underscores) to `Settings`.
+are read once and do not change while the process runs. No package below `app/` imports this module. To add a key, add a
+row to `keys.KEYS` and a field of the same name (dots become underscores) to `Settings`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import msgspec
 from rookery.settings.keys import KEYS, PREFIX, Key
 from rookery.settings.values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
 
-# The second is at least this many times the first. One heartbeat may fail before all work stops, and two before a lease
-# ends.
+# The second setting is at least this many times the first. One heartbeat may fail before all work stops, and two may
+# fail before a lease ends.
 _WORKER_ORDER = (
     ("worker.heartbeat_interval", "worker.lease_ttl", 3),
     ("worker.heartbeat_interval", "worker.self_fence_after", 2),
@@ -30,7 +30,7 @@ _WORKER_ORDER = (
     ("worker.retry_delay", "worker.retry_delay_max", 1),
     ("worker.tool_default_deadline", "worker.tool_max_deadline", 1),
 )
-# The rest of a lease when a replica has stopped its work because it could not renew it.
+# The remaining time of a lease when a replica stops its work because it could not renew the lease.
 _FENCE_MARGIN = timedelta(seconds=1)
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
@@ -45,8 +45,8 @@ _OTHER_FILES = frozenset(
     | {"AWS_WEB_IDENTITY_TOKEN_FILE", "CREDENTIALS_DIRECTORY"}
 )
 _OF_THE_HOME = (".ssh", ".pgpass", ".postgresql", ".aws", ".netrc", ".config/gcloud")
-# Paths that are not secret: programs, directories of the kernel, and certificates of authorities, which may be the
-# machine's own list, without which nothing in a workspace could use https.
+# Paths that are not secret: programs, directories of the kernel, and certificates of authorities. The latter may be the
+# machine's own list, without which no program in a workspace could use https.
 _SEEN = frozenset({"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"})
 
 
@@ -131,7 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drivers_local_tmp_mb: int
     drivers_local_unsafe: bool
     workspaces_shared_folders: tuple[str, ...]
-    # files named by `*_FILE` variables, and those where libpq finds keys and passwords
+    # the files named by `*_FILE` variables, and the files in which libpq finds keys and passwords
     named_files: tuple[Path, ...] = ()
 
 
@@ -147,7 +147,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` lists all errors, not only the first."""
+    """Raised if the settings cannot be used. `problems` lists all errors, not only the first."""
 
     def __init__(self, problems: list[Problem], warnings: list[Problem]) -> None:
         self.problems = tuple(problems)
@@ -195,7 +195,7 @@ class _Loading:
         self.problems, self.warnings, self.unknown = list[Problem](), list[Problem](), list[Problem]()
 
     def settle_all(self) -> None:
-        # These two locate the file, so they are read before it.
+        # These two settings locate the file, so they are read before it.
         self._settle(_BY_NAME["config"])
         self._settle(_BY_NAME["data_dir"])
         if self.sources["data_dir"] == DEFAULT:
@@ -229,7 +229,7 @@ class _Loading:
     def _given(self, key: Key) -> tuple[object, str]:
         if key.name in self.flags:
             return self.flags[key.name], key.flag
-        # An empty variable counts as not set: compose files and CI pass empty variables for missing values.
+        # An empty variable counts as not set, because compose files and CI pass empty variables for missing values.
         text = self.environ.get(key.variable)
         file = self.environ.get(key.variable + "_FILE") if key.secret else None
         if text and file:
@@ -251,7 +251,7 @@ class _Loading:
             return None, source
 
     def _read_file(self) -> None:
-        """Read the TOML file. The default file in data_dir may be missing; a file that was requested may not."""
+        """Read the TOML file. The default file in data_dir may be missing; a file that the user named must exist."""
         asked_for = self.sources["config"] != DEFAULT
         directory: Path | None = self.values["data_dir"]
         path = self.values["config"] if asked_for else directory and directory / FILE_NAME
@@ -271,7 +271,7 @@ class _Loading:
             self._settle(_BY_NAME["data_dir"])
 
     def _parse_file(self, path: Path, *, asked_for: bool) -> dict[str, Any] | None:
-        import tomllib  # here, because `rookery --help` does not need it and starts faster without
+        import tomllib  # imported here, because `rookery --help` does not need it and starts faster without it
 
         try:
             return tomllib.loads(path.read_text("utf-8"))
@@ -281,7 +281,7 @@ class _Loading:
             return None
 
     def _data_home(self) -> Path:
-        # The XDG specification: a relative path there is invalid and to be ignored.
+        # According to the XDG specification, a relative path in this variable is invalid and ignored.
         given = Path(self.environ.get("XDG_DATA_HOME", ""))
         return given if given.is_absolute() else self._home() / ".local" / "share"
 
@@ -325,7 +325,7 @@ class _Loading:
             name, missing = ("tls_cert", "tls_key") if key is None else ("tls_key", "tls_cert")
             self._problem(name, self.sources[name], f"it has no effect without {missing}.")
         elif cert is not None and not self._has_problem("tls_cert") and not self._has_problem("tls_key"):
-            import ssl  # here, because it is slow to import and only servers with a certificate need it
+            import ssl  # imported here, because it is slow to import and only servers with a certificate need it
 
             try:
                 # Loaded here, so that a mistyped path is reported together with the other problems, and not by every
@@ -335,7 +335,7 @@ class _Loading:
                 self._problem("tls_cert", self.sources["tls_cert"], f"{cert} with {key}: {error.strerror or error}.")
 
     def _check_relay(self) -> None:
-        """Check the relay: parts are texts of users and models, so they are encrypted between machines."""
+        """Check the relay. Parts contain texts of users and models, so they are encrypted between machines."""
         bind, url = self.values["relay_bind"], self.values["relay_url"]
         cert, key = self.values["relay_tls_cert"], self.values["relay_tls_key"]
         if (cert is None) != (key is None):
@@ -375,7 +375,7 @@ class _Loading:
                 yield Path(value).absolute()
 
     def _check_worker(self) -> None:
-        """Check pairs of settings: the larger of two is at least the smaller."""
+        """Check pairs of settings: one of them must not be smaller than the other."""
         for smaller, larger, factor in _WORKER_ORDER:
             low, high = self.values[smaller], self.values[larger]
             if self._has_problem(smaller) or self._has_problem(larger) or high >= factor * low:
@@ -385,7 +385,7 @@ class _Loading:
         self._check_fence()
 
     def _check_fence(self) -> None:
-        """Check that a replica that cannot renew its leases stops before another may take over."""
+        """Check that a replica that cannot renew its leases stops before another replica may take over."""
         fence, lease = "worker.self_fence_after", "worker.lease_ttl"
         if self._has_problem(fence) or self._has_problem(lease):
             return
@@ -425,14 +425,14 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, obj
 
 
 def _unknown(name: str, known: list[str], source: str) -> Problem:
-    import difflib  # only for this sentence; see the import of tomllib
+    import difflib  # needed only for this message; see the import of tomllib
 
     nearest = difflib.get_close_matches(name, known, n=1)
     return Problem(name, source, "there is no such setting." + (f" Did you mean {nearest[0]}?" if nearest else ""))
 
 
 def is_in_the_clear(settings: Settings) -> bool:
-    """Return whether other machines can reach the server without https, with no https proxy in front."""
+    """Return whether other machines can reach the server without https and without an https proxy."""
     return _is_in_the_clear(settings.listen, settings.external_url, has_tls=settings.tls_cert is not None)
 
 
@@ -444,7 +444,7 @@ def _is_in_the_clear(listen: Address, external_url: str, *, has_tls: bool) -> bo
 
 
 def secret_flags(flags: Mapping[str, str]) -> list[Problem]:
-    """Return problems with secret flags: other users of the machine can read command lines."""
+    """Return problems with secrets in flags. Other users of the machine can read command lines."""
     problems = []
     for key in KEYS:
         given = flags.get(key.name) if key.secret else None
@@ -467,12 +467,15 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(address: Address, *, has_tls: bool = False) -> str:
-    """Return the URL of an address for clients on this machine; call it again once port 0 has become a real one."""
+    """Return the URL of an address for clients on this machine.
+
+    Call it again after port 0 was replaced by a real port.
+    """
     scheme = "https" if has_tls else "http"
     return f"{scheme}://{Address('localhost', address.port) if address.host in ANY_HOST else address}"
 
 
-# The passwords in a database URL. Exact, because `_database_url` refuses ambiguous URLs.
+# The passwords in a database URL. The pattern is exact, because `_database_url` refuses ambiguous URLs.
 _PASSWORD = re.compile(r"(//[^:/?]*:)([^/?]*)(?=@)|([?&][^=&]*pass[^=&]*=)([^&]*)", re.IGNORECASE)
 
 
@@ -491,8 +494,7 @@ def _masked(key: Key, secret: str) -> str:
 
 
 def private_paths(settings: Settings) -> list[Path]:
-    """Return all files and directories that belong to the server and that no workspace may see, the data directory
-    first.
+    """Return all files and directories of the server that no workspace may see, the data directory first.
 
     A new setting that is a path is included unless it is in `_SEEN`.
     """
@@ -504,7 +506,7 @@ def private_paths(settings: Settings) -> list[Path]:
     ]
     home = os.path.expanduser("~")
     homes = [Path(home, name) for name in _OF_THE_HOME] if os.path.isabs(home) else []
-    # A client that can open the socket is trusted as the proxy.
+    # A client that can open the socket is trusted like the proxy.
     sockets = [Path(settings.listen.path)] if settings.listen.path is not None else []
     found = [settings.data_dir, *(path for path in named if path is not None), *settings.named_files, *sockets]
     return list(dict.fromkeys([*found, *of_the_database, *homes]))
@@ -517,6 +519,6 @@ def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
             if key.kind is DATABASE_URL:
                 found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)]
             else:
-                # Each key of a list separately: a leak may contain only one of them.
+                # Each key of a list is returned separately, because a leak may contain only one of them.
                 found = [value, *re.findall(r"[^,:\s]{16,}", value)]
             yield from ((key.name, form) for literal in found for form in sorted({literal, unquote(literal)}))

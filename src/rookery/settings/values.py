@@ -16,13 +16,13 @@ import msgspec
 _MS, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 MAX_UID = 2**32 - 2
 NO_UIDS = (65534, 65535)
-MAX_SOCKET_PATH = 107  # of sockaddr_un in Linux, without the terminating zero
+MAX_SOCKET_PATH = 107  # the limit of sockaddr_un in Linux, without the terminating zero
 
 
 class Address(msgspec.Struct, frozen=True):
     """A listening address.
 
-    An empty host is every interface; port 0 is any free one. With a `path` it is a unix socket.
+    An empty host means every interface, and port 0 means any free port. With a `path` it is a unix socket.
     """
 
     host: str
@@ -38,7 +38,7 @@ class Address(msgspec.Struct, frozen=True):
 class Kind(msgspec.Struct, frozen=True):
     """A type of value. `parse` takes text or a TOML value. `nothing` is the value of a setting that is not set.
 
-    `parse` raises ValueError with the end of a sentence that begins with the value: "is not a whole number".
+    `parse` raises ValueError. Its message is the end of a sentence that begins with the value: "is not a whole number".
     """
 
     name: str
@@ -101,7 +101,7 @@ def _replicas(raw: object) -> int:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use; the machine may have more."""
+    """Return the number of cores that this process may use. The machine may have more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -259,7 +259,7 @@ Check = Callable[[Any], str | None]
 
 
 def between(low: Any, high: Any) -> Check:
-    """Both ends are allowed."""
+    """Return a check that the number is in this range, including both ends."""
 
     def check(value: Any) -> str | None:
         return None if low <= value <= high else f"is not between {shown(low)} and {shown(high)}"
@@ -271,7 +271,7 @@ Shown = str | int | bool | list[Any] | None
 
 
 def shown(value: Any) -> Shown:
-    """Return a value as it would be written in TOML or JSON. For secrets see `masked`."""
+    """Return a value as it is written in TOML or JSON. For secrets, use `masked`."""
     if isinstance(value, timedelta):
         return f"{value / _MS:g}ms" if value % _SECOND else f"{value // _SECOND}s"
     if isinstance(value, tuple):

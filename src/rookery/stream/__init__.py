@@ -1,4 +1,4 @@
-"""Live streams of chats to clients, and the relay of live parts between replicas. It only reads: it changes no chat.
+"""Live streams of chats to clients, and the relay of live parts between replicas. The package changes no chat.
 
 Durable events come from the database (`snapshots`), previews from part buffers of this or another replica (`relay`).
 Start with `viewer`, which decides the events that one client gets. `service` assembles the package for the API.

@@ -62,6 +62,6 @@ class ReadNotifier:
         self._publisher = publisher
 
     def __call__(self, user_id: UUID, chat_id: ChatId) -> None:
-        # No version changed. A reader need not be the owner, so the user is named in `users`.
+        # No version has changed. A reader may not be the owner, so the user is named in `users`.
         hint = WatchHint(user_id=user_id, kind=WatchKind.READ, chat_id=chat_id, snapshot_version=0, users=(user_id,))
         self._publisher.publish([hint])

@@ -26,16 +26,17 @@ class Right(Enum):
     """The remaining access of a stream."""
 
     KEPT = "kept"
-    LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
+    LOGGED_OUT = "logged_out"  # the session or token has ended or expired, or the user is disabled
     WITHDRAWN = "withdrawn"  # the user may no longer read this chat
     DELETED = "deleted"  # the chat no longer exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The user, chat and credential of a stream. Watch streams name no chat; a chat's rights are those of its root.
+    """The user, chat and credential of a stream. Watch streams have no chat. The rights on a chat are those on its
+    root.
 
-    `has_reason`: an administrator opened it by stating a reason. `marks`: the stream may move the read cursor.
+    `has_reason`: an administrator opened the stream with a reason. `marks`: the stream may move the read cursor.
     """
 
     user_id: UUID
@@ -72,7 +73,7 @@ class AccessMonitor:
         return len(self._grants)
 
     async def hold(self, session: Session, grant: Grant, *, since: int) -> None:
-        """Monitor a stream that is about to begin. `since` is the value of `changes` before its right was checked.
+        """Monitor a stream that is about to begin. `since` is the value of `changes` before the right was checked.
 
         If rights changed meanwhile, they are checked again before anything is sent.
         """
@@ -84,7 +85,7 @@ class AccessMonitor:
         self._grants.pop(session, None)
 
     def grants(self) -> Mapping[Session, Grant]:
-        """The grants of all open streams, to count them as activity."""
+        """The grants of all open streams. Their sessions count as used."""
         return dict(self._grants)
 
     async def run(self) -> NoReturn:
@@ -109,7 +110,7 @@ class AccessMonitor:
         try:
             rights = await self._check([self._grants[session] for session in sessions])
         except Exception as error:
-            # Streams stay open: a failed check is not a withdrawal. The check is repeated within a minute.
+            # A failed check is not a withdrawal, so the streams stay open. The check is repeated within a minute.
             log.warning("access_check_failed", streams=len(sessions), error=str(error) or type(error).__name__)
             return
         for session, right in zip(sessions, rights, strict=True):

@@ -26,7 +26,7 @@ class CloseCode(IntEnum):
 
     @property
     def asks_to_reconnect(self) -> bool:
-        """Whether the same request may succeed a little later."""
+        """Whether the same request may succeed after a short time."""
         return self in _RECONNECT
 
 
@@ -34,7 +34,7 @@ _RECONNECT = frozenset({CloseCode.INTERNAL, CloseCode.SHUTDOWN, CloseCode.NO_DAT
 
 
 class StreamRefused(Exception):
-    """The stream does not begin. The message is shown to users."""
+    """Raised if the stream does not begin. The message is shown to users."""
 
 
 class TooManyStreams(StreamRefused):
@@ -49,7 +49,7 @@ class ReplicaDraining(StreamRefused):
 
 
 class StreamEnded(Exception):
-    """The stream has ended; the client gets the code and the reason."""
+    """Raised if the stream has ended. The client gets the code and the reason."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
         self.code = code

@@ -58,7 +58,10 @@ class ErrorShown(Event, frozen=True, tag="error"):
 
 
 class ActionRequired(Event, frozen=True, tag="action_required"):
-    """`kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls."""
+    """The calls that the chat waits for.
+
+    `kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls.
+    """
 
     kind: ActionKind
     tool_calls: tuple[ActionCall, ...]
@@ -125,7 +128,7 @@ class ListResync(Event, frozen=True, tag="resync"):
 class RepositoryState(msgspec.Struct, frozen=True, kw_only=True):
     """A repository that a chat works in.
 
-    `diff` is a note if it would be too long. `removed`: the repository is gone.
+    A diff that is too long is replaced by a note. `removed`: the repository no longer exists.
     """
 
     root: str

@@ -81,7 +81,7 @@ class StreamContext:
 async def open_chat(
     context: StreamContext, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker
 ) -> ChatStream:
-    """Read the chat for the first time and return its stream. Exceptions of the read are passed on.
+    """Read the chat for the first time and return its stream. Exceptions of the read are not caught.
 
     The inbox is registered before the read, so that every change is either in the read or in the inbox.
     """
@@ -133,7 +133,7 @@ class ChatStream:
         self._reloads = False
         self._target: Target | None = None
         self._subscription: Subscription | None = None
-        # Set while only parts can be new; `_wake_session` clears it.
+        # True while only parts can be new. `_wake_session` resets it.
         self._is_at_rest = False
         self._is_lagged = False
         self._lagged_at: float | None = None
@@ -150,13 +150,13 @@ class ChatStream:
         wake()
 
     def take(self) -> Frame | None:
-        """Return the next frame. Synchronization comes first: parts of a new attempt need the new versions."""
+        """Return the next frame. Synchronization comes first, because parts of a new attempt need the new versions."""
         if self._is_at_rest:
             frame = self._take_part()
             if frame is not None or self._is_at_rest:
                 return frame
         if self._inbox.is_gone:
-            # Not even data that was read before: no user may see the chat any more.
+            # Data that was already read is not sent either, because no user may see the chat any more.
             raise StreamEnded(CloseCode.DELETED, DELETED)
         if self._reading is not None and self._reading.done():
             self._apply(self._reading)
@@ -286,20 +286,20 @@ class ChatStream:
         shown = self._view.episode
         durable = self._view.apply(applied.snapshot, is_resync=applied.is_resync)
         self._queue_durable(durable, is_void=applied.is_resync or self._view.episode != shown)
-        self._follow_target(is_anew=applied.is_resync)
+        self._follow_target(from_start=applied.is_resync)
 
     def _queue_durable(self, durable: list[bytes], *, is_void: bool) -> None:
-        """Queue durable events. `is_void`: the preview sent so far is invalid."""
+        """Queue durable events. `is_void`: the preview that was sent so far is invalid."""
         if durable:
             self._outbox.put(durable, cursor=self._view.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
 
     # Live parts
 
-    def _follow_target(self, *, is_anew: bool = False) -> None:
-        """Follow the episode that the last snapshot names. `is_anew`: send its parts again, from the first."""
+    def _follow_target(self, *, from_start: bool = False) -> None:
+        """Follow the episode that the last snapshot names. `from_start`: send its parts again from the first one."""
         target = self._view.target
-        if target == self._target and not is_anew:
+        if target == self._target and not from_start:
             return
         self._target = target
         self._subscribe()
@@ -315,7 +315,7 @@ class ChatStream:
         try:
             self._subscription = source.subscribe(self._target.episode, self._view.last_seq + 1, wake=self._on_parts)
         except PartBufferError:
-            # That process is stopping. Preview problems never end a stream.
+            # The owning process is stopping. Problems with the preview never end a stream.
             return
 
     def _unsubscribe(self) -> None:
@@ -324,7 +324,10 @@ class ChatStream:
             self._subscription = None
 
     def _move_parts(self) -> None:
-        """Move parts from the feed into the outbox. Called if the outbox is empty: the feed merges waiting parts."""
+        """Move parts from the feed into the outbox.
+
+        Call it only if the outbox is empty, because the feed merges waiting parts.
+        """
         if self._is_lagged:
             self._catch_up()
         subscription = self._subscription
@@ -406,7 +409,7 @@ class ChatStream:
         self._debug_pending.clear()
 
     def _on_parts(self) -> None:
-        # Not `_wake_session`: only parts are new, so the fast path is enough.
+        # `_wake_session` is not called: only parts are new, so the fast path is enough.
         self._wake()
 
     def _wake_session(self) -> None:
@@ -421,4 +424,4 @@ class _Applied:
 
 
 def _no_wake() -> None:
-    """Do nothing. The wake function until a session is attached."""
+    """Do nothing. This is the wake function until a session is attached."""

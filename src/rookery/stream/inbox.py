@@ -35,7 +35,7 @@ class Inbox:
         self._wake()
 
     def resync(self) -> None:
-        """Request a read whatever the versions are, because hints may have been missed."""
+        """Request a read for any version, because hints may have been missed."""
         self._resync = True
         self._wake()
 
@@ -45,11 +45,11 @@ class Inbox:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the chat is known to be deleted."""
+        """Whether the chat is deleted."""
         return self._hint is not None and self._hint.gone
 
     def take(self) -> tuple[ChatHint | None, bool]:
-        """Return the newest hint since the last call, and whether to read in any case."""
+        """Return the newest hint since the last call, and whether a read was requested for any version."""
         taken = self._hint, self._resync
         self._hint, self._resync = None, False
         return taken

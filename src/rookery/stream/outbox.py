@@ -1,8 +1,8 @@
 """The outbox of one client: durable events, then live parts, both bounded.
 
-Durable events are those of one synchronization: the next is not read before they are sent. Parts wait in a queue of
-256 KiB. In a full queue neighbors are merged; if that is not enough, all are dropped and the client has to restart the
-preview (`lagged`). Nothing is allocated for a client that is up to date.
+All durable events in the outbox belong to one synchronization. The next synchronization is not read before they are
+sent. Parts wait in a queue of 256 KiB. In a full queue neighbors are merged; if that is not enough, all are dropped and
+the client has to restart the preview (`lagged`). Nothing is allocated for a client that is up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREVIEW_MAX_BYTES = 256 * 1024
 class Frame(NamedTuple):
     """One frame. `cursor` is set when it ends a synchronization: the id to resume from.
 
-    `is_all`: nothing follows until the source wakes the session again.
+    `is_all`: there are no more frames until the source wakes the session again.
     """
 
     data: bytes
@@ -52,7 +52,10 @@ class Outbox:
         return not self._preview
 
     def put(self, durable: Sequence[bytes], *, cursor: int | None = None, clears_preview: bool = False) -> None:
-        """Queue durable events. With a cursor they end a synchronization. A preview that they void is dropped."""
+        """Queue durable events.
+
+        With a cursor, they end a synchronization. If they void the preview, the queued preview is dropped.
+        """
         if clears_preview:
             self.clear_preview()
         if self.is_durable_empty:
@@ -64,7 +67,7 @@ class Outbox:
             self._cursor = cursor
 
     def show(self, parts: Sequence[PartEvent]) -> None:
-        """Queue accepted parts. An empty queue accepts them whatever their size."""
+        """Queue accepted parts. An empty queue accepts parts of any size."""
         size = sum(len(part[2]) for part in parts)
         if self._preview and self._preview_bytes + size > PREVIEW_MAX_BYTES:
             self._shrink()

@@ -20,7 +20,7 @@ from rookery.telemetry.log import get_logger
 log = get_logger("stream.poller")
 
 POLL_SECONDS = 10.0
-# While hints do not arrive at all, polling is the only source.
+# While hints do not arrive, polling is the only source of changes.
 DEAF_POLL_SECONDS = 2.0
 JITTER = 0.1
 CHUNK = 5000

@@ -15,7 +15,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class StreamParams(msgspec.Struct, frozen=True, kw_only=True):
-    """`after_id` 0 means that the client has no messages; `tail` 0 that it wants no window.
+    """The parameters of a stream. `after_id` 0: the client has no messages. `tail` 0: the client wants no window.
 
     A stream marks messages as read only on request.
     """
@@ -28,7 +28,7 @@ class StreamParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(query: Mapping[str, str], *, last_event_id: str | None = None) -> StreamParams:
-    """Return the parameters of a request; `InvalidInput` names a wrong one.
+    """Return the parameters of a request. Raises `InvalidInput`, which names the wrong parameter.
 
     `Last-Event-ID` takes precedence over `after_id`.
     """

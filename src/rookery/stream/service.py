@@ -61,7 +61,7 @@ class StreamServices:
 
 
 class Opened:
-    """A stream that was admitted and read once, and waits for its socket. `serve` it, or `close` it."""
+    """A stream that was admitted and read once, but has no socket yet. Call `serve` or `close`."""
 
     __slots__ = ("_grant", "_since", "_slot", "_source", "_streams")
 
@@ -81,7 +81,7 @@ class Opened:
             else:
                 transport = await sse.start(receive, send)
         except OSError:
-            await self.close()  # the client left before the response
+            await self.close()  # the client disconnected before the response
             return
         except BaseException:
             await self.close()
@@ -103,7 +103,7 @@ class Opened:
             try:
                 await streams.access.hold(session, self._grant, since=self._since)
             except BaseException:
-                await self._source.close()  # as the session would have done
+                await self._source.close()  # the session would have closed it
                 raise
             with bind(chat_id=self._grant.chat_id) if self._grant.chat_id else contextlib.nullcontext():
                 await session.run()
@@ -180,9 +180,9 @@ class Streams:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the poller, the access access and the watch hub.
+        """Run the poller, the access monitor and the watch hub.
 
-        At the end all clients are asked to reconnect elsewhere.
+        At the end, all clients are asked to reconnect to another replica.
         """
         async with asyncio.TaskGroup() as group:
             loops = [
@@ -203,7 +203,7 @@ class Streams:
 
 
 class _Marker:
-    """Moves the read cursor of one user; does nothing for a user who has none in the chat."""
+    """Moves the read cursor of one user. Does nothing for a user who has no cursor in the chat."""
 
     __slots__ = ("_is_allowed", "_services", "_user_id")
 
@@ -222,7 +222,7 @@ class _Marker:
         except ChatNotFound:
             return
         except DATABASE_ERRORS as error:
-            # The next frame or the next visit moves the cursor as far.
+            # The next frame or the next visit moves the cursor to the same position.
             log.warning("mark_read_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return
         self._services.on_read(self._user_id, chat_id)

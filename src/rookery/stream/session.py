@@ -1,7 +1,7 @@
 """One connection: sends the frames of its source and heartbeats, receives frames of the client, and closes.
 
-The transport is anything that can send bytes; nothing here needs a socket. The writer pulls: while a send waits for a
-slow client, the source is not asked for more, and its data waits in bounded places.
+A transport only has to send bytes, so this module needs no socket. The writer pulls from the source. While a send waits
+for a slow client, the source is not asked for more, and its data waits in bounded places.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ GOODBYE_SPREAD_SECONDS = 2.0
 
 
 class Transport(Protocol):
-    """A connection to one client. `send` waits while the client is slow and raises `OSError` when it is gone.
+    """A connection to one client. `send` waits while the client is slow, and raises `OSError` if the client has
+    disconnected.
 
     `cursor` marks the end of a synchronization. `beat` sends a heartbeat in the form of the transport. `receive`
-    returns what the client sent, or None once it is gone.
+    returns a frame of the client, or None after it has disconnected.
     """
 
     @property
@@ -63,9 +64,9 @@ class Inbound(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """The source of a session. `take` returns the next frame, None when there is none now, or raises `StreamEnded`.
+    """The source of a session. `take` returns the next frame, None if there is none now, or raises `StreamEnded`.
 
-    When it has something new, it calls the `wake` it was attached with.
+    When it has a new frame, it calls the `wake` function that it was attached with.
     """
 
     def attach(self, wake: Callable[[], None]) -> None: ...
@@ -79,7 +80,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class SessionStats:
-    """`slow` counts clients that were disconnected because a send took too long."""
+    """Counters of sessions. `slow` counts clients that were disconnected because a send took too long."""
 
     sent_frames: int = 0
     sent_bytes: int = 0
@@ -190,7 +191,7 @@ class Session:
     async def _send(self, frame: Frame) -> None:
         data = frame.data
         self._beats = False
-        # A timer is set only if the client is slow: this runs for every token.
+        # A timer is set only if the client is slow, because this code runs for every token.
         await WithTimeout(self._send_seconds, self._transport.send(data, frame.cursor).__await__())
         self._sent_at = self._clock.monotonic()
         self._stats.sent_frames += 1
@@ -208,7 +209,7 @@ class Session:
 
     async def _close(self, end: StreamEnded) -> None:
         self._stats.closed[int(end.code)] += 1
-        # A client that stopped reading cannot be notified; the kernel's timeout frees its socket.
+        # A client that stopped reading cannot be notified. The kernel's timeout frees its socket.
         with contextlib.suppress(OSError, TimeoutError):
             await WithTimeout(CLOSE_SECONDS, self._transport.close(int(end.code), end.reason).__await__())
 
@@ -225,8 +226,9 @@ class Session:
             await self._clock.sleep(due - now, "stream-heartbeat")
 
     async def _receive(self) -> None:
-        """Receive all the time: the server stops reading a connection, pongs included, until the last frame was
-        received.
+        """Receive continuously.
+
+        The server stops reading a connection, including its pongs, until the last frame was received.
         """
         try:
             while (data := await self._transport.receive()) is not None:
@@ -325,7 +327,10 @@ class Sessions:
         return slot
 
     def begin(self, slot: Slot, session: Session) -> None:
-        """Register the running stream of this slot. One admitted just before the shutdown is closed with the others."""
+        """Register the running stream of this slot.
+
+        A stream that was admitted just before the shutdown is closed with the others.
+        """
         slot.session = session
         if self._has_said_goodbye:
             self._send_goodbye(session)
@@ -335,7 +340,10 @@ class Sessions:
         self._is_draining = True
 
     async def goodbye(self) -> None:
-        """Ask every client to reconnect elsewhere, spread over two seconds to spare the other replicas."""
+        """Ask every client to reconnect to another replica.
+
+        The requests are spread over two seconds to limit the load.
+        """
         self.stop_admitting()
         self._has_said_goodbye = True
         slots = self._shuffled()

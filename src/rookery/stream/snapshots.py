@@ -1,8 +1,8 @@
 """Consistent snapshots of a chat for its viewers. Concurrent identical reads are shared.
 
-Nothing is locked: viewers never delay a transition. What a client already has is decided by message ids alone. Rows
-never change once written, history is only ever cut as a suffix, and ids grow in commit order: if a client's last
-message still exists, all of its messages do, and all missing ones have a greater id.
+Nothing is locked, so viewers never delay a transition. Message ids alone show which messages a client already has. Rows
+never change after they were written, an edit removes only the end of a history, and ids grow in commit order. If a
+client's last message still exists, all its messages exist, and all messages that it lacks have a greater id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rookery.stream.events import HistoryReset, QueueUpdate
 
 # A client that lacks more than this, or more than 8 MiB, gets a window instead.
 MAX_DELTA_MESSAGES = 1000
-# Above every snapshot version: requires a read that begins later.
+# Greater than every snapshot version. It requires a read that begins later.
 BEGUN_LATER = 2**63
 
 Resume = Literal["window", "delta", "none"]
@@ -56,7 +56,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A chat at one version. `batch` and `queue_update` are None where the client is up to date."""
+    """A chat at one version. `batch` and `queue_update` are None if the client is up to date."""
 
     chat: Chat
     batch: Batch | None = None
@@ -66,7 +66,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first snapshot of a connection, and how it continues the client's earlier state."""
+    """The first snapshot of a connection, and its relation to the client's earlier state."""
 
     snapshot: Snapshot
     resume: Resume
@@ -74,14 +74,14 @@ class Opening:
 
 @dataclass(slots=True)
 class SyncStats:
-    """`shared` counts reads that were answered by the read of another viewer."""
+    """Counters of reads. `shared` counts reads that were answered by the read of another viewer."""
 
     reads: int = 0
     shared: int = 0
 
 
 class Reader:
-    """Reads chats for all streams of this process. Close it at the end: shared reads run in its own tasks."""
+    """Reads chats for all streams of this process. Close it at the end, because shared reads run in its own tasks."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -96,7 +96,7 @@ class Reader:
 
         async def read(view: View) -> Opening:
             resume, batch = await _opening_batch(view, after_id=after_id, tail=tail)
-            # An empty queue is news only to a client that was connected before.
+            # An empty queue is a change only for a client that was connected before.
             tells_queue = view.chat.queue_len or (after_id and view.chat.queue_version)
             queue = await _queue_update(view) if tells_queue else None
             return Opening(Snapshot(view.chat, batch, queue, await _pending_calls(view)), resume)
@@ -117,9 +117,8 @@ class Reader:
     async def read(self, position: ClientPosition, *, at_least: int = 0, expects_rows: bool = True) -> Snapshot:
         """Read the changes since the client's position. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
-        A shared read may have begun before that commit. The next one cannot: it begins after the hint arrived. If
-        neither messages nor the queue are expected to have changed, only the chat is read; if they have changed,
-        everything is.
+        A shared read may have begun before the commit of the hint; the next read begins after it. If messages and queue
+        are not expected to have changed, only the chat is read. If they have changed, everything is read.
         """
         task = self._shared_reads.get(position)
         if task is not None:
@@ -146,7 +145,7 @@ class Reader:
     def _on_read_done(self, position: ClientPosition, task: asyncio.Task[Snapshot]) -> None:
         del self._shared_reads[position]
         if not task.cancelled():
-            task.exception()  # retrieved, because all callers may be gone
+            task.exception()  # retrieved, because all callers may have ended
 
     async def _read_shared(self, position: ClientPosition, expects_rows: bool) -> Snapshot:
         if not expects_rows and not has_rows(chat := await self._machine.peek(position.chat_id), position):
@@ -174,12 +173,15 @@ def has_rows(state: Chat | ChatHint, position: ClientPosition) -> bool:
 
 
 def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
-    """Return whether an edit removed messages that the client has. Messages that it never got do not matter."""
+    """Return whether an edit removed messages that the client has. Messages that it never received do not matter."""
     return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
 
 
 def _with_news(position: ClientPosition, news: stream_reads.VisibleDelta) -> Snapshot | None:
-    """Return the snapshot with a few more messages; None if it needs more than messages, or all of them."""
+    """Return the snapshot with a few more messages.
+
+    Return None if the client needs more than messages, or all of them.
+    """
     chat, rows = news.chat, news.rows
     has_more = chat.queue_version > position.queue_version or chat.status == Status.REQUIRES_ACTION
     if has_more or not news.is_complete or is_cut(rows, position.last_message_id) or _is_long(rows):
@@ -231,7 +233,7 @@ def _delta(rows: Sequence[PromptRow], last_message_id: int) -> Batch:
 async def _window(view: View, tail: int) -> Batch:
     page = await stream_reads.list_window(view.conn, view.chat.id, tail=tail)
     first = page.rows[0].message.id if page.rows else None
-    # Without a window the client still needs a position, so that later cuts of the history reach it.
+    # A client without a window still needs a position, so that later edits of the history reach it.
     last = page.rows[-1].message.id if page.rows else await stream_reads.find_newest_id(view.conn, view.chat.id) or 0
     reset = events.encode(HistoryReset(len(page.rows), page.has_more, first))
     return Batch(_encoded(page.rows), last, reset)

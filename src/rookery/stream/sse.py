@@ -19,7 +19,8 @@ HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-# JSON has raw line ends only between its tokens, where a space is equivalent; here each would begin another field.
+# JSON has raw line ends only between its tokens, where a space is equivalent. In an event stream, each line end would
+# begin another field.
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -42,7 +43,7 @@ class EventStreamTransport:
         await self._write(b": hb\n\n")
 
     async def receive(self) -> bytes | None:
-        """Return None when the client is gone; a client of an event stream never sends anything."""
+        """Return None when the client has disconnected. A client of an event stream never sends anything."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         return None

@@ -1,8 +1,8 @@
 """The events for one client, derived from snapshots and live parts. Pure: no clock, no task, no socket.
 
-Every durable event is derived from a snapshot of the database; hints only announce that one is worth reading. Live
-state also follows hints: the replica that runs the chat, and its current attempt. Live parts are sent in order, without
-gaps, and only those of the attempt that was named last.
+Every durable event is derived from a snapshot of the database; a hint only announces that a new snapshot should be
+read. Live state also follows hints: the replica that runs the chat, and its current attempt. Live parts are sent in
+order and without gaps. Only parts of the attempt that was named last are sent.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ from rookery.stream.snapshots import ClientPosition, Snapshot
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())
 
-# Per episode. One is normal when a source returns with merged parts; an inconsistent source would rebase forever.
+# The limit per episode. One rebase is normal if a source returns with merged parts. With an inconsistent source,
+# rebases would never end.
 MAX_REBASES = 3
 
 
 class HintEffect(Enum):
-    """What a hint requires."""
+    """The effect of a hint on a stream."""
 
     IGNORE = "ignore"
     READ = "read"
-    MOVED = "moved"  # only another owner or attempt: `move` needs no read
+    MOVED = "moved"  # only the owner or the attempt has changed: `move` needs no read
     GONE = "gone"
 
 
 class Target(NamedTuple):
-    """The replica and the episode whose parts to follow."""
+    """The replica and the episode whose parts are followed."""
 
     worker_id: UUID
     episode: EpisodeKey
 
 
 class Step(Enum):
-    """What to do after the accepted parts of a batch."""
+    """The next action after the accepted parts of a batch."""
 
     ON = "on"
     AGAIN = "again"  # subscribe again after the last accepted part
     REBASE = "rebase"  # subscribe again from the first part
-    STOP = "stop"  # the source has lost parts: send no more of this episode
+    STOP = "stop"  # the source has lost parts: send no more parts of this episode
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class ViewStats:
 
 
 class ClientView:
-    """One connection's view of one chat: the versions it has been sent, and the episode it is shown."""
+    """One connection's view of one chat: the versions that were sent, and the episode that is shown."""
 
     __slots__ = (
         "_action_history_version",
@@ -128,7 +129,7 @@ class ClientView:
         return ClientPosition(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
 
     def effect_of(self, hint: ChatHint) -> HintEffect:
-        """Return whether a hint announces something that this client does not have. Only a read shows what it is."""
+        """Return whether a hint announces a change that this client does not have. Only a read shows the change."""
         if hint.gone:
             return HintEffect.GONE
         if hint.snapshot_version <= max(self.snapshot_version, self._judged_version):
@@ -139,12 +140,12 @@ class ClientView:
             or hint.retry_state_version > self.retry_version
         )
         is_other = (hint.status, hint.archived) != (self._status, self._archived)
-        # Hints do not distinguish one error from the next.
+        # Two hints about two different errors are equal.
         if is_newer or is_other or hint.status == Status.ERROR:
             return HintEffect.READ
         if (hint.worker_id, hint.generation_attempt) != (self.worker_id, self.generation_attempt):
             return HintEffect.MOVED
-        # A late hint is older than this; reading for it would find nothing new.
+        # A hint that is older than this is late. A read would find no change.
         self._judged_version = hint.snapshot_version
         return HintEffect.IGNORE
 
@@ -194,7 +195,7 @@ class ClientView:
         return out
 
     def accept(self, batch: Iterable[PartEvent], out: list[PartEvent]) -> Step:
-        """Append to `out` the parts of this episode that the client is sent, in order."""
+        """Append to `out` the parts of this episode that the client gets, in order."""
         last = self.last_seq
         for event in batch:
             seq, n, _ = event
@@ -216,14 +217,14 @@ class ClientView:
         return True
 
     def restart(self, reason: str) -> bytes:
-        """Clear the preview: the same episode is sent again from its first part."""
+        """Clear the preview. The same episode is sent again from its first part."""
         assert self.episode is not None, "only a live preview is restarted"
         self.last_seq = 0
         self._stats.resets[reason] += 1
         return _preview_reset(self.episode.history_version, self.episode.generation_attempt, reason)
 
     def truncate(self) -> bytes | None:
-        """Return the event that the episode outgrew its buffer; only once."""
+        """Return the event for an episode that exceeded the size of its buffer. It is returned only once."""
         if self._truncated or self.episode is None:
             return None
         self._truncated = True
@@ -271,7 +272,8 @@ class ClientView:
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
         elif episode is not None and is_resync:
-            # A client that requests everything may have lost parts, too. This also resumes a source that was given up.
+            # A client that requests everything may have lost parts as well. This also resumes a source that was
+            # stopped.
             reason = "rebase"
         elif episode is None and self.episode is not None:
             reason = "history" if is_history_newer else "retry" if has_retry else "ended"

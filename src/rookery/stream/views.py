@@ -1,8 +1,8 @@
 """JSON views of messages, queues and retries, for streams and requests alike.
 
-Every documented field is present, null when unknown; only the parts of a message omit defaults. Content that cannot be
-decoded is shown as empty: a skipped message would shift a client's history. The views of chats and their errors are in
-`store.chats.chat_views`.
+Every documented field is present, and null if it is unknown; only the parts of a message omit defaults. Content that
+cannot be decoded is shown as empty, because a skipped message would change the client's history. The views of chats and
+their errors are in `store.chats.chat_views`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None
     usage: UsageView | None
     context_tokens: int | None  # size of the context after this response
-    finish_reason: str | None  # why the model stopped
+    finish_reason: str | None  # the reason why the model stopped
     cost_micros: int | None
     runtime_ms: int | None
     decode_error: bool | UnsetType = UNSET
@@ -127,7 +127,7 @@ def queued_messages(rows: Sequence[QueuedMessage]) -> tuple[QueuedMessageView, .
 
 
 def retry(stored: str | None) -> RetryView | None:
-    """Return the stored retry state; None if it cannot be read, so that no banner is shown."""
+    """Return the stored retry state; None if it cannot be read. Then no retry notice is shown."""
     if stored is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """The watch stream: changes of the chats in a user's list, one event per chat.
 
 A hint names only a chat and the kind of change. Each replica collects hints for a moment, loads the chats that are
-watched here, and sends every watcher the current chat, with all kinds in one event. Nothing is replayed: `ready` means
-that a list loaded from now on misses no change.
+watched here, and sends every watcher the current chat, with all kinds in one event. Nothing is replayed. After `ready`,
+a client that loads the list misses no later change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_PENDING = 256
 
 # Kinds that have another name on the wire.
 _WIRE = {str(WatchKind.STATUS): "status_change"}
-# Sent only to the user who did it, for other tabs.
+# Changes that are sent only to the user who made them, for the user's other tabs.
 _OWN = "read"
 _UNSHARED = "unshared"
 
@@ -71,7 +71,7 @@ class Watcher:
     def __init__(self, hub: WatchHub, user_id: UUID) -> None:
         self._hub = hub
         self.user_id = user_id
-        # By chat, the newest event. Other events have the key None.
+        # The newest event of each chat. Other events have the key None.
         ready = events.encode(Ready(hub.clock.now()))
         self._pending: dict[UUID | None, tuple[ChatChanged | None, bytes]] = {None: (None, ready)}
         self._wake: Callable[[], None] = lambda: None
@@ -105,7 +105,7 @@ class Watcher:
         self._put(chat_id, None, events.encode(ChatGone(chat_id, kind)))
 
     def resync(self) -> None:
-        """Drop all waiting events: the client loads its list again."""
+        """Drop all waiting events, because the client loads its list again."""
         # An unsent greeting stays first.
         greeting = self._pending.get(None)
         self._pending.clear()
@@ -114,7 +114,7 @@ class Watcher:
         self._wake()
 
     async def handle(self, frame: Inbound) -> None:
-        """Ignore frames of the client; a watch stream takes none."""
+        """Ignore frames of the client. A watch stream accepts none."""
 
     async def close(self) -> None:
         self._hub.leave(self)
@@ -167,7 +167,7 @@ class WatchHub:
                 log.warning("watch_load_failed", chats=len(collected), error=str(error) or type(error).__name__)
                 self._on_resync()
             except Exception as error:
-                # A chat that cannot be shown is a bug, but no reason to end a process with other users.
+                # A chat that cannot be shown is a bug, but must not end a process that serves other users.
                 self.stats.failed += 1
                 log.exception("watch_load_failed", error, chats=len(collected))
                 self._on_resync()
@@ -215,7 +215,9 @@ class WatchHub:
         members: Mapping[ChatId, Member],
         readers: Mapping[UUID, Collection[UUID]],
     ) -> list[tuple[UUID, UUID]]:
-        """Return which watchers to notify of which chat: its owner and its direct readers, if they watch here."""
+        """Return pairs of watcher and chat to notify: the owner and the direct readers of each chat, if they watch
+        here.
+        """
         return [
             (chat_id, user_id)
             for chat_id, member in members.items()
@@ -236,7 +238,7 @@ class WatchHub:
             try:
                 pending = await stream_reads.list_pending_calls(conn, chat_id)
             except chat_reads.UNREADABLE as error:
-                # Unreadable content has no calls to show; the change is sent without them.
+                # Unreadable content has no calls to show. The change is sent without calls.
                 log.warning("watch_calls_unreadable", chat_id=chat_id, error=type(error).__name__)
                 continue
             found[chat_id] = chat_views.action(pending, is_approval=False, deadline_at=None).tool_calls

@@ -1,9 +1,9 @@
 """Streams over WebSocket: the ASGI side of a session's transport, and refusals before the upgrade.
 
-This relies on facts about the server (uvicorn, websockets-sansio). Reading stops after each data frame until the
-application receives it, so a session keeps receiving. A slow client delays the *next* send. A close waits behind unsent
-data, so only the kernel can drop a client that stopped reading (`server.listener`). Until the server notices that a
-connection is broken, an accept does nothing, and a send raises RuntimeError.
+This module relies on the behavior of the server (uvicorn, websockets-sansio). The server stops reading after each data
+frame until the application receives the frame, so a session receives continuously. A slow client delays the *next*
+send. A close waits behind unsent data, so only the kernel can drop a client that stopped reading (`server.listener`).
+Until the server notices that a connection is broken, an accept does nothing, and a send raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class WebSocketTransport:
         try:
             await self._send(message)
         except RuntimeError as error:
-            # Messages are always sent in the right order here, so the cause is a broken connection.
+            # Messages are always sent in the right order, so the cause is a broken connection.
             raise ConnectionError("The client is gone.") from error
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
-    """Accept the upgrade. Only our own subprotocol is named: the other one is a secret."""
+    """Accept the upgrade. The response names only our own subprotocol, because the other one is a secret."""
     await _connected(receive)
     offered: Sequence[str] = scope.get("subprotocols", ())
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})

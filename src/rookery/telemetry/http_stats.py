@@ -18,7 +18,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 UNMATCHED = "unmatched"
 
-# The last two also become a rule, for the chat or for all chats of the user.
+# The last two answers also create a rule, for the chat or for all chats of the user.
 APPROVAL_ANSWERS = ("approve", "deny", "always_chat", "always_user")
 # The part of a request that was too large. URLs and headers count as `other`.
 BODY = "body"

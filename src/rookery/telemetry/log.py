@@ -89,7 +89,10 @@ def get_logger(name: str) -> Logger:
 
 @contextmanager
 def bind(**fields: object) -> Iterator[None]:
-    """Add fields to every line logged inside the block, also by tasks started there. A line's own fields win."""
+    """Add fields to every line logged inside the block, including lines of tasks that are started there.
+
+    A line's own fields take precedence.
+    """
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -196,8 +199,8 @@ class _LineFormatter:
     def _text(self, text: str) -> str:
         """Return the text with secrets hidden, cut to `MAX_TEXT` characters.
 
-        Secrets of a longer text are hidden in its first `2 * MAX_TEXT` characters, and the last `MAX_TEXT` of the
-        result are dropped, because a secret that is cut in two at the end is not recognized.
+        In a longer text, secrets are hidden in the first `2 * MAX_TEXT` characters, and the result is then cut to
+        `MAX_TEXT`. A secret that is cut in two at the end would not be recognized.
         """
         if len(text) <= MAX_TEXT:
             return self._hidden(text)

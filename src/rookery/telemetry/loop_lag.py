@@ -14,7 +14,7 @@ from rookery.telemetry.log import get_logger
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
 MAX_TASK_NAMES = 10
-# The ticks of five seconds.
+# The number of ticks in five seconds.
 RECENT_TICKS = 20
 BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
@@ -38,7 +38,7 @@ class LagMonitor:
 
     @property
     def lag_seconds(self) -> float:
-        """The last delay, or the current one if a tick is overdue, because a blocked loop has not measured it yet."""
+        """The last delay. If a tick is overdue, the current delay, because a blocked loop has not measured it yet."""
         overdue = self._clock.monotonic() - self._tick_at - TICK_SECONDS
         return max(self._lag_seconds, overdue, 0.0)
 

@@ -20,7 +20,7 @@ from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
 
 T = TypeVar("T", bound=BaseModel)
 
-# Added to the output limit of models that reason before they answer.
+# Tokens that are added to the output limit of models that reason before they answer.
 THINKING_TOKENS = 4096
 TITLE_SECONDS, LABEL_SECONDS, SUMMARY_SECONDS = 30.0, 30.0, 60.0
 TITLE_TOKENS, LABEL_TOKENS, SUMMARY_TOKENS = 256, 64, 512
@@ -48,13 +48,13 @@ class Title(BaseModel):
 
 
 class Label(BaseModel):
-    """How a turn ended."""
+    """The label of a turn: the state of the work at its end."""
 
     label: str = Field(description="Two to five words.")
 
 
 class Summary(BaseModel):
-    """What a chat is about."""
+    """The summary of a chat."""
 
     summary: str = Field(description="At most six sentences.")
 

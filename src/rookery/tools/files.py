@@ -213,8 +213,8 @@ def _edit_with_known_names(edit: Json) -> Json:
 async def check_target(step: StepContext, path: str) -> None:
     """Raise `Refused` for a path that may not be written.
 
-    On a planning turn only the plan file may be written. On other turns a plan file may be written
-    in its own place only.
+    In a planning turn, only the plan file may be written. In other turns, a plan file may be written only at its own
+    path.
     """
     is_plan_name = posixpath.basename(path).lower() == _PLAN_NAME
     if not step.is_planning and not is_plan_name:

@@ -35,7 +35,7 @@ SNAPSHOT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
 MAX_TIMEOUT_SECONDS = 3600.0
 MAX_UNTIL = 500
-# Output of a command that ends within this time is not shown live. Most commands end sooner, and polling has a cost.
+# If a command ends within this time, its output is not shown live. Most commands end sooner, and polling has a cost.
 LIVE_FIRST_SECONDS = 0.15
 # Minimum interval between two polls of the output.
 LIVE_PACE_SECONDS = 0.1
@@ -470,7 +470,7 @@ async def _ask_for_output(
             step.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)
         )
     except AgentError as error:
-        # The agent calls the cursor `since`.
+        # The agent's name for the cursor is `since`.
         if any(each.field == "since" for each in error.fields):
             raise Refused(error.message.replace("`since`", "`cursor`")) from error
         raise

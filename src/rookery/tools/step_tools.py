@@ -36,11 +36,11 @@ class StepTools:
     skills: Sequence[Skill] = ()
     has_advisor: bool = False
     plan_path: str | None = None
-    # Shown to the user before the step: the captured context that the step uses.
+    # Shown to the user before the step: the captured context that the step uses. None if it is unchanged.
     trace: WorkspaceContext | None = None
-    # Shown to the user with it: resources that cannot be used.
+    # Shown to the user together with the context: the resources that cannot be used.
     trace_problems: str = ""
-    # Runs in the background if this step ends the turn. Its errors are logged.
+    # Runs in the background after the turn, if this step ends the turn. Its errors are logged.
     on_turn_end: Callable[[], Awaitable[None]] | None = None
     # Stores results that are too large for the prompt in files.
     keep_result: KeepResult = keep_no_result
@@ -67,7 +67,7 @@ class StepPrompt:
     """The prompt of a step, for tools that pass the conversation on.
 
     `write` builds a new prompt and does not change the caches of the chat. The prompt includes the answer of the step.
-    Calls without a result get a synthetic one.
+    Calls without a result get a synthetic result.
     """
 
     write: Callable[[], Awaitable[Prompt]]
@@ -77,7 +77,7 @@ class ToolFamily(Protocol):
     async def open(
         self, step: Step, *, mode: Mode, at: Column, resources: Sequence[ContextResource] = ()
     ) -> FamilyTools:
-        """Return the tools of this family for a step; none if the chat cannot use them.
+        """Return the tools of this family for a step; no tools if the chat cannot use them.
 
         `resources` are the captured context of the chat's workspace.
         """

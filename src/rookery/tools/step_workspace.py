@@ -1,7 +1,7 @@
 """The context of a step's built-in tools, and their calls to the workspace agent.
 
-Refusals by the agent and missing connections become error results for the model. A call whose connection is dead is
-repeated once. That is safe, because every request with an effect carries the call's replay token.
+Refusals by the agent and missing connections become error results for the model. If the connection is dead, the call is
+repeated once. This is safe, because every request that changes something has the call's replay token.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def ask_agent(workspace: ChatWorkspace, act: Callable[[AgentConn], Awaitab
 
 
 def with_warning(workspace: ChatWorkspace, value: dict[str, Any]) -> dict[str, Any]:
-    """Return the result, with the disk warning of the workspace if it is new."""
+    """Return the result. If the workspace has a new disk warning, add it."""
     warning = workspace.take_warning()
     return value if warning is None else {**value, "warning": f"{warning} Delete what is not needed."}
 

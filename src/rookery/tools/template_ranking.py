@@ -22,7 +22,7 @@ HALF_LIFE_DAYS = 14.0
 DESCRIPTION_CHARS = 200
 EXCERPT_CHARS = 1000
 MAX_README_CHARS = 64 * 1024
-# The lead of a template with two active users over one with a single user. Sixteen over fifteen is less than that.
+# The score difference between two active users and one. The difference between sixteen and fifteen is smaller.
 LEAD = math.log(3) - math.log(2)
 ENOUGH = math.log(3)
 _ROUNDING = 1e-9
@@ -92,7 +92,9 @@ def affinity(signals: Signals, *, now: datetime) -> float:
 
 
 def tier(facts: Facts, wanted: str) -> int:
-    """Return how well the query matches: 4 the name, 3 its beginning, 2 a part of it, 1 the description, 0 nothing."""
+    """Return how well the query matches: 4 for the name, 3 for its beginning, 2 for a part of it, 1 for the
+    description, 0 for no match.
+    """
     names = [_folded(name) for name in (facts.name, facts.display_name) if name]
     if wanted in names:
         return 4

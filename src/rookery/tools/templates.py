@@ -147,7 +147,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "required": parameter.required,
         **_without_empty(value),
     }
-    # Not filtered like the others: zero and false are valid defaults.
+    # This filter differs from the others, because zero and false are valid defaults.
     return described if parameter.default is None else {**described, "default": _plain(parameter.default)}
 
 

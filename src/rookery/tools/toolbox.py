@@ -57,8 +57,9 @@ from rookery.workspaces.service import Workspaces
 
 log = get_logger("tools.toolbox")
 
-# The cache of chat entries, which keeps their connections between steps. Chosen: the size of one entry. An entry lives
-# longer than most turns, because at the end of a turn it shows whether the turn has used the workspace.
+# The cache of chat entries, which keeps the connections of chats between steps. The size of an entry is chosen. An
+# entry is kept longer than most turns take, because at the end of a turn it shows whether the turn has used the
+# workspace.
 ENTRY_BYTES = 2048
 MAX_BYTES = 4 * 1024 * 1024
 MAX_AGE_SECONDS = 3600.0
@@ -259,8 +260,9 @@ class WorkspaceToolbox:
     async def _is_outdated(self, step: Step, row: Workspace, *, has_refreshed: bool) -> bool:
         """Return whether to capture the context again.
 
-        It is captured again after a restart of the workspace. It is also captured at the start of a turn, if it has
-        changed and the user has set `context_auto_refresh`. With `has_refreshed` the change may be newer than `step`.
+        It is captured again after a restart of the workspace. It is also captured again at the start of a turn, if it
+        has changed and the user has set `context_auto_refresh`. With `has_refreshed`, the change may be newer than the
+        row that the step has read.
         """
         meta = step.meta
         if meta.context_generation is not None and meta.context_generation < row.generation:

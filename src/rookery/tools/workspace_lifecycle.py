@@ -39,7 +39,7 @@ SCRIPT_SECONDS = 600.0
 LOG_SECONDS = 0.5
 # Chosen: a failing installation reports the reason in its last lines.
 STARTUP_OUTPUT_CHARS = 2000
-# All waits of one call, and the requests between them.
+# The time limit of all waits of one call, and of the requests between them.
 DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
 
 Parameters = Annotated[dict[str, Any], Meta(description="Values for the template's parameters, by name.")]
@@ -149,7 +149,7 @@ async def _request(
     except AlreadyExists:
         if name is None:
             raise
-        # The name is taken. A workspace with another name helps the model more than a refusal.
+        # The name is taken. A workspace with another name is more useful to the model than a refusal.
         return await _request(step, given, template, None, workspace_id)
     except Missing as error:
         raise no_template(template) from error
@@ -361,7 +361,7 @@ def _is_replaceable(bound: Workspace) -> bool:
 
 
 async def _existing_result(ctx: ToolContext, step: StepContext, bound: Workspace) -> ToolOutput | None:
-    """Return the result for a chat that has a workspace: its state, and what to do. None if it may be replaced."""
+    """Return the result for a chat that has a workspace: its state, and the next action. None if it may be replaced."""
     service = step.admin.service
     value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
     if (open_operation := await service.find_open_operation(bound.id)) is not None:

@@ -193,8 +193,8 @@ class _CachedPrefix:
 def _find_border(groups: Sequence[_MessageGroup]) -> int:
     """Return the number of groups that can be cached; 0 if there are none.
 
-    These are the groups before an answer that is followed by a user message and another answer. The groups after it
-    contain cache marks, and may be encoded differently in the next request.
+    A group can be cached if it is before an answer that is followed by a user message and another answer. Later groups
+    contain cache marks and may be encoded differently in the next request.
     """
     answers = [number for number, group in enumerate(groups) if group.role == "assistant"]
     last_user = (
@@ -362,7 +362,7 @@ def _ids(group: _MessageGroup, kind: Kind) -> list[str]:
 def _marks(groups: Sequence[_MessageGroup]) -> set[int]:
     """Return the `id()` of the blocks that get a cache mark: the ends of this request and of the previous one.
 
-    The second mark lets the provider find its cached prefix, however many blocks were added since.
+    With the second mark, the provider finds its cached prefix even if many blocks were added since.
     """
     answers = [number for number, group in enumerate(groups) if group.role == "assistant"]
     before = [group for group in groups[: answers[-1]] if group.role == "user"] if answers else []

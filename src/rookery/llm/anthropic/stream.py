@@ -88,7 +88,7 @@ class AnthropicFold:
         self._has_started = False
         self._early: list[Block] = []
         self._has_local_calls = False
-        # The newest call. It is emitted when something follows it, because the stop reason, which arrives last, may be
+        # The newest call. It is emitted when another event follows it. The stop reason, which arrives last, may report
         # that the output limit was reached inside the call.
         self._held: _OpenBlock | None = None
 
@@ -359,7 +359,7 @@ def _ignore(fold: AnthropicFold, data: bytes) -> Sequence[StreamPart]:
 
 
 _Handler: TypeAlias = Callable[[AnthropicFold, bytes], Sequence[StreamPart]]
-# This table is at module level, because a fold that refers to its own methods would be a cycle.
+# This table is at module level. If a fold referred to its own methods, it would be a reference cycle.
 _HANDLERS: Mapping[str, _Handler] = {
     "content_block_delta": AnthropicFold._on_delta,
     "content_block_start": AnthropicFold._on_start,

@@ -178,7 +178,7 @@ class _RequestBuilder:
             thinks = thinks or profile.get("thinking_enabled_by_default", False)
         takes_both = profile.get("supports_forced_tool_choice_with_thinking", True)
         if is_asked and self._model.system in ("bedrock", "anthropic"):
-            # The library refuses both together, unless the model decides itself how much it thinks.
+            # The library refuses both together, unless the model itself decides how much it thinks.
             takes_both = takes_both and profile.get("bedrock_supports_adaptive_thinking", False)
         return "This model cannot be forced to use a tool while it thinks" if thinks and not takes_both else None
 

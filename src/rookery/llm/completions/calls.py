@@ -1,7 +1,7 @@
 """Assembles tool calls from streamed pieces, which servers number in different ways.
 
 A piece belongs to the call with the same `index`. Some servers omit the index or the id, or use the index 0 for every
-call. Their pieces are assigned by id, by name, and by whether the previous call is complete.
+call. Their pieces are assigned by id, by name, and by the completeness of the previous call.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class OpenCalls:
         self._show(call, text, parts)
 
     def end_all(self, parts: list[StreamPart]) -> None:
-        """Emit the ends of open calls, and the calls whose name arrived after a later call had begun."""
+        """Emit the ends of open calls. Also emit the calls whose name arrived after a later call had begun."""
         for call in self._calls:
             if call.name and not call.started:
                 call.ended = False
@@ -121,8 +121,8 @@ class OpenCalls:
             return None
         if delta.index is not None and (not delta.id or delta.id == found.id):
             return found
-        # A name after a complete call begins the next call, from a server that has no index or uses one twice. A name
-        # after an incomplete call is only repeated.
+        # A name after a complete call begins the next call of a server that sends no index or repeats it. A name after
+        # an incomplete call is only a repetition.
         return None if function.name and found.name and found.is_finished() else found
 
     def _open(self, delta: CallDelta, parts: list[StreamPart]) -> OpenCall:

@@ -115,7 +115,8 @@ class ResponsesFold:
         self._has_calls = False
         self._has_refused = False
         self._searches = 0
-        # The newest call of a server that does not report whether a call is complete. It is, if something follows.
+        # The newest call of a server that does not report whether a call is complete. The call is complete if another
+        # event follows.
         self._held: ToolCall | None = None
         # False once a reasoning item cannot be replayed.
         self._keeps_ids = True

@@ -1,6 +1,8 @@
-"""Dial tokens: the credentials of one replica at another. Signed for one receiver, valid for half a minute and one use.
+"""Dial tokens: the credentials with which one replica dials another. A token is signed for one receiver, and valid for
+half a minute and for one use.
 
-They name no user and no chat: the dialing replica has checked its viewers' rights, and credentials are never sent on.
+They name no user and no chat. The dialing replica has checked the rights of its viewers, and does not send their
+credentials.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SKEW_SECONDS = 30
 
 
 class TokenRefused(Exception):
-    """The token is not valid here; the message is for the log, not for the dialer."""
+    """Raised if the token is not valid here. The message is for the log, not for the dialing replica."""
 
 
 class _Claims(msgspec.Struct, frozen=True):

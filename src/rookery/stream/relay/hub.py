@@ -1,7 +1,7 @@
-"""The source of live parts for streams: the local buffer, or a mirror of another replica's.
+"""The source of live parts for streams: the local part buffer, or a mirror of an episode on another replica.
 
-Mirrors are per episode, not per viewer: a thousand viewers of one remote chat cost one copy on the wire, and a slow
-viewer delays no other.
+There is one mirror per episode, not per viewer. A thousand viewers of one remote chat cost one copy on the link, and a
+slow viewer delays no other viewer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STALL_SECONDS = 10.0
 class RelayHub:
     """All links of this process. `run` sweeps until canceled; `close` ends the links.
 
-    Without a dialer there are no links: chats of other replicas are shown without preview.
+    Without a dialer there are no links, and chats of other replicas are shown without a preview.
     """
 
     def __init__(self, replica_id: UUID, local: PartSource, dialer: Dialer | None) -> None:
@@ -43,7 +43,7 @@ class RelayHub:
         return None if self._dialer is None else _Remote(self, worker_id)
 
     def link(self, worker_id: UUID) -> Link:
-        """Return the link to a replica; dialed at its first use."""
+        """Return the link to a replica. It is dialed on its first use."""
         if self._is_closed:
             raise BufferClosed
         assert self._dialer is not None, "there is a source only with a dialer"

@@ -1,7 +1,7 @@
 """The viewers' end of a link: dials one other replica and mirrors the episodes that are watched here.
 
-A lost link only causes a pause: mirrors keep their parts, and each is selected again after its last part. No failure
-here is an error of a chat or of a stream.
+A lost link only causes a pause. Mirrors keep their parts, and each mirror is selected again after its last part. A
+failure of a link never becomes an error of a chat or of a stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REFUSED_REDIAL_SECONDS = 30.0
 RESELECT_SECONDS = 0.25
 OPEN_SECONDS = 5.0
 
-# Looks up a replica; None if it has no row (any more).
+# Looks up a replica. Returns None if it has no row.
 FindReplica = Callable[[UUID], Awaitable[Replica | None]]
 
 
@@ -67,15 +67,15 @@ class RelayStats:
 
 
 class ReplicaUnreachable(Exception):
-    """The replica has no address that can be dialed from here. The message is for the log."""
+    """Raised if the replica has no address that can be dialed from here. The message is for the log."""
 
 
 class NoAddress(ReplicaUnreachable):
-    """The replica runs, but has no address that can be dialed from here: an administrator has to set one."""
+    """Raised if the replica runs, but has no address that can be dialed from here. An administrator has to set one."""
 
 
 class _ProtocolMismatch(Exception):
-    """The other replica uses another relay protocol, so no link to it is possible."""
+    """Raised if the other replica uses another relay protocol, so that no link to it is possible."""
 
 
 class Mirror:
@@ -101,7 +101,7 @@ class Mirror:
 
 
 class Link:
-    """The link to one other replica. `run` keeps it connected until canceled, while mirrors come and go."""
+    """The link to one other replica. `run` keeps it connected until canceled, even if the mirrors change."""
 
     def __init__(self, worker_id: UUID, dialer: Dialer, stats: RelayStats) -> None:
         self.worker_id = worker_id
@@ -127,7 +127,7 @@ class Link:
         return len(self._mirrors)
 
     def mirror(self, key: EpisodeKey) -> Mirror:
-        """Return the mirror of an episode; it is created and selected for its first viewer."""
+        """Return the mirror of an episode. It is created and selected for its first viewer."""
         found = self._mirrors.get(key)
         if found is not None:
             return found
@@ -208,7 +208,7 @@ class Link:
             if sender is not None:
                 sender.cancel()
                 await asyncio.gather(sender, return_exceptions=True)
-            # Not `close`, which waits for the other side: it may be the one that is lost.
+            # `close` is not used, because it waits for the other side, which may be lost.
             connection.transport.abort()
             await connection.wait_closed()
 
@@ -300,7 +300,7 @@ class Link:
                 self._reselecting.add(task)
                 task.add_done_callback(self._reselecting.discard)
             case _:
-                # The owner stops. The next owner starts another attempt, and viewers get a hint of it.
+                # The owner stops. The next owner starts another attempt, and a hint announces it to viewers.
                 self._forget(mirror)
                 mirror.feed.cut(EndReason.SHUTDOWN)
 
@@ -318,7 +318,7 @@ class Link:
 
 
 def check_url(url: str) -> None:
-    """Refuse unencrypted addresses of other machines: parts are texts of users and models."""
+    """Refuse unencrypted addresses of other machines, because parts contain texts of users and models."""
     parts = urlsplit(url)
     if parts.scheme == "wss":
         return

@@ -1,7 +1,7 @@
 """The owner's end of links: serves episodes of the local part buffer to replicas with viewers.
 
-A selection is a cursor into its episode, so nothing queues up here: while a link is slow, its parts stay in the buffer
-and are merged until it reads on. Selections take turns, so that a long replay does not delay the others.
+A selection is a cursor into its episode, so a slow link needs no queue: its parts stay in the part buffer and are
+merged until the link reads again. Selections take turns, so that a long replay does not delay the others.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ class _ServedLink:
                 return
             match frame:
                 case Hello(protocol=protocol) if protocol != frames.PROTOCOL:
-                    # The response names our protocol, so the other side can log it; it then disconnects.
+                    # The response contains our protocol number, so that the other side can log it. That side then
+                    # disconnects.
                     self._stats.protocol_mismatches += 1
                 case Select():
                     self._select(frame)
@@ -220,7 +221,7 @@ class _ServedLink:
                 await self._wake.wait()
 
     async def _serve(self, selection: _Selection) -> None:
-        """Send one batch; a selection with more goes to the end of the line."""
+        """Send one batch. A selection that has more parts moves to the end of the queue."""
         subscription = selection.subscription
         batch = subscription.pull() if subscription is not None else []
         if batch:

@@ -26,7 +26,7 @@ from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.relay.workspace_agents import FindAgent, OnCutOff
 
-# As long as the name of the database's socket beside it: if that path is short enough, this one is, too.
+# As long as the name of the database's socket beside it. If that path is short enough, this path is as well.
 _SOCKET_NAME = "r{}.s"
 _SOCKETS = "r*.s"
 
@@ -86,7 +86,7 @@ def open_sockets(
 def _server_tls(reach: Reach) -> dict[str, Any]:
     if reach.tls_cert is None or reach.tls_key is None:
         return {}
-    # Loaded here for its error message: the server would only report that it cannot start.
+    # Loaded here for its error message. The server would report only that it cannot start.
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(reach.tls_cert, reach.tls_key)
     return {"ssl_certfile": reach.tls_cert, "ssl_keyfile": reach.tls_key}
 
@@ -99,7 +99,7 @@ def _url(reach: Reach, port: int) -> str:
 class Relay:
     """The source of live parts for the streams of this replica, and the server of its own parts to others.
 
-    Without sockets there are no links: chats of other replicas are shown without preview.
+    Without sockets there are no links, and chats of other replicas are shown without a preview.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Relay:
     async def running(self, around: Callable[[Any], Any] = lambda application: application) -> AsyncIterator[None]:
         """Serve and dial until the end of the block; then the selections of all links are ended.
 
-        `around` adds to the application on the local socket; replicas on other machines reach only the relay.
+        `around` wraps the application on the local socket. Replicas on other machines reach only the relay.
         """
         if self._listening is None:
             yield
@@ -155,12 +155,12 @@ class Relay:
                 await self.hub.close()
 
     def serve_agents(self, find: FindAgent, on_cut_off: OnCutOff) -> None:
-        """Let replicas on other machines reach the agents of this one."""
+        """Let replicas on other machines reach the agents of this machine."""
         if self.endpoint is not None:
             self.endpoint.serve_agents(find, on_cut_off)
 
     def drain(self) -> None:
-        """Stop serving parts to others; mirrors of their parts continue."""
+        """Stop serving parts to other replicas. Mirrors of their parts continue."""
         if self.endpoint is not None:
             self.endpoint.drain()
 

@@ -1,7 +1,7 @@
 """Workspace agents for replicas on other machines: requests are forwarded to the agent's socket on this machine.
 
-The endpoint checks the sending replica and the workspace. It does not examine the request: the agent checks its own
-token, and bodies are forwarded unchanged in both directions.
+The endpoint checks the sending replica and the workspace, but not the request itself. The agent checks its own token,
+and bodies are forwarded unchanged in both directions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NO_AGENT = Refusal(
 _SILENT = Refusal(
     status=502, code="agent_unreachable", message="The workspace agent cannot be reached.", headers=_REFUSED
 )
-# Headers of one connection or of the replicas, which are not forwarded.
+# Headers that belong to one connection or to the replicas. They are not forwarded.
 _DROPPED = frozenset(
     {b"host", b"connection", b"transfer-encoding", b"content-length", b"accept-encoding", TOKEN_HEADER.lower().encode()}
 )
@@ -87,7 +87,7 @@ class AgentPeers:
 
 
 def _address(url: str | None) -> str | None:
-    """Return the HTTP address of the same listener. Other machines are reached only encrypted."""
+    """Return the HTTP address of the same listener. Connections to other machines are always encrypted."""
     try:
         check_url(url or "")
     except NoAddress:
@@ -102,7 +102,7 @@ class AgentEndpoint:
         self._find = find
         self._check = check
         self._on_cut_off = on_cut_off
-        # By start of a workspace; the least recently used entries are dropped first.
+        # The agents by start of a workspace. The least recently used entries are dropped first.
         self._limits: OrderedDict[tuple[UUID, int], AgentLimits] = OrderedDict()
         self.passed = 0
 
@@ -130,7 +130,7 @@ class AgentEndpoint:
             await connector.close()
 
     def _limits_of(self, workspace_id: UUID, scope: Scope) -> AgentLimits:
-        """Return the usage and cut-off state of the agent. An agent only answers requests that name its start."""
+        """Return the usage and cut-off state of the agent. An agent answers only requests that name its boot."""
         sent = dict(scope["headers"]).get(b"x-rookery-generation", b"")
         key = (workspace_id, int(sent) if sent.isdigit() and len(sent) < 10 else 0)
         if key not in self._limits:
@@ -249,7 +249,7 @@ class _ForwardedRequest:
 
 
 def _raw_path(scope: Scope) -> str:
-    """Return the path undecoded: a process id may contain a slash and must stay one segment."""
+    """Return the path undecoded, because a process id may contain a slash and must stay one segment."""
     raw: bytes | None = scope.get("raw_path")
     return str(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
 
