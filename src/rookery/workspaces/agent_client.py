@@ -221,7 +221,8 @@ class AgentConn:
             buffer, searched = bytearray(), 0
             while chunk := await body.readany():
                 buffer += chunk
-                # Continue the search at its last position, in case a line arrives byte by byte.
+                # Continue the search at its last position, so that a line that arrives byte by byte does not take
+                # quadratic time.
                 while (end := buffer.find(b"\n", searched)) >= 0:
                     line = bytes(buffer[:end])
                     del buffer[: end + 1]

@@ -176,7 +176,7 @@ class AgentProtocol(ResponseHandler):
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        # Not a reason to cut off the agent: a tunnel to another machine may stall for that long.
+        # The agent is not cut off for this, because a tunnel to another machine may stall for that long.
         self._head_timer = None
         self._break(f"its agent did not complete the head of a response within {HEAD_SECONDS:g} s")
 

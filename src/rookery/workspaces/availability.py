@@ -38,7 +38,7 @@ class Availability:
     async def problems(self) -> dict[str, str]:
         """Return why workspaces cannot start here, and the fix, by the name of the driver.
 
-        A driver without an entry works, as far as this can be checked without a workspace.
+        A driver without an entry has passed the checks that are possible without a workspace.
         """
         try:
             self._parts.specs.check_ring()

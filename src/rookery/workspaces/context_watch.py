@@ -74,7 +74,7 @@ class ContextWatches:
         except Exception as error:
             log.exception("context_watch_failed", error, workspace_id=workspace_id)
         finally:
-            # There is no await between the last check of the holders and this. A later holder starts a new watch.
+            # There is no await between the last check of the holders and this line. A later holder starts a new watch.
             if self._watches.get(workspace_id) is watch:
                 del self._watches[workspace_id]
 

@@ -280,7 +280,7 @@ class Executor:
             spec = await parts.specs.for_access(conn, workspace)
             grace = await parts.specs.shutdown_seconds(conn, workspace)
             if operation.reason == Reason.DISABLED:
-                # The owner was disabled, so the workspace stops soon.
+                # The owner's account was disabled, so the workspace stops soon.
                 grace = min(grace, DISABLED_GRACE_SECONDS)
         writer(f"Stopping {workspace.name}.")
         async with parts.clock.deadline(grace + STOP_SLACK_SECONDS, "workspace-stop"):
@@ -301,7 +301,8 @@ class Executor:
                 await parts.driver(workspace.driver).delete(spec)
             writer("Its files are deleted.")
         except DriverError as error:
-            # The machine may never come back. With force, the row is deleted, which counts in the owner's quota.
+            # The machine may never come back. With force, the row is deleted, so that it no longer counts in the
+            # owner's quota.
             if error.code not in OUT_OF_REACH or not operation.parameters.get(requests.FORCE):
                 raise
             writer(f"Its files are not deleted, because their machine is not reachable: {error.message}")

@@ -22,9 +22,9 @@ from rookery.workspaces.services import WorkspaceServices
 log = get_logger("workspaces.readiness")
 
 ASK_SECONDS = 1.0
-# Longer than every limit of a startup script, in case the agent does not end the script.
+# Longer than every time limit of a startup script, in case the agent does not stop the script.
 FOLLOW_SECONDS = 3660.0
-# The disk usage from which on there is a warning.
+# The share of the disk above which there is a warning.
 NEARLY_FULL = 0.9
 MEBIBYTE = 1024 * 1024
 
@@ -115,7 +115,10 @@ class Readiness:
 
 
 def disk_warning(health: Health) -> str | None:
-    """Return the disk warning; None if there is enough room. Whole percents keep the text stable."""
+    """Return the disk warning; None if there is enough space.
+
+    Percentages are whole numbers, so that the text changes rarely.
+    """
     if health.disk_limit <= 0 or health.disk_used < NEARLY_FULL * health.disk_limit:
         return None
     percent = min(health.disk_used * 100 // health.disk_limit, 999)

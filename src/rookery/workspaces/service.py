@@ -43,7 +43,7 @@ POLL_SECONDS = 2.0
 
 
 class WaitResult(msgspec.Struct, frozen=True):
-    """The result of a wait. `operation` is still open if the time was over."""
+    """The result of a wait. `operation` is still open if the time limit was reached."""
 
     operation: Operation
     workspace: Workspace

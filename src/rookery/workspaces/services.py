@@ -30,7 +30,7 @@ from rookery.workspaces.relay import Peers
 
 log = get_logger("workspaces")
 
-# Called when the startup script of a workspace is over, also if it failed.
+# Called when the startup script of a workspace has ended, even if it failed.
 OnReady: TypeAlias = Callable[[Workspace], Awaitable[None]]
 HEALTH_SECONDS = 5.0
 START_BOUNDS = (0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0)
@@ -42,9 +42,9 @@ async def no_follow_up(workspace: Workspace) -> None:
 
 @dataclass(slots=True)
 class WorkspaceStats:
-    # By driver and result: succeeded, failed, canceled.
+    # Counters by driver and result: succeeded, failed, canceled.
     start_seconds: Histograms[tuple[str, str]] = field(default_factory=lambda: Histograms(START_BOUNDS))
-    # By driver and status, for the whole deployment. The reconciler counts them.
+    # Numbers of workspaces by driver and status, for the whole deployment. The reconciler counts them.
     workspaces: dict[tuple[str, str], int] = field(default_factory=dict)
     # The number of agents that this replica has cut off.
     cut_off: int = 0

@@ -14,7 +14,7 @@ SETTING = "workspaces.shared_folders"
 
 def is_shared(folder: str, shared: Sequence[str]) -> bool:
     path = PurePosixPath(folder)
-    # Python treats two leading slashes as another root, Linux does not.
+    # Python treats two leading slashes as another root; Linux does not.
     if not path.is_absolute() or ".." in path.parts or folder.startswith("//"):
         return False
     return any(path.is_relative_to(each) for each in shared)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    """`now` is the time of day, for records that outlive the agent. `monotonic` measures durations."""
+    """The two clocks. `now` is the time of day, for records that outlive the agent. `monotonic` measures durations."""
 
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, proxy: tuple[str, int] = PROXY)
     threading.Thread(target=_send, args=(connection,), daemon=True).start()
     with contextlib.suppress(OSError):  # standard output was closed, or the connection broke
         _receive(connection)
-    # Exit immediately: the other thread may wait for input that never comes.
+    # Exit immediately, because the other thread may wait for input that never comes.
     os._exit(0)
 
 

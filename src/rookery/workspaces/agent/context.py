@@ -36,7 +36,10 @@ class Context:
         self.version = 0
 
     async def follow(self) -> None:
-        """Check for changes forever, from the end of the startup script on: its partial writes are not reported."""
+        """Check for changes forever.
+
+        The checks start after the startup script, so that its partial writes are not reported.
+        """
         await self._agent.scripts.startup_ended.wait()
         earlier = self._recorded_version()
         signature: object = None

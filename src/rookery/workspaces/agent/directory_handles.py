@@ -2,7 +2,7 @@
 
 A file tool first checks a path and then uses it. In between, a command of the workspace can replace a directory in that
 path with a link. A handle always refers to the directory that was opened, so files are opened relative to it. The
-system call `openat2` could do this at once, but Python has no binding for it, and old kernels do not have it.
+system call `openat2` could do all this in one call, but Python has no binding for it, and old kernels do not have it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rookery.workspaces.agent.errors import AgentError
 NEW_DIRECTORY_MODE = 0o755
 # O_PATH needs no permission to list the directory. It exists on Linux only.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A reader resolves a path that changes meanwhile this often, then it reports the change.
+# A reader resolves a changing path at most this often. Then it reports the change.
 _READ_TRIES = 3
 
 

@@ -113,7 +113,10 @@ class Candidate:
     def with_status(
         self, status: str, error: str | None = None, *, size: int = 0, data: bytes | None = None
     ) -> Resource:
-        """Return the resource of this candidate, without the content of an MCP configuration: it may hold secrets."""
+        """Return the resource of this candidate.
+
+        The content of an MCP configuration is left out, because it may contain secrets.
+        """
         digest = hashlib.sha256(data).hexdigest() if data is not None else ""
         body = data.decode("utf-8", "replace") if data is not None and self.kind != MCP_CONFIG else None
         return Resource(self.kind, self.path, self.root.path, status, size, digest, body, error)
@@ -222,7 +225,7 @@ def _path_state(path: str) -> tuple[Any, ...] | None:
             seen.append(error.errno)
             continue
         is_folder = stat.S_ISDIR(info.st_mode)
-        # Times of a folder do not count: they change with files that are not resources.
+        # Times of a folder are ignored, because they also change with files that are not resources.
         times = () if is_folder else (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         seen.append((info.st_mode, info.st_dev, info.st_ino, *times))
     return None if seen[0] == errno.ENOENT else tuple(seen)

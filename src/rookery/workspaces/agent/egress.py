@@ -53,7 +53,7 @@ class Forwarder:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= 2 * MAX_CONNECTIONS:
-            # No response: the agent needs its remaining file descriptors for requests of the server.
+            # No response is sent, because the agent needs its remaining file descriptors for requests of the server.
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._handle(reader, writer))
@@ -80,7 +80,7 @@ class Forwarder:
             finally:
                 far[1].transport.abort()
         except OSError:
-            pass  # one side has left
+            pass  # one side has disconnected
         except Exception as error:
             self._log(f"a connection to the network failed: {error!r}")
 

@@ -192,7 +192,7 @@ def _width(lead: int) -> int:
 
 
 def _count_rest(file: BinaryIO) -> int:
-    """Return how many lines follow. Lines beyond the size limit do not count, if the file grows meanwhile."""
+    """Return the number of following lines. If the file grows meanwhile, lines beyond the size limit do not count."""
     count = 0
     last = b"\n"
     while file.tell() <= MAX_FILE_BYTES:

@@ -41,7 +41,7 @@ class Files:
         path = paths.absolute(request.text("path"))
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
-        # The file object closes the descriptor, even if the client leaves before the first byte.
+        # The file object closes the descriptor, even if the client disconnects before the first byte.
         opened = await asyncio.to_thread(directory_handles.open_regular, path, links=request.follows_links)
         file = os.fdopen(opened, "rb", buffering=0)
         length = max(os.fstat(file.fileno()).st_size - offset, 0)
@@ -185,7 +185,7 @@ def _list(path: str) -> dict[str, Any]:
         with directory_handles.directory(paths.resolve(path)) as handle:
             listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
         try:
-            # Entries are read through this descriptor, so it stays open until the end.
+            # Entries are read through this descriptor, so it stays open until all are read.
             with os.scandir(listed) as found:
                 # A folder may have millions of entries. Only those that are shown stay in memory.
                 entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))

@@ -141,8 +141,9 @@ class Journal:
     ) -> Response:
         """Run an effect once for its key. A repeated request joins the running effect or gets the recorded response.
 
-        Without a key the effect always runs. A failed effect is dropped, so its key may be used again. An effect that a
-        restart interrupted runs again with `Attempt.earlier_note`; if `lost` is given, that error is raised instead.
+        Without a key the effect always runs. A failed effect is dropped, so its key may be used again. If a restart
+        interrupted the effect, it runs again with `Attempt.earlier_note`; if `lost` is given, that error is raised
+        instead.
         """
         if key is None:
             return await run(Attempt(None, None, None))
@@ -189,7 +190,7 @@ class Journal:
         return response
 
     def finish(self, key: str, data: Mapping[str, Any]) -> None:
-        """Record the end of a deferred effect. `finished` returns `data`, also after a restart."""
+        """Record the end of a deferred effect. `finished` returns `data`, even after a restart."""
         entry = self._entries.get(key)
         if entry is not None and entry.deferred and entry.answer is not None:
             entry.deferred = False
@@ -245,7 +246,10 @@ class Journal:
             self._log(error.message)
 
     def _forget_old(self, room: int = 0) -> None:
-        """Drop the oldest entries until the limits hold with `room` more. Running entries and the newest are kept."""
+        """Drop the oldest entries until `room` more fit into the limits.
+
+        Running entries and the newest entry are kept.
+        """
         oldest = self._clock.now() - MAX_AGE_S
         newest = next(reversed(self._entries.values()), None)
         count, size, gone = len(self._entries) + room, self._bytes, []

@@ -10,7 +10,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class Log:
-    """Call it with one line. Errors are ignored: a full disk must not stop the agent."""
+    """The log. Call it with one line. Errors are ignored, because a full disk must not stop the agent."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path

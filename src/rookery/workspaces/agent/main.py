@@ -137,7 +137,7 @@ async def _listen(server: Server, agent: Agent, listen: str | None) -> str:
     kind, _, place = (listen or f"unix:{agent.run_dir / 'agent.sock'}").partition(":")
     if kind == "unix" and place:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)  # of an agent that was killed; the driver runs one agent at a time
+            os.unlink(place)  # the socket of a killed agent; the driver runs one agent at a time
         await server.listen_unix(place)
         os.chmod(place, 0o600)
         return f"unix:{place}"

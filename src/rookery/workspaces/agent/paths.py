@@ -83,7 +83,7 @@ def refusal(error: OSError, path: str) -> AgentError:
 
 
 def require_regular(mode: int, path: str) -> None:
-    """Raise 400 unless it is a regular file. A read of a pipe or device may never end."""
+    """Raise 400 unless the file is a regular file. A read of a pipe or device may never end."""
     if stat.S_ISDIR(mode):
         raise AgentError(400, "wrong_kind", f"{path} is a directory, not a file.")
     if not stat.S_ISREG(mode):

@@ -52,7 +52,7 @@ class Shutdown:
             self.over.set()
 
     async def handle(self, request: Request) -> Response:
-        """Begin the shutdown and respond immediately. It is complete when the agent's process has ended."""
+        """Begin the shutdown and respond immediately. The shutdown is complete when the agent's process has ended."""
         body = await request.json()
         grace_s = body.get("grace_s")
         unknown = [name for name in body if name != "grace_s"]

@@ -56,7 +56,7 @@ async def _ask(
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b""))
             return await _answer(reader)
         finally:
-            # A graceful close could take as long as the agent does not read.
+            # A graceful close could take long, because the agent may not read.
             writer.transport.abort()
 
 

@@ -46,8 +46,8 @@ RECHECK_SECONDS = 30.0
 PROXY_PORT = 3128
 EGRESS_SOCKET = f"{bwrap_arguments.EGRESS}/egress.sock"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# In upper and lower case, because programs differ in what they read. Variables of the template take precedence. None
-# names SOCKS, because Python libraries without SOCKS support would fail.
+# In upper and lower case, because programs differ in the names that they read. Variables of the template take
+# precedence. No variable names SOCKS, because Python libraries without SOCKS support would fail.
 PROXY_VARIABLES = {
     **{name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")},
     **{name: "localhost,127.0.0.1,::1" for name in ("NO_PROXY", "no_proxy")},
@@ -323,7 +323,7 @@ class AgentSocket:
         return None if self._handle is None else f"/proc/self/fd/{self._handle}"
 
     async def prepare(self) -> None:
-        """Open the current socket: a started agent may have created or replaced it."""
+        """Open the current socket. A started agent may have created or replaced it."""
         try:
             owner = self._path.parent.lstat().st_uid
             handle = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -72,8 +72,8 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     hidden: tuple[Path, ...] = ()  # further paths to hide from workspaces: the files in the server's settings
     bwrap: Path | None = None
-    uid: int | None = None  # of workspaces that may write to shared folders
-    uid_range: tuple[int, int] = DEFAULT_RANGE  # of all others, when the server is root
+    uid: int | None = None  # the user of workspaces that may write to shared folders
+    uid_range: tuple[int, int] = DEFAULT_RANGE  # the users of all other workspaces, if the server is root
     cgroup: Path | None = None
     network_max: Network = "public"
     net_allow_private: tuple[str, ...] = ()  # private networks that the address guard allows
@@ -184,7 +184,8 @@ def problem_of_users(config: LocalConfig) -> str | None:
 
 
 def problem_of_limits(config: LocalConfig) -> str | None:
-    """Return why templates with limits cannot start, as a sentence; None if they can, or without a control group."""
+    """Return why templates with limits cannot start, as a sentence; None if they can, or if there is no control group.
+    """
     problem = None if config.cgroup is None else cgroups.problem_of(str(config.cgroup))
     if problem is None:
         return None

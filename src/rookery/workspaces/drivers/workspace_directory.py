@@ -118,7 +118,7 @@ def agent_config(
         "home": inside.home,
         "env": ws.env,
         "parameters": ws.parameters,
-        # Only the names. The values are sent to the running agent, and are never on disk.
+        # Only the names are written. The values are sent to the running agent, and are never on disk.
         "secrets": sorted(ws.secrets),
         "startup": {
             "script": f"{inside.run}/startup.sh" if ws.startup else None,

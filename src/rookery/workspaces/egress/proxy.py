@@ -45,7 +45,7 @@ class Timeouts:
 @dataclass(slots=True)
 class EgressStats:
     requests: Counter[Decision] = field(default_factory=Counter)
-    # By direction, seen from the workspace: sent, received.
+    # The direction of bytes, seen from the workspace: sent, received.
     bytes: Counter[str] = field(default_factory=Counter)
     connections: int = 0
 
@@ -71,7 +71,7 @@ class Proxy:
                 late = _no_answer(outcome, f"did not answer within {self._timeouts.idle:g} seconds")
                 await self._refuse(client, outcome.encode_refusal(late))
         except (OSError, Broken):
-            pass  # one side has left
+            pass  # one side has disconnected
         finally:
             outcome.write_log(workspace_id)
 
@@ -116,7 +116,7 @@ class Proxy:
         await upstream.close(self._timeouts.linger)
 
     async def _read(self, client: ByteStream, policy: Policy | None, outcome: _Outcome) -> Request | None:
-        """Read the request; return None if the client has left without sending any."""
+        """Read the request. Return None if the client has disconnected without sending one."""
         head = b""
         try:
             async with asyncio.timeout(self._timeouts.head):
@@ -301,7 +301,7 @@ class _IdleTimeout:
 
     def extend(self) -> None:
         until = self._limit.when()
-        # Not for every piece, because a new timer is slower than reading the clock.
+        # The deadline is not extended for every piece, because a new timer is slower than reading the clock.
         if until is not None and until - self._loop.time() < self._seconds * 0.9:
             self._reschedule()
 

@@ -40,7 +40,10 @@ FULL_PAUSE_SECONDS = 0.1
 
 
 class EgressSockets:
-    """The egress sockets of one local driver. With `is_open` false the settings forbid networks: none is served."""
+    """The egress sockets of one local driver.
+
+    With `is_open` false, the settings forbid networks, and no socket is served.
+    """
 
     def __init__(
         self,
@@ -71,8 +74,8 @@ class EgressSockets:
         """Write the policy of a workspace before its start. Blocks."""
         layout = Layout.of(self._data_dir, workspace_id)
         layout.egress.mkdir(mode=0o755, exist_ok=True)
-        # The user of the sandbox must be able to read it, whatever the umask is. Other users cannot enter the
-        # directories above it.
+        # The user of the sandbox must be able to read it with any umask. Other users cannot enter the directories above
+        # it.
         layout.egress.chmod(0o755)
         self._policies.write(workspace_id, policy)
 
@@ -83,7 +86,7 @@ class EgressSockets:
                 return True
             if not self._is_open or self._policies.find(workspace_id) is None:
                 return False
-            # Not in a thread, because a canceled caller would leave the lock open.
+            # This does not run in a thread, because a canceled caller would leave the lock open.
             opened = _open(Layout.of(self._data_dir, workspace_id))
             if opened is None:
                 return False
@@ -126,7 +129,7 @@ class EgressSockets:
             served = self._served.get(workspace_id)
             if served is not None:
                 await served.close()
-                # Removed afterwards, so that an interrupted close is repeated.
+                # The policy is removed afterwards, so that an interrupted close is repeated.
                 self._served.pop(workspace_id)
 
     def _ids_to_serve(self) -> set[str]:
@@ -221,7 +224,7 @@ class _ServedSocket:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener.close()
-        # Removed while the lock is held. Afterwards another replica may have created a new socket.
+        # The socket is removed while the lock is held. Afterwards another replica may have created a new socket.
         with contextlib.suppress(OSError):
             self._place.egress_socket.unlink()
         os.close(self._lock)

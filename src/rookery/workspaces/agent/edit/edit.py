@@ -40,7 +40,8 @@ class EditFailed(Exception):
 
 def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
     """Return the text after all edits, and the result of each. Raise `EditFailed` for the first that fails."""
-    # Callers do not see a byte order mark. If it stayed in place, a search by lines could not match the first line.
+    # Callers do not see a byte order mark, so it is removed. Otherwise a search by lines could not match the first
+    # line.
     mark = BOM if text.startswith(BOM) and not any(edit.old_text.startswith(BOM) for edit in edits) else ""
     text = text[len(mark) :]
     applied = []

@@ -1,6 +1,6 @@
 """Error messages for an `old_text` that is not in the file or occurs too often. Pure.
 
-A message gives line numbers, and at most one kind of hint: models do worse with several guesses.
+A message has line numbers and at most one kind of hint, because several guesses confuse models.
 """
 
 from __future__ import annotations

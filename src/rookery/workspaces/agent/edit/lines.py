@@ -1,7 +1,7 @@
 """Lines of text for edits, each split into lead, body, trail and ending. Pure.
 
-Only `\\n` ends a line. A carriage return directly before it belongs to the ending, any other to the body. The joined
-lines of a text are that text again, byte for byte.
+Only `\\n` ends a line. A carriage return directly before it belongs to the ending; any other carriage return belongs to
+the body. Joining the lines gives exactly the original text.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def _substrings(text: str, wanted: str, *, step: int) -> list[int]:
 
 
 def _windows(text: str, wanted: str, *, pass_number: int, overlapping: bool) -> list[int]:
-    # Endings are not compared: within a window both sides have one, and after the last line one may be missing.
+    # Endings are not compared. Within a window both sides have an ending, and the ending of the last line may be
+    # missing.
     sought = [stripped(raw, pass_number) for raw in edit_lines.split(wanted)]
     keys = [stripped(raw, pass_number) for raw in edit_lines.split(text)]
     first, count = sought[0], len(sought)

@@ -56,7 +56,7 @@ class Git:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_PAGER": "cat",
             "GIT_NO_LAZY_FETCH": "1",
-            "GIT_ALLOW_PROTOCOL": "none",  # for git before 2.44, which does not know the line above
+            "GIT_ALLOW_PROTOCOL": "none",  # for git before 2.44, which does not know the variable above
             "GIT_SSH_COMMAND": "false",
         }
 

@@ -1,7 +1,8 @@
 """`/v1/git/watch` and `/v1/git/scan`: the repositories that a chat has worked in, and their changes.
 
-These are the repositories of the paths that the chat or its subagents touched, and that of the working directory. A
-watcher receives a repository when its state differs from the one that was sent last. An empty list is a keep-alive.
+The list consists of the repositories of all paths that the chat or its subagents touched, and the repository of the
+working directory. A watcher receives a repository when its state differs from the one that was sent last. An empty list
+is a keep-alive.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class McpServers:
         self._apply()
 
     def _apply(self) -> None:
-        """Start and stop servers, so that exactly those run that are configured and agreed to."""
+        """Start and stop servers. Afterwards exactly the servers run that are configured and agreed to."""
         wanted = {name: config for name, config in self._configured.items() if self._may_run(config)}
         for name, server in list(self._servers.items()):
             if wanted.get(name) != server.config:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024
-_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ; the fcntl module has the name only since Python 3.10
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ; the fcntl module has this name only since Python 3.10
 
 
 class Child:
@@ -250,4 +250,4 @@ def adopt_orphans() -> None:
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     except (ImportError, OSError, AttributeError):
-        pass  # then the stop of an unconfined workspace does not find its daemons
+        pass  # without it, a stop of an unconfined workspace does not find its daemons

@@ -12,7 +12,7 @@ from typing import Any
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 256 * 1024
-SMALL_BYTES = 16 * 1024  # kept of each end after `shrink`
+SMALL_BYTES = 16 * 1024  # the bytes that are kept of each end after `shrink`
 VIEW_BYTES = 32 * 1024
 LINE_BYTES = 2048
 LINE_SUFFIX = b" ... [line truncated%b]"

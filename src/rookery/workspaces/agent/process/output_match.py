@@ -72,7 +72,7 @@ class OutputWaits:
     async def wait(
         self, process: Process, pattern: str, *, since: int, wait_s: float, gone: asyncio.Event
     ) -> MatchResult:
-        """Wait until a line after the cursor matches, the process ends, the client leaves, or the time is over."""
+        """Wait until a line after the cursor matches, the process ends, the client disconnects, or the time is over."""
         if not pattern or len(pattern) > MAX_PATTERN_CHARS or "\0" in pattern:
             raise invalid("until", f"must be a regular expression of 1 to {MAX_PATTERN_CHARS} characters")
         if self._count >= MAX_AT_ONCE:
@@ -105,7 +105,7 @@ class OutputWaits:
         try:
             either: set[asyncio.Future[Any]] = {leaving, answered, feeding}
             await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            # The program matches all input it has received, whatever ended the wait.
+            # The program matches all input that it has received, for every reason that ended the wait.
             feeding.cancel()
             if not gone.is_set():
                 await asyncio.wait({stdout_pipe.closed}, timeout=RESULT_S)

@@ -285,7 +285,7 @@ def send_signal(process: Process, number: int) -> None:
 
 
 async def wait(process: Process, since: int | None, wait_s: float, gone: asyncio.Event) -> None:
-    """Wait until the process ends, there is text after the cursor, the client leaves, or the time is over."""
+    """Wait until the process ends, there is text after the cursor, the client disconnects, or the time is over."""
     waits: list[Coroutine[Any, Any, Any]] = [process.ended.wait(), gone.wait()]
     if since is not None:
         waits.append(process.wait_for_text(since))

@@ -60,7 +60,7 @@ def _mounts(agent: Agent, plans: str) -> list[str]:
                 "--ro-bind",
                 path,
                 path,
-            ]  # otherwise the temporary /tmp would cover an unconfined workspace below it
+            ]  # otherwise the temporary /tmp would cover an unconfined workspace that is below /tmp
     mounts += ["--bind", plans, plans]
     return [*mounts, "--tmpfs", str(agent.run_dir), "--remount-ro", str(agent.run_dir)]
 

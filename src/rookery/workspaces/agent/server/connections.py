@@ -1,7 +1,7 @@
 """HTTP connections: reads requests, authenticates them, calls the handler of the route, and sends the response.
 
-Every request is authenticated before its path is looked up. A handler runs to its end even if its client leaves, so
-that no write is interrupted. Handlers that wait watch `Request.gone`.
+Every request is authenticated before its path is looked up. A handler runs to its end even if its client disconnects,
+so that no write is interrupted. Handlers that wait watch `Request.gone`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Connection:
         await self._run_and_close(self._serve_all())
 
     async def refuse(self) -> None:
-        """Respond with 503: there are too many connections."""
+        """Respond with 503, because there are too many connections."""
         error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
         await self._run_and_close(self._send_last(error))
 
@@ -127,7 +127,7 @@ class Connection:
         try:
             await work
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # the client has left, or did not read the response in time
+            pass  # the client has disconnected, or did not read the response in time
         except Exception:
             self._agent.log(f"connection failed\n{traceback.format_exc()}")
         finally:

@@ -87,7 +87,10 @@ class Head:
 
 
 class Reader(asyncio.StreamReader):
-    """A stream reader with deadlines. `gone` is set as soon as the client has left, even if no handler reads."""
+    """A stream reader with deadlines.
+
+    `gone` is set as soon as the client has disconnected, even if no handler reads.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit=limit)
@@ -204,7 +207,7 @@ class Body:
 
 @dataclass
 class Request:
-    """A request as handlers see it. `gone` is set when the client has left."""
+    """A request as handlers see it. `gone` is set when the client has disconnected."""
 
     head: Head
     chat: ChatHeaders
@@ -320,7 +323,7 @@ def _too_large(max_bytes: int) -> AgentError:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object from untrusted bytes. Raise 400 for repeated keys, NaN and infinity too."""
+    """Parse a JSON object from untrusted bytes. Raise 400 for invalid JSON, repeated keys, NaN and infinity."""
     if not data:
         return {}
     try:

@@ -17,7 +17,7 @@ RUN = "/run/rookery"
 AGENT = "/run/rookery-agent.pyz"
 EGRESS = "/run/rookery-egress"
 BWRAP = "/run/rookery-bwrap"
-# As deep as in its package, because the program finds its libraries relative to its own path.
+# The path is as deep as in the package, because the program finds its libraries relative to its own path.
 BWRAP_PROGRAM = f"{BWRAP}/package/bin/bwrap"
 UID = 1000
 MIB = 1024 * 1024
@@ -190,8 +190,8 @@ def _mounts(plan: Plan) -> Arguments:
         arguments += ["--bind-fd", Handle(path), path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
     if plan.egress is not None:
-        # The directory of the socket, because a replica that takes over creates a new socket in it. Connections to a
-        # socket on a read-only mount are possible.
+        # The directory of the socket is bound, because a replica that takes over creates a new socket in it.
+        # Connections to a socket on a read-only mount are possible.
         arguments += ["--ro-bind", plan.egress, EGRESS]
     return [*arguments, *_nested(plan), "--ro-bind", plan.agent, AGENT]
 

@@ -1,8 +1,8 @@
 """The main program of the launcher: reads a plan, starts it, and responds with one line of JSON.
 
 Everything that needs privileges is done first. Then the privileges are dropped, and only then bubblewrap starts. If
-bubblewrap started as root, the sandbox would be root for the kernel, whatever user it shows. The sandbox waits at a
-gate until its limits are set and its process is recorded. So a crash of the launcher leaves no unrecorded sandbox.
+bubblewrap started as root, the sandbox would be root for the kernel, even if it shows another user. The sandbox waits
+until its limits are set and its process is recorded. A crash of the launcher therefore leaves no unrecorded sandbox.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ def _start_confined(
             record = _record(plan, child, monitor=process.pid)
             files.write_record(record)
     except BaseException:
-        # The end of the launcher would open the gate, and the sandbox would run without its limits.
+        # The end of the launcher would open the gate that holds the sandbox, and the sandbox would run without its
+        # limits.
         _end(plan, child, process)
         raise
     os.write(gate, b"1")

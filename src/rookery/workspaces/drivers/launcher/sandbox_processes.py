@@ -46,7 +46,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True)
 class Running:
-    """A running sandbox. `pid` is its first process; when it ends, all others end too."""
+    """A running sandbox. `pid` is its first process; when that process ends, all others end too."""
 
     workspace_id: str
     generation: int

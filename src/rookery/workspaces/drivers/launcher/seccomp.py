@@ -153,7 +153,7 @@ def program(machine: str, *, nested: bool) -> bytes | None:
         return None
     names = REFUSED if nested else [*REFUSED, *REFUSED_WITHOUT_NESTED]
     refused = [abi.numbers[name] for name in names]
-    # Every test has two instructions, and the second one returns. So no jump skips more than one instruction.
+    # Every test has two instructions, and the second one returns. No jump therefore skips more than one instruction.
     lines = [
         (LOAD, 0, 0, ARCH),
         *_return_unless(JUMP_EQUAL, abi.audit, EPERM),

@@ -33,7 +33,7 @@ def make_reachable(sources: list[str], uid: int) -> None:
             "driver_unavailable",
         ) from error
     held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in hidden}
-    # Outer directories first: they cover the inner ones.
+    # Outer directories come first, because they cover the inner ones.
     for barrier in sorted(set(hidden.values())):
         if os.path.isdir(barrier):
             _mount(libc, "rookery", barrier, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m")

@@ -119,7 +119,7 @@ class Users:
             if keep:
                 state.kept.append(chosen)
             _write(file, state)
-            # Under the lock: the owner of this directory marks the user as used for other processes.
+            # This is done under the lock. The owner of this directory shows other processes that the user is in use.
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chown(run, chosen, chosen, follow_symlinks=False)
             return chosen
