@@ -1,4 +1,4 @@
-"""The HTTP API: turns requests into transitions and reads. It holds no SQL and calls no models.
+"""The HTTP API: converts requests to transitions and reads. It has no SQL and calls no models.
 
 Start with `application`; `routers` has one module per subject.
 """

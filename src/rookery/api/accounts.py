@@ -42,7 +42,8 @@ Email = Annotated[str, AfterValidator(str.strip), rule(users.check_email)]
 Username = Annotated[str, rule(users.check_username)]
 Name = Annotated[str, rule(users.check_name)]
 NewPassword = Annotated[str, Field(max_length=MAX_TYPED_CHARS), AfterValidator(_check_password)]
-# A password that is compared, not chosen. No rule applies, so errors reveal nothing about earlier password rules.
+# A password that is compared, not chosen. It is not checked by the password rules, so that errors reveal nothing about
+# earlier rules.
 TypedPassword = Annotated[str, Field(max_length=MAX_TYPED_CHARS)]
 
 

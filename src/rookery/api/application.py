@@ -122,7 +122,8 @@ def create_application(services: ApiServices) -> ASGIApp:
 
 def create_api(services: ApiServices) -> FastAPI:
     """Return the routers without the middleware. The OpenAPI document is made from it."""
-    # No redirects for a trailing slash: behind a proxy that ends TLS they would point to http and leak tokens.
+    # Trailing slashes are not redirected. Behind a proxy that ends TLS, the redirect would point to http and leak
+    # tokens.
     application = FastAPI(
         title="Rookery",
         version=__version__,
@@ -131,7 +132,7 @@ def create_api(services: ApiServices) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    # One flat list. FastAPI analyzes the routes of an included router a second time at its first request, and walks
+    # The list is flat. FastAPI analyzes the routes of an included router a second time at its first request, and walks
     # through nested lists at every request.
     routes = application.router.routes
     routes.extend(health.router(services.health, services.clock).routes)
@@ -154,7 +155,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 async def _explain_bug(request: Request, error: Exception) -> Response:
-    """Answer an unexpected exception. Without this handler the framework would answer with its own text."""
+    """Answer an unexpected exception. Without this handler, the framework would send its own text."""
     return _answer(request, internal())
 
 

@@ -87,7 +87,7 @@ async def _context_limit(services: ApiServices, caller: Caller, chat_id: ChatId)
     provider = None if config is None else snapshot.providers.get(config.provider_id)
     if config is None or provider is None:
         return None
-    # In a thread: the first lookup loads the table of context windows.
+    # In a thread, because the first lookup loads the table of context windows.
     known = await asyncio.to_thread(windows_of, config, provider.type, snapshot.windows.get(config.id))
     return known.effective
 

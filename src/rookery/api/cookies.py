@@ -19,8 +19,8 @@ def name(*, secure: bool) -> str:
 def find_session(header: str | None, *, secure: bool) -> str | None:
     """Return the value of the session cookie in a `Cookie` header.
 
-    The header is parsed by hand: cookies are shared by all ports of a host, and `SimpleCookie` drops the whole header
-    for one malformed value that another program on this machine has set.
+    `SimpleCookie` is not used. All ports of a host share their cookies, and it would drop the whole header because of
+    one malformed value that another program on this machine has set.
     """
     wanted = name(secure=secure)
     for pair in (header or "").split(";"):

@@ -44,7 +44,7 @@ def sign(links: LinkKey, target: str, *, expires_at: datetime) -> str:
 
 
 def find_signed(scope: Scope) -> SignedTarget | None:
-    """Return the signed address of the request. None without a signature, or where signatures are not accepted."""
+    """Return the signed address of the request; None if it has no signature, or if its path does not accept one."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return None
     rest, signature = _split(scope)

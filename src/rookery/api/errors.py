@@ -1,7 +1,7 @@
 """API errors: one body for all of them, and one table from exceptions to responses.
 
-Routers do not raise HTTP errors: they let the exceptions of the store and of the domain rules pass, and this module
-maps them. An exception that is not in the table is a bug; the client gets only the request id.
+Routers do not raise HTTP errors and do not catch exceptions of the store and of the domain rules. This module maps
+these exceptions to responses. An exception that is not in the table is a bug; the client gets only the request id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rookery.workspaces.template_problems import Invalid
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}
 LINGER_SECONDS = 2.0
-# A body may break rules in thousands of places; the error response stays small.
+# A body may break rules in thousands of places. The limit keeps the error response small.
 MAX_FIELDS = 20
 
 # The database is unreachable, restarting or too slow. Any other database error is a bug.
@@ -115,7 +115,7 @@ class ApiError(Exception):
 
 
 class _Lingering(Response):
-    """A response to a client that is still sending: incoming data is dropped for a moment before the connection is
+    """A response to a client that is still sending. Received data is dropped for a moment before the connection is
     closed.
 
     If the connection were closed immediately, most clients would report a broken connection and never show the reason.
@@ -132,7 +132,10 @@ class _Lingering(Response):
 
 
 class BadFields(ApiError):
-    """A request with invalid values. Lists all errors up to `MAX_FIELDS`; the message says how many more there are."""
+    """Raised for a request with invalid values.
+
+    Lists all errors up to `MAX_FIELDS`; the message has the number of the others.
+    """
 
     def __init__(self, fields: Sequence[FieldError], *, code: str = "invalid") -> None:
         first = fields[0]
@@ -180,7 +183,7 @@ def explain(error: BaseException) -> ApiError | None:
     return None
 
 
-# Error codes of transitions that the chat's state does not allow. Archived and invalid chats have codes of their own.
+# Error codes of transitions that the chat's state does not allow. Archived and invalid chats have their own codes.
 _NOT_NOW: Mapping[Transition, str] = {
     Transition.SEND_MESSAGE_QUEUE: "chat_not_accepting_messages",
     Transition.SEND_MESSAGE_STEER: "chat_not_accepting_messages",

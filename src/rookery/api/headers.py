@@ -1,7 +1,7 @@
 """Request and response headers as the OpenAPI document describes them.
 
-Each header is read and written where it is used. Operations name the headers they take and return, because no library
-can detect a header that a handler reads.
+Handlers read and write headers themselves. Operations declare the headers that they take and return, because no library
+can detect which headers a handler reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provider and model options as the API shows them: header values may be keys, so they never leave the server.
+"""Provider and model options as the API shows them, without header values, because these may be keys.
 
 A value is shown as `***`. A change that sends `***` keeps the stored value, so that a client can edit and save what it
 has read.

@@ -37,7 +37,10 @@ class MessagesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendView(msgspec.Struct, frozen=True, kw_only=True):
-    """`messages` are all visible messages that this request inserted, in order. Clients insert all of them."""
+    """The response to a send.
+
+    `messages` are all visible messages that this request inserted, in order. Clients insert all of them.
+    """
 
     queued: bool
     message: MessageView | None
@@ -56,7 +59,7 @@ class EditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromoteView(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` is null while the running turn has to stop first."""
+    """The response to a promotion. `message` is null while the running turn has to stop first."""
 
     message: MessageView | None
     messages: tuple[MessageView, ...]

@@ -175,7 +175,7 @@ Title: TypeAlias = Annotated[
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
 SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_prompt(prompt, field="system_prompt"))]
-# This version has no MCP servers: any id is reported as unknown.
+# This version has no MCP servers, so any id is reported as unknown.
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
 
 

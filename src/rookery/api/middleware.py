@@ -49,19 +49,20 @@ SHARED_HEADERS = (
 SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
 MAX_URL_BYTES = 8 * 1024
 MAX_HEADER_BYTES = 32 * 1024
-# One year. Subdomains are not included: they may belong to other servers.
+# One year. Subdomains are not included, because they may belong to other servers.
 STRICT_TRANSPORT = "max-age=31536000"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Paths without a login: downloads carry a signature in their URL, and the API page asks for a token itself.
+# Paths without a login: downloads have a signature in their URL, and the API page itself asks for a token.
 _OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?)")
 _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/(stream|git))")
 _SETUP = f"{PREFIX}/setup"
 # Requests that create a login; they have no user yet.
 _LOGIN = frozenset({_SETUP, f"{PREFIX}/auth/login", f"{PREFIX}/auth/link"})
-# Codes of refusals for a missing right, as opposed to refusals of a browser's origin.
+# Codes of refusals because of a missing right. Refusals because of the origin have other codes.
 _DENIED = frozenset({"forbidden", "owner_only", "scope", "disabled"})
-# Load balancers send requests by address, not by host name. The responses hold nothing that DNS rebinding could misuse.
+# Load balancers send requests by address, not by host name. The responses contain nothing that DNS rebinding could
+# misuse.
 _ANY_HOST = frozenset({"/healthz", "/readyz"})
 
 
@@ -79,7 +80,7 @@ class ApiMiddleware:
             return
         is_head = scope.get("method") == "HEAD"
         if is_head:
-            # Handled as GET; the body is dropped on the way out. The server keeps its own scope.
+            # HEAD is handled as GET, and the body is dropped from the response. The server keeps its own scope.
             scope = {**scope, "method": "GET"}
         connection = Request(scope, receive) if scope["type"] == "http" else WebSocket(scope, receive, send)
         given = connection.headers.get("x-request-id", "")
@@ -132,7 +133,10 @@ class ApiMiddleware:
             )
 
     def _allow_cross_origin(self, connection: HTTPConnection, answer: _ResponseSender) -> None:
-        """Let pages of listed origins read the response, and mark it as dependent on the origin for caches."""
+        """Allow pages of listed origins to read the response.
+
+        The header `Vary` tells caches that it depends on the origin.
+        """
         origins = self.services.origins
         origin = connection.headers.get("origin")
         answer.varies_by_origin = bool(origins.allowed_origins)
@@ -164,7 +168,7 @@ class ApiMiddleware:
             return
         caller = await self._authenticate(connection, info, answer)
         if (known := scope.get("rookery.known")) is not None:
-            known()  # the connection is no longer an unauthenticated one
+            known()  # the connection no longer counts as unauthenticated
         limits.take(Limit.API, str(caller.user.id))
         scope["rookery.caller"] = caller
 
@@ -196,7 +200,8 @@ class ApiMiddleware:
             sent, cookie, secure = bearer(connection), "", is_secure(connection, self.services)
             key, link = None, None
             if sent is None:
-                # Checked before a database connection is taken: unauthenticated requests must not use up the pool.
+                # Checked before a database connection is taken, because unauthenticated requests must not use up the
+                # pool.
                 cookie = cookies.find_session(connection.headers.get("cookie"), secure=secure) or ""
                 key = session_key(connection)
                 link = download_links.find_signed(connection.scope) if key is None else None
@@ -212,7 +217,7 @@ class ApiMiddleware:
                     return self._caller(connection, info, token.user, token.actor, token.token.id, changes=changes)
                 found = await sessions.authenticate(conn, cookie, link or key or "", now=now)
         except Unauthenticated:
-            # Failed credentials are counted by address; logged-in users have a limit of their own.
+            # Failed credentials are counted by address. Authenticated users have a separate limit.
             self.services.limits.take(Limit.API, address_key(info.ip))
             raise
         if _needs_origin(connection):
@@ -282,7 +287,7 @@ class ApiMiddleware:
 
 
 class _ResponseSender:
-    """Sends the response, adds the headers common to all responses, and records what was sent for the log."""
+    """Sends the response, adds the headers common to all responses, and records the result for the log."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, *, is_head: bool) -> None:
         self._scope = scope
@@ -312,8 +317,8 @@ class _ResponseSender:
                 self.size += len(message.get("body", b""))
         await self._send(message)
         if self.is_head:
-            # The response ends here. A handler that continues to send, such as a stream, finds that its client has
-            # left.
+            # The response ends here. For a handler that continues to send, such as a stream, its client has
+            # disconnected.
             await self._send({"type": "http.response.body", "body": b""})
 
     async def allow_shared(self) -> None:
@@ -336,7 +341,7 @@ class _ResponseSender:
             if (await receive())["type"] != "websocket.connect":
                 return
         headers = [(name, value) for name, value in response.raw_headers]
-        with suppress(OSError):  # a client that left needs no answer
+        with suppress(OSError):  # a client that has disconnected needs no response
             await self.send({"type": f"{kind}.start", "status": error.status, "headers": headers})
             await self.send({"type": f"{kind}.body", "body": bytes(response.body)})
 
@@ -344,7 +349,7 @@ class _ResponseSender:
         headers = MutableHeaders(raw=list(raw))
         headers["X-Request-Id"] = self._request_id
         if self.build is not None:
-            # A page loaded from another build offers to reload.
+            # A page of another build then offers to reload.
             headers["X-Rookery-Build"] = self.build
         headers.setdefault("X-Content-Type-Options", "nosniff")
         headers.setdefault("Cache-Control", NO_STORE)
@@ -352,7 +357,7 @@ class _ResponseSender:
         if self.strict_transport:
             headers["Strict-Transport-Security"] = STRICT_TRANSPORT
         if self.is_api:
-            # Pages on other ports belong to the same site: without this header they could embed resources of this
+            # Pages on other ports belong to the same site. Without this header, they could embed resources of this
             # server.
             headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
         if self.cookie is not None and "set-cookie" not in headers:
@@ -372,7 +377,7 @@ def is_secure(connection: HTTPConnection, services: ApiServices) -> bool:
 def _is_strict(connection: HTTPConnection, services: ApiServices) -> bool:
     """Return whether browsers should use only https from now on.
 
-    Not for a loopback name: the rule would apply to every other program on the user's machine.
+    False for a loopback name, because the rule would apply to every other program on the user's machine.
     """
     name = host_name(connection.headers.get("host", ""))
     return name is not None and not is_loopback(name) and is_secure(connection, services)
@@ -423,7 +428,7 @@ def session_key(connection: HTTPConnection) -> str | None:
 def _route(scope: Scope) -> str | None:
     """Return the template of the path, or None if no route matches.
 
-    Never the path, which contains ids of chats and files.
+    The path itself is never returned, because it contains ids of chats and files.
     """
     path: str = scope["path"]
     if stream := _STREAM.fullmatch(path):
@@ -433,7 +438,7 @@ def _route(scope: Scope) -> str | None:
 
 
 def _count(stats: HttpStats, scope: Scope, answer: _ResponseSender, seconds: float) -> None:
-    """Count every response, including refusals. A response that never began means that the client left."""
+    """Count every response, including refusals. If the response never began, the client has disconnected."""
     route, code = _route(scope), scope.get("rookery.error", "")
     if answer.status is None:
         return
@@ -446,7 +451,7 @@ def _count(stats: HttpStats, scope: Scope, answer: _ResponseSender, seconds: flo
     elif answer.status == 401:
         stats.auth_failure(code)
     elif code in _DENIED:
-        # The stable name of the operation (`users.create`); a stream has none.
+        # The stable name of the operation (`users.create`); None for a stream.
         resource, _, action = (getattr(scope.get("route"), "operation_id", None) or "streams.open").partition(".")
         stats.authz_denied(resource, action)
 

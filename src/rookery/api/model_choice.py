@@ -33,7 +33,10 @@ REFUSALS = (InvalidInput, ApiError, ModelError)
 
 @asynccontextmanager
 async def rights_first(may: May) -> AsyncIterator[None]:
-    """Check the rights before an error in the body is reported: a caller without the right gets only that error."""
+    """Check the rights before an error in the body is reported.
+
+    A caller without the right gets only the error about it.
+    """
     try:
         yield
     except REFUSALS:
@@ -152,7 +155,7 @@ async def check_spend(services: ApiServices, caller: Caller, chat_id: ChatId) ->
 
 
 async def _limit(services: ApiServices, caller: Caller) -> SpendLimitReached | None:
-    # Most installations have no limit. The setting is cached, so this costs nothing for them.
+    # Most installations have no limit. The setting is cached, so the check needs no query for them.
     if await services.directory.setting(spending.SETTING) is None:
         return None
     return await caller.store.turns.find_spend_limit()

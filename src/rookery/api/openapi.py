@@ -147,7 +147,10 @@ class _Schemas:
             assert _same(known, schema), f"two schemas are named {name}"
 
     def drop_defaults(self, body: type[Body]) -> None:
-        """Drop the defaults of a PATCH body: an absent field keeps its stored value, not the default in the code."""
+        """Drop the defaults of a PATCH body.
+
+        An absent field keeps its stored value; the default in the code does not apply.
+        """
         name = self.names[body]["$ref"].removeprefix(REF)
         for member in self.components[name]["properties"].values():
             member.pop("default", None)
@@ -240,7 +243,7 @@ def _success(described: dict[str, Any], operation: Operation, names: dict[Any, d
 
 
 def _further(status: int, usual: dict[str, Any]) -> dict[str, Any]:
-    """Describe another success status: with the same content, or none where it cannot have any."""
+    """Describe another success status, with the same content. A status that cannot have content gets none."""
     answered = {**usual, "description": HTTPStatus(status).phrase}
     if status == HTTPStatus.NOT_MODIFIED:
         del answered["content"]
@@ -324,7 +327,7 @@ def _stream(
 
 
 def _without_void_defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """Drop defaults that the field's type forbids: null as a default only means that the field may be absent."""
+    """Drop defaults that the field's type forbids. A null default only means that the field may be absent."""
     for member in schema.get("properties", {}).values():
         nullable = {"type": "null"} in member.get("anyOf", ()) or member.get("type") == "null"
         if "default" in member and member["default"] is None and not nullable:

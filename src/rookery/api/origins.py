@@ -1,7 +1,7 @@
 """Checks of the `Host` and `Origin` headers of requests.
 
-A page of another site must not use a visitor's cookie (cross-site requests), and a host name that is made to point at
-this machine must not reach it (DNS rebinding against a server on a laptop).
+They prevent two attacks. A page of another site must not use a visitor's cookie (cross-site requests). A host name of
+an attacker that resolves to this machine must not reach the server (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _HTTP_OF = {"ws": "http", "wss": "https"}
-# An origin as browsers send it: no path, no user, nothing else that a URL may have.
+# An origin as browsers send it: without a path, a user, or any other part of a URL.
 _HEADER = re.compile(r"https?://[^\s/?#@\\]+")
 
 

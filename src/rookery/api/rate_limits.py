@@ -13,7 +13,8 @@ from enum import StrEnum
 from rookery.api.errors import ApiError
 from rookery.runtime.clock import Clock
 
-# Limits the memory. There are more keys only during an attack. The oldest are dropped; their buckets are full again.
+# Limits the memory. There are more keys only during an attack. The oldest are dropped, so that their buckets are full
+# again.
 MAX_KEYS = 50_000
 
 
@@ -52,7 +53,10 @@ class RateLimits:
         self._buckets: OrderedDict[tuple[Limit, str], tuple[float, float]] = OrderedDict()
 
     def take(self, limit: Limit, key: str) -> None:
-        """Take one token from the bucket of this key, or raise 429 with the seconds until there is one."""
+        """Take one token from the bucket of this key.
+
+        If it is empty, raise 429 with the seconds until the next token.
+        """
         size = max(1.0, self._per_minute[limit] / max(1, self._replicas()))
         now = self._clock.monotonic()
         left, at = self._buckets.pop((limit, key), (size, now))

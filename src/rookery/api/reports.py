@@ -22,12 +22,15 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-# A spreadsheet would take text with these first characters for a formula.
+# A spreadsheet would treat text that begins with one of these characters as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def utc(moment: datetime, field: str) -> datetime:
-    """Return the time in UTC; a time without an offset is UTC. Times near the ends of the calendar may not convert."""
+    """Return the time in UTC.
+
+    A time without an offset is in UTC. Raises for times near the ends of the calendar that have no UTC time.
+    """
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
     try:

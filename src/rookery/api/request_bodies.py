@@ -17,7 +17,7 @@ from rookery.domain.chat.errors import InvalidInput
 
 MAX_BODY_BYTES = 1024 * 1024
 READ_SECONDS = 30.0
-# The connection is closed instead of reading the rest of the body.
+# The rest of the body is not read; the connection is closed instead.
 _LAST = {"Connection": "close"}
 
 B = TypeVar("B", bound="Body")
@@ -27,9 +27,9 @@ T = TypeVar("T")
 _KEPT = "rookery.body"
 _FAULTS = "faults"
 
-# pydantic puts the tag of a union between the index and the field; clients know only the index and the field.
+# pydantic puts the tag of a union between the index and the field. Clients know only the index and the field.
 _TAGS = frozenset({"text", "file", "file-reference"})
-# pydantic appends this to a key when the key itself is wrong.
+# pydantic appends this to a key if the key itself is wrong.
 _KEY = "[key]"
 
 
@@ -47,7 +47,7 @@ class Body(BaseModel):
 async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -> bytes:
     """Read the body.
 
-    Raise 413 as soon as it is known to be too large, without reading the rest, and 408 after `seconds`.
+    Raise 413 as soon as the body is known to be too large, without reading the rest. Raise 408 after `seconds`.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
@@ -72,7 +72,10 @@ async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -
 
 
 def raw_body(connection: HTTPConnection) -> bytes:
-    """Return the raw body, which must have been read before: for its hash, and for JSON that is stored unchanged."""
+    """Return the raw body, which must have been read before.
+
+    It is needed for hashes, and for JSON that is stored unchanged.
+    """
     data: bytes = connection.scope.get(_KEPT, b"")
     return data
 
@@ -108,7 +111,7 @@ def _has_non_finite_numbers(data: bytes) -> bool:
 def rule(check: Callable[[T], object]) -> AfterValidator:
     """Attach a domain rule to a field of a body; its error is reported together with all others.
 
-    If the rule names a path inside the field (`labels.key`), the error does so, too.
+    If the rule names a path inside the field (`labels.key`), the error names the same path.
     """
 
     def validate(value: T) -> T:
@@ -122,8 +125,9 @@ def rule(check: Callable[[T], object]) -> AfterValidator:
 
 
 def faults(*found: tuple[str, str]) -> PydanticCustomError:
-    """Report several errors from one validator: the path inside the field (from its first dot or bracket) and the
-    message.
+    """Report several errors of one validator.
+
+    Each error is a path inside the field, from its first dot or bracket on, and a message.
     """
     return PydanticCustomError(_FAULTS, "This breaks a rule.", {_FAULTS: found})
 

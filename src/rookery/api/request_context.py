@@ -25,7 +25,7 @@ from rookery.store.people.users import User
 
 BREAK_GLASS = "rookery-break-glass"
 IDEMPOTENCY_KEY = "idempotency-key"
-# A body that is complete this long after the request was admitted is late.
+# If the body is complete only after this time since the request was admitted, it counts as late.
 LATE_SECONDS = 1.0
 
 B = TypeVar("B", bound=Body)
@@ -74,13 +74,13 @@ class Caller:
         self.actor = actor
         self.credential_id = credential_id
         self.session_id = session_id
-        # Signs links for the session; None for an API token.
+        # Signs links for the session. None for an API token.
         self.links = links
         self.is_by_link = is_by_link
         self.info = info
         self.connection = connection
-        # The number of access changes seen before the credential was checked. A stream opened with it checks again if
-        # there were more since.
+        # The number of access changes before the credential was checked. If there were more changes since, a stream
+        # that is opened with this credential checks it again.
         self.access_changes = access_changes
         self.max_body = max_body
         self.read_seconds = read_seconds
@@ -96,22 +96,24 @@ class Caller:
         if given is None:
             return None
         try:
-            # Frameworks decode headers as Latin-1. Browsers send UTF-8 here, because a reason may contain any name.
+            # Frameworks decode headers as Latin-1. Browsers send this header in UTF-8, because a reason may contain any
+            # name.
             return given.encode("latin-1").decode()
         except UnicodeDecodeError:
             return given
 
     @property
     def store(self) -> ActorStore:
-        """The store for this caller: it authorizes every read and write."""
+        """The store for this caller. It authorizes every read and write."""
         return self._store.as_actor(
             self.actor, request=self.info, break_glass=self.reason, credential_id=self.credential_id
         )
 
     @property
     def own_store(self) -> ActorStore:
-        """As `store`, without the break-glass reason: for work that outlives this request, because a reason is valid
-        for one request.
+        """The store without the break-glass reason, for work that outlives this request.
+
+        A reason is valid for one request only.
         """
         return self._store.as_actor(self.actor, request=self.info, credential_id=self.credential_id)
 
@@ -128,7 +130,8 @@ class Caller:
     ) -> B:
         """Return the validated body of the request.
 
-        `may` is awaited before an error in the body is reported: a caller without the right learns nothing from it.
+        `may` is awaited before an error in the body is reported, so that a caller without the right gets only the error
+        about it.
         """
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"
@@ -145,8 +148,8 @@ class Caller:
     async def read_bytes(self, *, limit: int, seconds: float) -> bytes:
         """Return the raw body of the request.
 
-        A request is admitted by its headers. If its body is late, the credential is checked again: it may have been
-        revoked meanwhile, and a slow sender must not be able to act with it for longer than others.
+        A request is admitted by its headers. If its body is late, the credential is checked again, because it may have
+        been revoked meanwhile.
         """
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"
@@ -160,7 +163,7 @@ class Caller:
         return lambda: self.store.chats.require(ChatId(chat), action)
 
     def may_create(self, resource: Resource) -> Callable[[], Awaitable[object]]:
-        """Return a check that the credential allows to create this kind of object, for the argument `may` of `read`."""
+        """Return a check that the credential may create this kind of object, for the argument `may` of `read`."""
 
         async def check() -> None:
             if not has_scope(self.actor, resource, Action.CREATE):
@@ -169,7 +172,7 @@ class Caller:
         return check
 
     def idempotency_request(self, operation: str) -> idempotency.Request | None:
-        """Return the key of a request that can be repeated safely; None without one. The body must have been read."""
+        """Return the idempotency key of the request; None if it has none. The body must have been read."""
         key = self.connection.headers.get(IDEMPOTENCY_KEY)
         if key is None:
             return None

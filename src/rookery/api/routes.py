@@ -64,7 +64,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool
 
 
-# By handler. Routers are made once per application, so entries disappear with their handlers.
+# Operations by handler. Routers are made once per application, so entries disappear with their handlers.
 DECLARED: WeakKeyDictionary[Callable[..., Any], Operation] = WeakKeyDictionary()
 
 _encode = msgspec.json.Encoder().encode
@@ -121,8 +121,8 @@ class Routes:
     ) -> Callable[[Handler], Handler]:
         """Declare an operation.
 
-        `returns` is a msgspec struct, or None for a response without content. `errors` are those beyond the usual ones.
-        `raw_body` is the media type of a body that is read unparsed.
+        `returns` is a msgspec struct, or None for a response without content. `errors` are the error statuses besides
+        the usual ones. `raw_body` is the media type of a body that is read unparsed.
         """
         operation = Operation(
             name=name,

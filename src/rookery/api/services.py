@@ -29,7 +29,7 @@ from rookery.workspaces.runtime import WorkspaceRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """The API's dependencies. `pool` is for credentials only; user data is read through `store`, as a user.
+    """The API's dependencies. `pool` is for credentials only; user data is read through `store` on behalf of a user.
 
     Without `requires_setup`, requests are accepted before there is an administrator.
     """

@@ -1,7 +1,7 @@
 """The live endpoints: a WebSocket or a plain GET on the same path opens a stream.
 
-They are ASGI applications, not route handlers: a stream outlives a request handler, and a refusal before the upgrade is
-an ordinary response.
+They are ASGI applications, not route handlers, because a stream outlives a request handler, and a refusal before the
+upgrade is an ordinary response.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
     async def open_git(caller: Caller, connection: HTTPConnection) -> Opened:
         """Open the stream of repositories.
 
-        Only for the owner: it runs commands in their workspace and shows more than the chat.
+        Only the owner may open it, because it runs commands in the owner's workspace and shows more than the chat.
         """
         for name in connection.query_params:
             raise InvalidInput(name, f"There is no parameter {name!r} here.")
@@ -90,7 +90,8 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
 async def _may_mark(caller: Caller, chat_id: ChatId) -> bool:
     """Return whether the stream may move the caller's read cursor, with the same rule as for a request.
 
-    All readers have a read cursor, except administrators who read another user's chat. Only they need the check.
+    All readers have a read cursor, except administrators who read another user's chat. Only administrators need the
+    check.
     """
     if caller.user.role is not Role.ADMIN:
         return has_scope(caller.actor, Resource.CHAT, Action.MARK)

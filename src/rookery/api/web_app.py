@@ -1,7 +1,7 @@
 """The web application: serves the files that `make web` built, and the page for every address outside the API.
 
-The list of files is read once, at the start: a request can name no other file, and a changed folder takes effect with
-the next start. Threads read the files, in the encoding that the browser prefers.
+The list of files is read once, at the start. A request cannot name any other file, and a changed folder takes effect
+with the next start. Threads read the files, in the encoding that the browser prefers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ ASSETS = "/assets/"
 SANDBOX = "/sandbox/"
 PAGE = "/index.html"
 
-# Scripts are strict. Inline styles are allowed: scroll locking, formulas and terminals write styles at run time.
+# Scripts are strict. Inline styles are allowed, because scroll locking, formulas and terminals write styles at run
+# time.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# The frame that draws diagrams from a model's text has no origin and no network; it can only post messages to its page.
+# The frame that draws diagrams from a model's text has no origin and no network. It can only post messages to its page.
 SANDBOX_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 _ABSENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 _COMMON = {
-    # Popups of other sites, where users connect accounts, may still notify this page that they are done.
+    # Popups of other sites, in which users connect accounts, may still notify this page.
     "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
@@ -45,9 +46,9 @@ FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 
 _BUILD = re.compile(rb'<meta name="rookery-build" content="([0-9a-zA-Z._-]{1,64})"')
-# Paths that never return the page, even if nothing is there.
+# Paths that never return the page, even if no file exists there.
 _RESERVED = re.compile(r"/(api|internal|assets|sandbox|healthz|readyz|metrics)(/|$)")
-# In order of preference.
+# The encodings, in order of preference.
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -122,7 +123,7 @@ class Spa:
         headers = Headers(scope=scope)
         path: str = scope["path"]
         if (name := find_name(self._web, path, accept=headers.get("accept"))) is not None:
-            # The name for metrics and the log. Never the path, which contains ids of chats.
+            # The name for metrics and the log. The path is not used, because it contains ids of chats.
             scope["route"] = SimpleNamespace(path=_template(name))
             response = await _answer(self._web, name, headers)
             await response(scope, receive, send)
@@ -133,7 +134,7 @@ class Spa:
 def find_name(web: WebApp, path: str, *, accept: str | None) -> str | None:
     """Return the file that answers this path, or None when the inner application has to answer. Pure.
 
-    Programs that request an unknown address get an error; browsers that navigate get the page, which has its own
+    A program that requests an unknown address gets an error. A browser that navigates gets the page, which has its own
     routes.
     """
     if path != PAGE and path in web.files:
@@ -187,7 +188,7 @@ def _template(name: str) -> str:
 
 
 def _accepted(header: str) -> set[str]:
-    """Return the encodings that a browser accepts; `q=0` refuses one."""
+    """Return the encodings that a browser accepts. `q=0` refuses an encoding."""
     found = set()
     for each in header.split(","):
         name, _, quality = each.partition(";")
@@ -218,5 +219,5 @@ def _find_build(files: Mapping[str, WebFile]) -> str | None:
     if page is None:
         return None
     told = _BUILD.search(page.path.read_bytes())
-    # A build without a name is named by its page, which refers to all other files by their content hashes.
+    # A build without a name is named by the hash of its page, which refers to all other files by their content hashes.
     return told[1].decode() if told else page.etag.strip('"')[:12]

@@ -1,8 +1,8 @@
 """The Python client of a Rookery server. It imports nothing of the server.
 
-`AsyncRookery` and its blocking twin `Rookery` are the client; `client.chats.stream` follows a chat live. `reducer` is
-the contract of a stream: how its events become the view of a chat. `errors` draws the tree of exceptions. Start reading
-at `aio`, then `http` for requests and `live` for streams.
+`AsyncRookery` is the asynchronous client, and `Rookery` the blocking one; `client.chats.stream` follows a chat live.
+`reducer` computes the view of a chat from the events of its stream. `errors` shows the tree of exceptions. Start
+reading at `aio`, then `http` for requests and `live` for streams.
 """
 
 from rookery.client import errors

@@ -37,7 +37,7 @@ class _SettingsGroup(msgspec.Struct, frozen=True):
 
 
 class AsyncAccount:
-    """`client.account`. A client without a token that logs in here keeps the session, as a browser does."""
+    """`client.account`. If a client without a token logs in here, it keeps the session, as a browser does."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -46,13 +46,16 @@ class AsyncAccount:
         return await self._http.read(Me, "/users/me")
 
     async def is_setup_needed(self) -> bool:
-        """Return whether the server has no account yet; until it has one it refuses all other requests."""
+        """Return whether the server has no account yet. Until it has one, it refuses all other requests."""
         return (await self._http.read(SetupStatus, "/setup")).needed
 
     async def set_up(
         self, setup_token: str, *, email: str, password: str, username: str | None = None, name: str | None = None
     ) -> User:
-        """Create the first account, an administrator, and log in to it. The token is printed at the first start."""
+        """Create the first account, which is an administrator, and log in.
+
+        The server prints the token at its first start.
+        """
         body = given(token=setup_token, email=email, password=password)
         body |= {key: value for key, value in (("username", username), ("name", name)) if value is not None}
         return await self._enter("/setup", body)
@@ -62,17 +65,19 @@ class AsyncAccount:
         return await self._enter("/auth/login", {"login": login, "password": password})
 
     async def change_password(self, current_password: str, new_password: str, *, revoke_tokens: bool) -> None:
-        """Set a new password. All other sessions end; with `revoke_tokens` all other API tokens do, too."""
+        """Set a new password. All other sessions end. With `revoke_tokens`, all other API tokens end as well."""
         body = {"current_password": current_password, "new_password": new_password, "revoke_tokens": revoke_tokens}
         await self._http.send("POST", "/auth/password", body=body)
 
     async def accesses(self, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
-        """Return when administrators read the caller's chats by stating a reason, or reset the password; newest
-        first."""
+        """Return the times when administrators read the caller's chats by break-glass or reset the password.
+
+        The newest come first.
+        """
         return await self._http.read(AccessPage, "/me/accesses", {"limit": limit, "cursor": cursor})
 
     async def dismiss_access_notice(self, notice: AccessNotice) -> None:
-        """Dismiss the notice of `me()`. The list of accesses stays as it is."""
+        """Dismiss the notice of `me()`. The list of accesses does not change."""
         await self._http.send("POST", "/me/accesses/seen", body={"through": notice.through})
 
     async def approval_rules(self) -> tuple[Rule, ...]:
@@ -98,7 +103,7 @@ class AsyncAccount:
         self._http.session_key = None
 
     async def _enter(self, target: str, body: object) -> User:
-        """Store the session: the cookie of the response together with its key; both are sent from now on."""
+        """Store the session: the cookie of the response and its key. Later requests send both."""
         answer = await self._http.send("POST", target, body=body)
         self._http.session_key = self._http.decode(LoggedIn, answer).session_key
         return self._http.decode(User, answer)
@@ -137,7 +142,7 @@ class AsyncModels:
         return (await self._http.read(ModelList, "/models")).providers
 
     async def find(self, name: str) -> Model | None:
-        """Return the model with this id, or with this name as the provider or users write it."""
+        """Return the model with this id or name. The name is that of the provider or the one that users see."""
         for provider in await self.list():
             for model in provider.models:
                 if name in (str(model.id), model.model, model.display_name):

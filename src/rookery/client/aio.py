@@ -25,8 +25,8 @@ DEFAULT_RETRIES = 3
 class AsyncRookery:
     """A connection to a server; close it, or use it as `async with AsyncRookery(url, token=...) as client`.
 
-    `timeout` is in seconds and for each try of a request; streams last as long as they are read. `unix_socket` is the
-    path of the socket of a server on the same machine; `base_url` is then `http://localhost`. `clock` and `rng` are for
+    `timeout` is in seconds and applies to each try of a request. It does not limit streams. `unix_socket` is the path
+    of the socket of a server on the same machine; `base_url` is then `http://localhost`. `clock` and `rng` are for
     tests.
     """
 

@@ -41,12 +41,12 @@ class Portal:
             raise RuntimeError("This client is closed.")
         wait = _Wait(self._loop, work)
         try:
-            # Started inside the try: an interrupt (Ctrl-C) can come between any two lines, and must find something to
+            # Started inside the try. An interrupt (Ctrl-C) can come between any two lines, and there must be a wait to
             # cancel.
             wait.begin()
             return wait.done.result()
         except BaseException:
-            wait.cancel()  # no effect on one that is done: then its own error is raised
+            wait.cancel()  # no effect on a finished wait, whose own error is raised
             raise
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
@@ -78,8 +78,10 @@ class Portal:
 
 
 class _Wait(Generic[T]):
-    """A coroutine for the loop and the wait for its end. Until `begin` it has not started, and may still be
-    cancelled."""
+    """A coroutine for the loop, and the wait for its end.
+
+    Until `begin` it has not started and may still be cancelled.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
         self.done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -94,7 +96,7 @@ class _Wait(Generic[T]):
     def cancel(self) -> None:
         self._loop.call_soon_threadsafe(self._cancel)
 
-    # On the loop, one after the other, in the order of the calls.
+    # Runs on the loop. The calls are executed one after the other, in their order.
 
     def _begin(self) -> None:
         if not self._is_over:
@@ -141,7 +143,7 @@ class _Blocking(Generic[T]):
 
 
 class BlockingLiveChat(_Blocking[Change]):
-    """See `LiveChat`."""
+    """The blocking form of `LiveChat`."""
 
     def __init__(self, inner: LiveChat, portal: Portal) -> None:
         super().__init__(inner, portal)
@@ -163,7 +165,7 @@ class BlockingLiveChat(_Blocking[Change]):
 
 
 class BlockingWatch(_Blocking[WatchEvent]):
-    """See `Watch`."""
+    """The blocking form of `Watch`."""
 
     def __init__(self, inner: Watch, portal: Portal) -> None:
         super().__init__(inner, portal)

@@ -16,7 +16,7 @@ from rookery.client.models import Agent, AgentList, Chat, Cost, ProposedTitle, R
 from rookery.client.pages import Page
 from rookery.client.reducer import View
 
-# The server gives a model 30 s for it.
+# The server gives the model 30 s for a title.
 TITLE_SECONDS = 45.0
 
 
@@ -43,7 +43,10 @@ class AsyncChats:
         generate_summaries: bool | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> Chat:
-        """Start a chat with its first message. It runs when this returns; a lost response is requested again."""
+        """Start a chat with its first message.
+
+        The turn runs when this returns. If the response is lost, the request is repeated.
+        """
         body = given(
             content=input_parts(content),
             model_config_id=model_config_id,
@@ -140,7 +143,10 @@ class AsyncChats:
         await self._http.send("DELETE", path("chats", chat_id))
 
     async def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
-        """Stop the running turn and keep the answer so far. With `cascade`, also stop its running subagents."""
+        """Stop the running turn and keep the answer so far.
+
+        With `cascade`, the running subagents are stopped as well.
+        """
         return await self._http.write(Chat, "POST", path("chats", chat_id, "interrupt"), body={"cascade": cascade})
 
     async def retry(self, chat_id: ChatRef) -> Chat:
@@ -148,7 +154,7 @@ class AsyncChats:
         return await self._http.write(Chat, "POST", path("chats", chat_id, "retry"))
 
     async def compact(self, chat_id: ChatRef) -> Chat:
-        """Summarize the history, to free context."""
+        """Summarize the history, so that later prompts need fewer tokens."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "compact"))
 
     async def reconcile(self, chat_id: ChatRef) -> Chat:
@@ -164,12 +170,15 @@ class AsyncChats:
         return (await self._http.read(AgentList, path("chats", chat_id, "agents"))).agents
 
     async def propose_title(self, chat_id: ChatRef) -> str:
-        """Return a title that a model makes of the messages; nothing is changed. Empty if there are no messages."""
+        """Return a title that a model writes for the messages; empty if there are no messages.
+
+        The chat is not changed.
+        """
         target = path("chats", chat_id, "title", "propose")
         return (await self._http.write(ProposedTitle, "POST", target, timeout_seconds=TITLE_SECONDS)).title
 
     async def regenerate_title(self, chat_id: ChatRef) -> Chat:
-        """Give the chat a title made by a model, unless it is renamed meanwhile."""
+        """Set a title that a model writes, unless the chat is renamed meanwhile."""
         target = path("chats", chat_id, "title", "regenerate")
         return await self._http.write(Chat, "POST", target, timeout_seconds=TITLE_SECONDS)
 
@@ -178,12 +187,14 @@ class AsyncChats:
         await self._http.send("POST", path("chats", chat_id, "tool-results"), body={"results": results})
 
     async def answer_approvals(self, chat_id: ChatRef, answers: Sequence[ApprovalAnswer]) -> None:
-        """Approve or deny all calls that the chat asks about. Raise `Conflict` if another client has already
-        answered."""
+        """Approve or deny all calls that the chat asks about.
+
+        Raise `Conflict` if another client has already answered.
+        """
         await self._http.send("POST", path("chats", chat_id, "approvals"), body={"answers": answers})
 
     async def approval_rules(self, chat_id: ChatRef) -> tuple[Rule, ...]:
-        """Return the chat's own approval rules; its subagents have the same."""
+        """Return the approval rules of the chat. They also apply to its subagents."""
         return (await self._http.read(Rules, path("chats", chat_id, "approval-rules"))).rules
 
     async def set_approval_rules(self, chat_id: ChatRef, rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -192,7 +203,7 @@ class AsyncChats:
         return (await self._http.write(Rules, "PUT", target, body={"rules": rules})).rules
 
     async def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
-        """Move the caller's read cursor forward: to this message, or to the newest."""
+        """Move the caller's read cursor forward to this message, or to the newest message."""
         body = {"message_id": message_id}
         await self._http.send("POST", path("chats", chat_id, "read"), body=body, is_repeatable=True)
 
@@ -208,7 +219,7 @@ class AsyncChats:
     ) -> LiveChat:
         """Follow a chat: `async with client.chats.stream(chat_id) as live: async for change in live: ...`
 
-        `after_id` is the last message that the caller has; without it the stream begins with the last `tail` ones.
+        `after_id` is the last message that the caller has. Without it, the stream begins with the last `tail` messages.
         """
         query = {"tail": tail, "parts": None if parts else False, "mark_read": True if mark_read else None}
         return LiveChat(self._http, chat_id, query=query, after_id=after_id, transport=transport)
@@ -229,7 +240,7 @@ class AsyncChats:
     ) -> str:
         """Start a chat, wait for its first turn to end, and return the text of the answer.
 
-        Cancelling it leaves the chat running on the server, as closing a browser tab does.
+        If the call is cancelled, the chat continues on the server, as after a browser tab is closed.
         """
         chat = await self.create(
             content,
@@ -243,6 +254,6 @@ class AsyncChats:
             return await live.answer(chat.snapshot_version)
 
     async def wait_idle(self, chat_id: ChatRef, since: int = 0) -> View:
-        """Wait until a chat rests; see `LiveChat.wait_idle`."""
+        """Wait until a chat is at rest. See `LiveChat.wait_idle`."""
         async with self.stream(chat_id, tail=0, parts=False) as live:
             return await live.wait_idle(since)

@@ -20,7 +20,7 @@ Content: TypeAlias = "str | Sequence[Mapping[str, Any]]"
 
 
 class DynamicTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the calling program runs: the chat waits for its results."""
+    """A tool that the calling program runs. The chat waits for its results."""
 
     name: str
     description: str
@@ -28,7 +28,7 @@ class DynamicTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one call of such a tool. `output` is any JSON."""
+    """The result of one call of a dynamic tool. `output` is any JSON."""
 
     tool_call_id: str
     output: Any
@@ -36,8 +36,11 @@ class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to one call that the chat asks about. With `always` an approval is permanent: in this chat, or in
-    all chats of the user; `match` restricts it to calls by path of the argument and glob."""
+    """The answer to one call that the chat asks about.
+
+    With `always`, an approval becomes a rule for this chat, or for all chats of the user. `match` restricts the rule to
+    calls whose arguments match: it maps paths of arguments to globs.
+    """
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
@@ -47,7 +50,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The approval settings of administrators, for all users. 0 seconds: a question stays open without a limit."""
+    """The approval settings of administrators, for all users. With 0 seconds, questions have no time limit."""
 
     default: str = "allow"
     rules: tuple[Rule, ...] = ()
@@ -67,5 +70,5 @@ def file_part(file_id: UUID | str) -> dict[str, Any]:
 
 
 def given(**members: object) -> dict[str, object]:
-    """Return a request body of the given members. UNSET ones are left out: null would clear them."""
+    """Return a request body with the given members. UNSET members are left out, because null would clear them."""
     return {name: value for name, value in members.items() if value is not UNSET}

@@ -79,8 +79,10 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(RookeryError):
-    """Raised when the server refuses a request. `members` are extra members of the body; `retry_after` is in
-    seconds."""
+    """Raised when the server refuses a request.
+
+    `members` are extra members of the body; `retry_after` is in seconds.
+    """
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class ApiError(RookeryError):
 
 
 class Invalid(ApiError):
-    """Raised when a value breaks a rule; all of them are in `fields`."""
+    """Raised when values break rules. `fields` lists all of them."""
 
     def __str__(self) -> str:
         if len(self.fields) < 2:
@@ -131,11 +133,11 @@ class UsageLimitReached(Conflict):
 
 
 class AlreadySetUp(ApiError):
-    """Raised when the first account exists already."""
+    """Raised when the first account already exists."""
 
 
 class PreconditionFailed(ApiError):
-    """Raised when something that the request needs is missing, or changed meanwhile."""
+    """Raised when an object that the request needs is missing, or has changed meanwhile."""
 
 
 class RateLimited(ApiError):
@@ -155,7 +157,7 @@ class ServerError(ApiError):
 
 
 class Unavailable(ServerError):
-    """Raised when the server is unavailable; whether a change was made is unknown."""
+    """Raised when the server is unavailable. The change may or may not have been made."""
 
 
 class SetupRequired(Unavailable):
@@ -163,7 +165,7 @@ class SetupRequired(Unavailable):
 
 
 class StreamEnded(RookeryError):
-    """Raised when the server ended the stream, and connecting again would not help."""
+    """Raised when the server ended the stream, and a new connection would be refused."""
 
     def __init__(self, close_code: int, reason: str) -> None:
         self.close_code = close_code
@@ -246,6 +248,9 @@ def stream_ended(close_code: int, reason: str) -> StreamEnded:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the server asks to wait. Dates, which Rookery servers never send, are not read."""
+    """Return the delay that the server asks for, in seconds.
+
+    Dates are ignored, because Rookery servers never send them.
+    """
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else None

@@ -1,7 +1,7 @@
 """The frames of a stream across reconnects: WebSocket first, server-sent events if that fails.
 
-A lost connection is reported as a client-side event, `disconnected`, before the delay that follows it, so that it can
-be shown.
+A lost connection is reported immediately as a client-side event, `disconnected`. The delay before the next connection
+follows.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from rookery.client.reducer import Event
 from rookery.client.wires import EndOfStream, Lost, NoUpgrade, Wire
 from rookery.runtime.clock import DeadlineExceeded
 
-# A server sends something every 20 s; a connection that is silent for longer than this is dead.
+# A server sends a frame at least every 20 s. A connection that is silent for longer than this is dead.
 SILENCE_SECONDS = 50.0
-# A proxy that swallows the upgrade leaves a plain request, whose response is a stream without an end.
+# If a proxy drops the upgrade, a plain request remains, whose response is a stream without an end.
 UPGRADE_SECONDS = 10.0
 
 Transport: TypeAlias = Literal["auto", "websocket", "sse"]
 
 
 class Frames:
-    """The frames of one stream. `query` is called at every connection: it returns the position to continue from."""
+    """The frames of one stream.
+
+    `query` is called at every connection and returns the position from which to continue.
+    """
 
     def __init__(self, http: Http, path: str, query: Callable[[], Query], *, transport: Transport) -> None:
         self._http = http
@@ -112,7 +115,7 @@ class Frames:
     def _noted(self, frame: Sequence[Event]) -> Sequence[Event]:
         for event in frame:
             if event["type"] == "goodbye":
-                # The server spreads this delay over all its clients; the client adds no jitter.
+                # The server spreads this delay over all its clients, so the client adds no jitter.
                 self._goodbye_delay = min(event.get("retry_after_ms", 0) / 1000, MAX_WAIT_SECONDS)
         return frame
 
@@ -131,7 +134,7 @@ class Frames:
                 if self._transport == "websocket":
                     raise Unreachable(self._http.base_url, f"WebSockets do not get through ({error})") from error
         wire = await self._within(self._http.config.timeout_seconds, wires.open_event_stream)
-        # For the lifetime of this stream: the proxy in between will not change meanwhile.
+        # This applies to the whole stream, because the proxy will not change meanwhile.
         self._transport = "sse"
         return wire
 
@@ -148,9 +151,9 @@ def _asked_wait(error: ApiError | Unreachable | TimedOut) -> float:
 
 
 def _is_passing(error: ApiError | Unreachable | TimedOut) -> bool:
-    """Return whether a stream that is refused with this error may be opened a little later.
+    """Return whether a stream that is refused with this error may be accepted a little later.
 
-    That includes too many streams: the connection that was just lost may still be counted.
+    This includes `TooManyStreams`, because the server may still count the connection that was just lost.
     """
     match error:
         case ApiError(code="setup_required"):

@@ -30,7 +30,7 @@ T = TypeVar("T")
 API = "/api/v1"
 USER_AGENT = f"rookery-python/{__version__}"
 REFUSED = "the connection was refused"
-# If a server asks for a longer delay, the error is raised: the caller decides.
+# If a server asks for a longer delay, the error is raised and the caller decides.
 MAX_WAIT_SECONDS = 30.0
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -40,7 +40,7 @@ Query: TypeAlias = Mapping[str, "str | int | bool | UUID | Sequence[str] | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The connection settings of a server. `timeout_seconds` is for one try as a whole.
+    """The connection settings of a server. `timeout_seconds` limits one whole try.
 
     `unix_socket` is the path of the socket that every connection uses instead of the host and port of `base_url`.
     """
@@ -86,11 +86,11 @@ class Http:
         return f"{self.base_url}{API}{path}{'?' if text else ''}{text}"
 
     def stream_request(self, path: str, query: Query | None = None) -> httpx2.Request:
-        """Return a GET request with the credentials of this client, to be sent by the stream."""
+        """Return a GET request with the credentials of this client. The stream sends it."""
         return self._client.build_request("GET", self.url(path, query), headers=self._credentials())
 
     async def send_stream(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the response with its body still to be read."""
+        """Return the response before its body is read."""
         return await self._client.send(request, stream=True)
 
     async def read(self, kind: type[T], path: str, query: Query | None = None) -> T:
@@ -107,7 +107,10 @@ class Http:
         is_repeatable: bool = False,
         timeout_seconds: float | None = None,
     ) -> T:
-        """Send a change and return its response. `key` makes a repeat harmless by `Idempotency-Key`."""
+        """Send a change and return its response.
+
+        With a `key` (`Idempotency-Key`), a repeated request has no further effect.
+        """
         answer = await self.send(
             method, path, body=body, key=key, is_repeatable=is_repeatable, timeout_seconds=timeout_seconds
         )
@@ -173,7 +176,10 @@ class Http:
         return errors.api_error(answer.status, answer.headers, answer.body) or self._foreign(answer)
 
     def _foreign(self, answer: Answer) -> errors.RookeryError:
-        """Return the error of a response from a proxy: one that has lost the server counts as unreachable."""
+        """Return the error of a response that comes from a proxy.
+
+        If the proxy cannot reach the server, the error is `Unreachable`.
+        """
         if answer.status in (502, 503, 504):
             body = errors.ErrorBody("unavailable", f"The server behind {self.base_url} does not answer.")
             return Unavailable(answer.status, body, retry_after=errors.retry_after(answer.headers))
@@ -197,7 +203,7 @@ class Http:
 
 
 def _is_passing(error: errors.RookeryError, *, may_repeat: bool) -> bool:
-    """Return whether the same request may succeed a little later, and cannot have acted already."""
+    """Return whether the same request may succeed a little later, and cannot have taken effect already."""
     match error:
         case errors.QueueFull() | errors.TooManyStreams() | errors.SetupRequired():
             return False
@@ -206,18 +212,17 @@ def _is_passing(error: errors.RookeryError, *, may_repeat: bool) -> bool:
         case Unavailable() | Unreachable() | TimedOut():
             return may_repeat
         case Conflict(code="idempotency_in_progress"):
-            return may_repeat  # the first try, whose response was lost, still runs
+            return may_repeat  # the first try, whose response was lost, is still running
     return False
 
 
 def path(*segments: object) -> str:
-    """Return a path of these segments, quoted so that none becomes another path."""
+    """Return a path of these segments. Each segment is quoted, so that it cannot change the path."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
 
 
 def normal_url(given: str) -> str:
-    """Return the normalized address of a server: users write it with or without a slash or the API's path at its
-    end."""
+    """Return the normalized address of a server. Users may write it with a final slash or with the path of the API."""
     text = given.strip()
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -229,7 +234,7 @@ def normal_url(given: str) -> str:
 
 
 def require_token(given: str) -> None:
-    """Refuse a token that no header can carry: it would fail as if the server were unreachable."""
+    """Refuse a token that a header cannot contain. The request would fail as if the server were unreachable."""
     if not _TOKEN.fullmatch(given):
         raise ValueError(
             "The token is empty or holds spaces, line ends or other signs that no token has. Copy it again."
@@ -250,7 +255,7 @@ def is_loopback(url: str) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a connection failed, in the words of the operating system if it has any."""
+    """Return why a connection failed, in the words of the operating system if possible."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError):

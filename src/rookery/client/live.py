@@ -32,10 +32,10 @@ AT_REST = frozenset({"waiting", "error", "requires_action"})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Events that belong together, and the chat after them.
+    """Events that belong together. The state of the chat already includes them.
 
-    `is_committed`: a complete change of the stored chat. Otherwise live parts of the running step, or the one event
-    that does not come from the server: `disconnected`, with `reason` and `retry_in_seconds`.
+    `is_committed`: the events are a complete change of the stored chat. Otherwise they are live parts of the running
+    step, or the client-side event `disconnected`, with `reason` and `retry_in_seconds`.
     """
 
     events: tuple[Event, ...]
@@ -44,7 +44,10 @@ class Change:
 
 
 class _Stream(ABC, Generic[T]):
-    """The base of both streams: opened by `async with`, iterated by one task; frames are split into items."""
+    """The base class of both streams.
+
+    It is opened by `async with` and iterated by one task. Frames are split into items.
+    """
 
     def __init__(self, http: Http, frames: Frames) -> None:
         self._http = http
@@ -81,10 +84,10 @@ class _Stream(ABC, Generic[T]):
 
 
 class LiveChat(_Stream[Change]):
-    """One chat, followed across reconnects. Opened by `async with`; iterated by one task.
+    """One chat, followed across reconnects. Open it by `async with`, and iterate it in one task.
 
-    `state` is the view of a client after the last change that was taken. Iteration ends when the server ends the stream
-    normally, and raises a `StreamEnded` when the caller loses access or the chat is deleted.
+    `state` is the view of the chat after the last change that was taken. Iteration ends when the server ends the stream
+    normally. It raises a `StreamEnded` when the caller loses access or the chat is deleted.
     """
 
     def __init__(
@@ -115,9 +118,11 @@ class LiveChat(_Stream[Change]):
         return change
 
     async def wait_idle(self, since: int = 0) -> View:
-        """Follow the chat until it rests: it waits, failed, or needs results of this program's tools.
+        """Follow the chat until it is at rest: it waits for a message, has failed, or needs results of this program's
+        tools.
 
-        `since` is the `snapshot_version` of the response to the last request: a rest before that does not count.
+        `since` is the `snapshot_version` of the response to the last request. A rest before that version does not
+        count.
         """
         while not self._is_idle(since):
             try:
@@ -127,8 +132,10 @@ class LiveChat(_Stream[Change]):
         return self.state
 
     async def answer(self, since: int = 0) -> str:
-        """Follow the chat until it rests. Return the text of its last answer; raise a `TurnNotFinished` if there is
-        none."""
+        """Follow the chat until it is at rest.
+
+        Return the text of its last answer. Raise a `TurnNotFinished` if there is none.
+        """
         state = await self.wait_idle(since)
         if state.status == "error":
             raise TurnFailed(state.error or {})
@@ -144,7 +151,10 @@ class LiveChat(_Stream[Change]):
         return {**self._query, "after_id": after_id} if after_id else self._query
 
     def _take(self, frame: Sequence[Event]) -> None:
-        """Group events into changes: those up to a `synced` are one change, and so are the live parts of a frame."""
+        """Group events into changes.
+
+        The events up to a `synced` are one change, and so are the live parts of a frame.
+        """
         live: list[Event] = []
         for event in frame:
             before = self._client
@@ -174,8 +184,8 @@ class LiveChat(_Stream[Change]):
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the list of chats.
 
-    `ready`: from now on nothing is missed; load the list. `chat`: the current state of this chat. `chat_gone`: drop it.
-    `resync`: load the list again. `disconnected`: the connection is lost; another `ready` follows.
+    `ready`: no later change is missed; load the list now. `chat`: the current state of this chat. `chat_gone`: remove
+    the chat. `resync`: load the list again. `disconnected`: the connection is lost; another `ready` follows.
     """
 
     type: str
@@ -189,7 +199,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(_Stream[WatchEvent]):
-    """Changes of the chats that the caller owns or reads. Nothing is replayed: reload the list at every `ready`."""
+    """Changes of the chats that the caller owns or reads. Nothing is replayed, so reload the list at every `ready`."""
 
     def __init__(self, http: Http, *, transport: Transport = "auto") -> None:
         super().__init__(http, Frames(http, path("chats", "watch"), dict, transport=transport))
@@ -203,7 +213,7 @@ class Watch(_Stream[WatchEvent]):
 
 
 def last_answer(state: View) -> str:
-    """Return the text of the last assistant message in the last turn; its blocks are paragraphs."""
+    """Return the text of the last assistant message in the last turn. Its blocks become paragraphs."""
     for message in reversed(list(state.messages.values())):
         if message["role"] == "assistant":
             return "\n\n".join(part["text"] for part in message["content"] if part["type"] == "text")

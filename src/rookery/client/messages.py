@@ -37,12 +37,15 @@ class AsyncMessages:
         after_id: int | None = None,
         limit: int = 50,
     ) -> MessagePage:
-        """Return messages newest first; with `after_id` alone oldest first, so that a poller never skips one."""
+        """Return messages, newest first.
+
+        With `after_id` alone, return them oldest first, so that a poller never skips one.
+        """
         query = {"before_id": before_id, "after_id": after_id, "limit": limit}
         return await self._http.read(MessagePage, path("chats", chat_id, "messages"), query)
 
     async def iterate(self, chat_id: ChatRef, *, after_id: int = 0, page_size: int = 100) -> AsyncIterator[Message]:
-        """Iterate over every message after one, oldest first, loaded page by page."""
+        """Iterate over all messages after the given one, oldest first, loaded page by page."""
         while True:
             page = await self.list(chat_id, after_id=after_id, limit=page_size)
             for message in page.items:
@@ -66,10 +69,12 @@ class AsyncMessages:
         plan_mode: bool | UnsetType = UNSET,
         client_id: str | None = None,
     ) -> SendAnswer:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise: `steer`
-        is read at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
+        """Send a message. If the chat is busy, the message waits in the queue, unless `busy_behavior` has another
+        value.
 
-        `client_id` makes it one message however often it is sent; one is generated if none is given.
+        `steer` adds the message at the next step. `interrupt` stops the turn and runs the message next, before the rest
+        of the queue. Repeated requests with the same `client_id` send one message only; if no id is given, one is
+        generated.
         """
         body = given(
             content=input_parts(content),
@@ -92,7 +97,7 @@ class AsyncMessages:
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType = UNSET,
     ) -> EditAnswer:
-        """Replace a message of the user. Everything after it is replaced by the new turn."""
+        """Replace a message of the user. All later messages are deleted, and a new turn starts."""
         body = given(content=input_parts(content), model_config_id=model_config_id, reasoning_effort=reasoning_effort)
         return await self._http.write(EditAnswer, "PATCH", path("chats", chat_id, "messages", message_id), body=body)
 
@@ -122,11 +127,11 @@ class AsyncQueues:
         await self._http.send("DELETE", path("chats", chat_id, "queue"))
 
     async def promote(self, chat_id: ChatRef, queued_id: int) -> PromoteAnswer:
-        """Run it next: immediately if that is possible, else the running turn is interrupted for it."""
+        """Run the message next. If the chat is running, its turn is interrupted."""
         return await self._http.write(PromoteAnswer, "POST", path("chats", chat_id, "queue", queued_id, "promote"))
 
     async def move(self, chat_id: ChatRef, queued_id: int, *, before: int | None) -> Queue:
-        """Move it in front of another one, or to the end."""
+        """Move the message before another one, or to the end."""
         target = path("chats", chat_id, "queue", queued_id, "move")
         return await self._http.write(Queue, "POST", target, body={"before": before})
 

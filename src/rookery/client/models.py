@@ -49,7 +49,7 @@ class AccessPage(msgspec.Struct, frozen=True, kw_only=True):
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     """The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval").
 
-    Without a deadline, it waits without limit.
+    If there is no deadline, the chat waits until it is answered.
     """
 
     kind: str
@@ -70,11 +70,11 @@ class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """A subagent, as users see it.
+    """A subagent as users see it.
 
     `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it
-    waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`.
-    `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended: `finished`,
+    waits for a slot). `silent_seconds` is the time since its last progress; after a long time it is `stalled`.
+    `activity` is its last line of text or its last tool call. `outcome` is the outcome of its last turn: `finished`,
     `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is
     null if it has no budget of its own.
     """
@@ -105,7 +105,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
-    """The subagents of a chat, the last updated first."""
+    """The subagents of a chat, the most recently updated first."""
 
     agents: tuple[Agent, ...]
 
@@ -192,7 +192,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """The captured context. `dirty_since` is when the workspace began to differ from it."""
+    """The captured context. `dirty_since` is the time since which the context of the workspace differs from it."""
 
     pinned: bool
     workspace_id: UUID | None = None
@@ -211,7 +211,7 @@ class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
 
     `tools` are the names of an MCP server's tools.
     """
@@ -287,7 +287,7 @@ class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` returns the file to any client that has the address, until it expires."""
+    """A download address. `url` returns the file to any client that has the address, until it expires."""
 
     url: str
     expires_at: datetime
@@ -306,7 +306,7 @@ class EditAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls without a known price are counted, but not included in the cost."""
+    """Sums over model calls. Calls without a known price are counted, but not included in the cost."""
 
     cost_micros: int
     request_count: int
@@ -325,7 +325,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries."""
+    """A folder of the workspace, subfolders first. `path` is as requested. `truncated`: the folder has more entries."""
 
     path: str
     entries: tuple[FolderEntry, ...]
@@ -358,8 +358,8 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of
     its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In
-    all texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a
-    server that may run does not run; `tools` are the names of its tools while it runs.
+    all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the
+    reason why an agreed server does not run. `tools` are the names of its tools while it runs.
     """
 
     name: str
@@ -376,7 +376,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's account. `permissions` lists what this session or token allows beyond the caller's own data.
+    """The caller's account. `permissions` are the rights of this session or token beyond the caller's own data.
 
     Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the
     caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope
@@ -429,7 +429,7 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_efforts` are the available ones, from least to most.
+    """A model. `reasoning_efforts` are its efforts, from least to most.
 
     `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set
     another.
@@ -449,7 +449,10 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key."""
+    """The models of a provider.
+
+    `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key.
+    """
 
     id: UUID
     type: str
@@ -461,7 +464,7 @@ class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """`token` is the credential that programs send. It is shown here and never again."""
+    """A new token. `token` is the credential that programs send. Only this response contains it."""
 
     id: UUID
     name: str
@@ -488,7 +491,7 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation on a workspace: `kind` is create, start, stop or delete.
 
-    `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it.
+    `state` is queued, running, succeeded, failed or canceled; `reason` is the origin of the request.
     """
 
     id: UUID
@@ -576,7 +579,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` is null while the running turn has to stop first."""
+    """The response to a promotion. `message` is null while the running turn has to stop first."""
 
     message: Message | None = None
     messages: tuple[Message, ...]
@@ -592,7 +595,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProposedTitle(msgspec.Struct, frozen=True, kw_only=True):
-    """The title is empty if the chat has no text to make one from."""
+    """A proposed title. It is empty if the chat has no text."""
 
     title: str
 
@@ -625,7 +628,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
-    """The workspace as it is now, and the operation to wait for; null if there was nothing to do."""
+    """The current state of the workspace, and the operation to wait for; null if there was nothing to do."""
 
     workspace: Workspace
     operation: Operation | None = None
@@ -664,7 +667,10 @@ class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`messages` are all visible messages that this request inserted, in order. Clients insert all of them."""
+    """The response to a send.
+
+    `messages` are all visible messages that this request inserted, in order. Clients insert all of them.
+    """
 
     queued: bool
     message: Message | None = None
@@ -681,12 +687,13 @@ class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A template.
 
-    `revision` and `readme` are present only when one template is read; its access lists only for administrators.
+    `revision` and `readme` are present only if a single template is read. Access lists are present only for
+    administrators.
 
-    `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get,
-    which is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`.
-    `unavailable` says why workspaces of it cannot be started on this server, and what to do about it; null when they
-    can.
+    `network` is the requested network: none, hosts, public or host. `granted_network` is the network that its
+    workspaces get; the server's settings may lower it. `hosts` are the hosts that can be reached with the network
+    `hosts`. `unavailable` is the reason why workspaces of the template cannot be started on this server, and the
+    remedy; null if they can be started.
     """
 
     name: str
@@ -723,7 +730,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Input excludes tokens read from a cache; reasoning is part of output."""
+    """Numbers of tokens. Input excludes tokens read from a cache; output includes reasoning."""
 
     input: int
     cache_read: int
@@ -757,9 +764,10 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`build` names the build of the web application, null if there is none. `features` are the tags of this API.
+    """The version of the server. `build` is the build of the web application; null if there is none. `features` are the
+    tags of this API.
 
-    A client hides functions whose tag is missing: the server is older, or was built without them.
+    A client hides functions whose tag is missing, because the server is older or was built without them.
     """
 
     version: str
@@ -772,11 +780,11 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
+    """A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it.
 
-    `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it
-    will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts,
-    public or host, which is the machine's own network with its localhost; null before the first start.
+    `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full,
+    or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts,
+    public, or host (the machine's own network with its localhost); null before the first start.
     """
 
     id: UUID
@@ -809,7 +817,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
 class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result.
 
-    `text` is null if the file is not text. `truncated`: it is longer than the first MiB.
+    `text` is null if the file is not text. `truncated`: the file is longer than the first MiB.
     """
 
     path: str

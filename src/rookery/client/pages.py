@@ -1,4 +1,4 @@
-"""Paginated lists: one page, and iteration over all of them."""
+"""Paginated lists: one page, and iteration over all pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One page. `next_cursor` gets the next page; None means that there is none."""
+    """One page. `next_cursor` gets the next page; it is None on the last page."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list that is short enough for one response."""
+    """A list without pages."""
 
     items: tuple[T, ...]
 

@@ -1,7 +1,7 @@
-"""The reducer from the events of a chat's stream to the view of a client: the contract of every client of a stream.
+"""The reducer: applies the events of a chat's stream to the view of a client. Every client has to follow these rules.
 
-Pure: the same view and events give the same view. Everything up to and including `synced` is one change; only live
-parts are shown immediately. A batch that a lost connection cut off is dropped.
+Pure: the same view and events give the same view. All events up to and including `synced` are one change; only live
+parts are shown immediately. If the connection is lost within a change, its events are dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Client:
 
 
 def connected(client: Client) -> Client:
-    """Start a new connection: preview, banner and the unfinished change of the old one are dropped."""
+    """Start a new connection. The preview, the banner and the unfinished change of the old connection are dropped."""
     return Client(replace(client.view, preview=(), retry=None, is_truncated=False))
 
 
@@ -61,7 +61,7 @@ def _take(client: Client, event: Event) -> Client:
         case "message_part":
             return Client(_with_part(client.view, event), client.pending)
         case "preview_reset" if not client.pending:
-            # Outside of a change: the same episode is shown again from its start.
+            # Outside of a change, the same episode is shown again from its start.
             return Client(_without_preview(client.view), client.pending)
         case "preview_truncated":
             return Client(replace(client.view, is_truncated=True), client.pending)
@@ -78,7 +78,8 @@ def _with_part(view: View, event: Event) -> View:
 
 
 def _without_preview(view: View) -> View:
-    # The banner stays: a failed attempt is sent as `retry` and then `preview_reset`, and its end as `retry` with null.
+    # The banner stays. A failed attempt is sent as `retry` and then `preview_reset`; its end is sent as `retry` with
+    # null.
     return replace(view, preview=(), is_truncated=False)
 
 

@@ -74,7 +74,7 @@ class Rookery:
         return self.chats.watch(transport=transport)
 
     def close(self) -> None:
-        """End the thread of this client. Closing it twice is not an error."""
+        """End the thread of this client. It may be called twice."""
         if not self._portal.is_closed:
             self._portal.run(self._inner.close())
             self._portal.close()

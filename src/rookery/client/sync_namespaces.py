@@ -61,7 +61,7 @@ from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 
 
 class Account:
-    """`client.account`. A client without a token that logs in here keeps the session, as a browser does."""
+    """`client.account`. If a client without a token logs in here, it keeps the session, as a browser does."""
 
     def __init__(self, inner: AsyncAccount, portal: Portal) -> None:
         self._inner = inner
@@ -71,13 +71,16 @@ class Account:
         return self._portal.run(self._inner.me())
 
     def is_setup_needed(self) -> bool:
-        """Return whether the server has no account yet; until it has one it refuses all other requests."""
+        """Return whether the server has no account yet. Until it has one, it refuses all other requests."""
         return self._portal.run(self._inner.is_setup_needed())
 
     def set_up(
         self, setup_token: str, *, email: str, password: str, username: str | None = None, name: str | None = None
     ) -> User:
-        """Create the first account, an administrator, and log in to it. The token is printed at the first start."""
+        """Create the first account, which is an administrator, and log in.
+
+        The server prints the token at its first start.
+        """
         return self._portal.run(
             self._inner.set_up(setup_token, email=email, password=password, username=username, name=name)
         )
@@ -87,16 +90,18 @@ class Account:
         return self._portal.run(self._inner.login(login, password))
 
     def change_password(self, current_password: str, new_password: str, *, revoke_tokens: bool) -> None:
-        """Set a new password. All other sessions end; with `revoke_tokens` all other API tokens do, too."""
+        """Set a new password. All other sessions end. With `revoke_tokens`, all other API tokens end as well."""
         self._portal.run(self._inner.change_password(current_password, new_password, revoke_tokens=revoke_tokens))
 
     def accesses(self, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
-        """Return when administrators read the caller's chats by stating a reason, or reset the password; newest
-        first."""
+        """Return the times when administrators read the caller's chats by break-glass or reset the password.
+
+        The newest come first.
+        """
         return self._portal.run(self._inner.accesses(limit=limit, cursor=cursor))
 
     def dismiss_access_notice(self, notice: AccessNotice) -> None:
-        """Dismiss the notice of `me()`. The list of accesses stays as it is."""
+        """Dismiss the notice of `me()`. The list of accesses does not change."""
         self._portal.run(self._inner.dismiss_access_notice(notice))
 
     def approval_rules(self) -> tuple[Rule, ...]:
@@ -152,7 +157,7 @@ class Models:
         return self._portal.run(self._inner.list())
 
     def find(self, name: str) -> Model | None:
-        """Return the model with this id, or with this name as the provider or users write it."""
+        """Return the model with this id or name. The name is that of the provider or the one that users see."""
         return self._portal.run(self._inner.find(name))
 
 
@@ -180,7 +185,10 @@ class Chats:
         generate_summaries: bool | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> Chat:
-        """Start a chat with its first message. It runs when this returns; a lost response is requested again."""
+        """Start a chat with its first message.
+
+        The turn runs when this returns. If the response is lost, the request is repeated.
+        """
         return self._portal.run(
             self._inner.create(
                 content,
@@ -273,7 +281,10 @@ class Chats:
         self._portal.run(self._inner.delete(chat_id))
 
     def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
-        """Stop the running turn and keep the answer so far. With `cascade`, also stop its running subagents."""
+        """Stop the running turn and keep the answer so far.
+
+        With `cascade`, the running subagents are stopped as well.
+        """
         return self._portal.run(self._inner.interrupt(chat_id, cascade=cascade))
 
     def retry(self, chat_id: ChatRef) -> Chat:
@@ -281,7 +292,7 @@ class Chats:
         return self._portal.run(self._inner.retry(chat_id))
 
     def compact(self, chat_id: ChatRef) -> Chat:
-        """Summarize the history, to free context."""
+        """Summarize the history, so that later prompts need fewer tokens."""
         return self._portal.run(self._inner.compact(chat_id))
 
     def reconcile(self, chat_id: ChatRef) -> Chat:
@@ -297,11 +308,14 @@ class Chats:
         return self._portal.run(self._inner.children(chat_id))
 
     def propose_title(self, chat_id: ChatRef) -> str:
-        """Return a title that a model makes of the messages; nothing is changed. Empty if there are no messages."""
+        """Return a title that a model writes for the messages; empty if there are no messages.
+
+        The chat is not changed.
+        """
         return self._portal.run(self._inner.propose_title(chat_id))
 
     def regenerate_title(self, chat_id: ChatRef) -> Chat:
-        """Give the chat a title made by a model, unless it is renamed meanwhile."""
+        """Set a title that a model writes, unless the chat is renamed meanwhile."""
         return self._portal.run(self._inner.regenerate_title(chat_id))
 
     def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
@@ -309,12 +323,14 @@ class Chats:
         self._portal.run(self._inner.submit_tool_results(chat_id, results))
 
     def answer_approvals(self, chat_id: ChatRef, answers: Sequence[ApprovalAnswer]) -> None:
-        """Approve or deny all calls that the chat asks about. Raise `Conflict` if another client has already
-        answered."""
+        """Approve or deny all calls that the chat asks about.
+
+        Raise `Conflict` if another client has already answered.
+        """
         self._portal.run(self._inner.answer_approvals(chat_id, answers))
 
     def approval_rules(self, chat_id: ChatRef) -> tuple[Rule, ...]:
-        """Return the chat's own approval rules; its subagents have the same."""
+        """Return the approval rules of the chat. They also apply to its subagents."""
         return self._portal.run(self._inner.approval_rules(chat_id))
 
     def set_approval_rules(self, chat_id: ChatRef, rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -322,7 +338,7 @@ class Chats:
         return self._portal.run(self._inner.set_approval_rules(chat_id, rules))
 
     def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
-        """Move the caller's read cursor forward: to this message, or to the newest."""
+        """Move the caller's read cursor forward to this message, or to the newest message."""
         self._portal.run(self._inner.mark_read(chat_id, message_id))
 
     def stream(
@@ -337,7 +353,7 @@ class Chats:
     ) -> BlockingLiveChat:
         """Follow a chat: `with client.chats.stream(chat_id) as live: for change in live: ...`
 
-        `after_id` is the last message that the caller has; without it the stream begins with the last `tail` ones.
+        `after_id` is the last message that the caller has. Without it, the stream begins with the last `tail` messages.
         """
         return BlockingLiveChat(
             self._inner.stream(
@@ -362,7 +378,7 @@ class Chats:
     ) -> str:
         """Start a chat, wait for its first turn to end, and return the text of the answer.
 
-        Cancelling it leaves the chat running on the server, as closing a browser tab does.
+        If the call is cancelled, the chat continues on the server, as after a browser tab is closed.
         """
         return self._portal.run(
             self._inner.run(
@@ -376,7 +392,7 @@ class Chats:
         )
 
     def wait_idle(self, chat_id: ChatRef, since: int = 0) -> View:
-        """Wait until a chat rests; see `LiveChat.wait_idle`."""
+        """Wait until a chat is at rest. See `LiveChat.wait_idle`."""
         return self._portal.run(self._inner.wait_idle(chat_id, since))
 
 
@@ -416,11 +432,14 @@ class Messages:
     def list(
         self, chat_id: ChatRef, *, before_id: int | None = None, after_id: int | None = None, limit: int = 50
     ) -> MessagePage:
-        """Return messages newest first; with `after_id` alone oldest first, so that a poller never skips one."""
+        """Return messages, newest first.
+
+        With `after_id` alone, return them oldest first, so that a poller never skips one.
+        """
         return self._portal.run(self._inner.list(chat_id, before_id=before_id, after_id=after_id, limit=limit))
 
     def iterate(self, chat_id: ChatRef, *, after_id: int = 0, page_size: int = 100) -> Iterator[Message]:
-        """Iterate over every message after one, oldest first, loaded page by page."""
+        """Iterate over all messages after the given one, oldest first, loaded page by page."""
         return self._portal.iterate(self._inner.iterate(chat_id, after_id=after_id, page_size=page_size))
 
     def get(self, chat_id: ChatRef, message_id: int) -> Message:
@@ -438,10 +457,12 @@ class Messages:
         plan_mode: bool | UnsetType = UNSET,
         client_id: str | None = None,
     ) -> SendAnswer:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise: `steer`
-        is read at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
+        """Send a message. If the chat is busy, the message waits in the queue, unless `busy_behavior` has another
+        value.
 
-        `client_id` makes it one message however often it is sent; one is generated if none is given.
+        `steer` adds the message at the next step. `interrupt` stops the turn and runs the message next, before the rest
+        of the queue. Repeated requests with the same `client_id` send one message only; if no id is given, one is
+        generated.
         """
         return self._portal.run(
             self._inner.send(
@@ -465,7 +486,7 @@ class Messages:
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType = UNSET,
     ) -> EditAnswer:
-        """Replace a message of the user. Everything after it is replaced by the new turn."""
+        """Replace a message of the user. All later messages are deleted, and a new turn starts."""
         return self._portal.run(
             self._inner.edit(
                 chat_id, message_id, content, model_config_id=model_config_id, reasoning_effort=reasoning_effort
@@ -498,11 +519,11 @@ class Queues:
         self._portal.run(self._inner.clear(chat_id))
 
     def promote(self, chat_id: ChatRef, queued_id: int) -> PromoteAnswer:
-        """Run it next: immediately if that is possible, else the running turn is interrupted for it."""
+        """Run the message next. If the chat is running, its turn is interrupted."""
         return self._portal.run(self._inner.promote(chat_id, queued_id))
 
     def move(self, chat_id: ChatRef, queued_id: int, *, before: int | None) -> Queue:
-        """Move it in front of another one, or to the end."""
+        """Move the message before another one, or to the end."""
         return self._portal.run(self._inner.move(chat_id, queued_id, before=before))
 
     def edit(
@@ -552,15 +573,15 @@ class Workspaces:
         preset: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> RequestedWorkspace:
-        """Create a workspace and start it; `wait` for the operation of the response."""
+        """Create a workspace and start it. Use `wait` to wait for the operation of the response."""
         return self._portal.run(self._inner.create(template, name=name, preset=preset, parameters=parameters))
 
     def list(self, *, limit: int = 50, cursor: str | None = None, owner: str | None = None) -> Page[Workspace]:
-        """Return one page, the newest first. `owner` is for administrators: the id of a user, or `all`."""
+        """Return one page of workspaces, newest first. `owner` is for administrators: the id of a user, or `all`."""
         return self._portal.run(self._inner.list(limit=limit, cursor=cursor, owner=owner))
 
     def iterate(self, *, owner: str | None = None) -> Iterator[Workspace]:
-        """Iterate over every workspace, loaded on demand."""
+        """Iterate over all workspaces, loaded page by page."""
         return self._portal.iterate(self._inner.iterate(owner=owner))
 
     def get(self, workspace_id: UUID | str) -> Workspace:
@@ -569,33 +590,42 @@ class Workspaces:
     def update(
         self, workspace_id: UUID | str, *, name: str | None = None, idle_stop_after: int | None = None
     ) -> Workspace:
-        """Rename it, or change the seconds without use after which it is stopped; 0 is never."""
+        """Rename the workspace, or change the idle time in seconds after which it is stopped; 0 means never."""
         return self._portal.run(self._inner.update(workspace_id, name=name, idle_stop_after=idle_stop_after))
 
     def start(self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None) -> RequestedWorkspace:
-        """Start it; the response has no operation if it runs already."""
+        """Start the workspace. If it already runs, the response has no operation."""
         return self._portal.run(self._inner.start(workspace_id, parameters=parameters))
 
     def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
-        """Return the MCP servers that its files name. None runs before its owner has agreed to its entry."""
+        """Return the MCP servers that files of the workspace define.
+
+        A server runs only after the owner has agreed to its entry.
+        """
         return self._portal.run(self._inner.mcp_servers(workspace_id))
 
     def answer_mcp_server(
         self, workspace_id: UUID | str, entry_hash: str, decision: Literal["agree", "deny"]
     ) -> tuple[McpServer, ...]:
-        """Agree to an entry, by its `hash`, or deny it. A changed entry has another hash, and is asked about again."""
+        """Agree to an entry, given by its `hash`, or deny it.
+
+        A changed entry has another hash and needs a new answer.
+        """
         return self._portal.run(self._inner.answer_mcp_server(workspace_id, entry_hash, decision))
 
     def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
-        """Withdraw an answer: the server ends, and is asked about again."""
+        """Withdraw an answer. The server is stopped, and the question is open again."""
         return self._portal.run(self._inner.withdraw_mcp_server(workspace_id, entry_hash))
 
     def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
-        """Stop it; its files are kept."""
+        """Stop the workspace. Its files are kept."""
         return self._portal.run(self._inner.stop(workspace_id))
 
     def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
-        """Delete it with its files. `force` also while a chat works in it, or its machine is unreachable."""
+        """Delete the workspace with its files.
+
+        With `force`, it is deleted even if a chat works in it or its machine is unreachable.
+        """
         return self._portal.run(self._inner.delete(workspace_id, force=force))
 
     def operation(self, operation_id: UUID | str) -> Operation:
@@ -603,9 +633,9 @@ class Workspaces:
         return self._portal.run(self._inner.operation(operation_id))
 
     def log(self, operation_id: UUID | str) -> str:
-        """Return the log of an operation so far, including the startup script: the last 256 KiB."""
+        """Return the last 256 KiB of an operation's log so far, including the output of the startup script."""
         return self._portal.run(self._inner.log(operation_id))
 
     def wait(self, operation_id: UUID | str) -> Operation:
-        """Return once the operation is over, with any result. Use your own timeout to end the wait."""
+        """Wait until the operation is over, with any result. Use your own timeout to end the wait earlier."""
         return self._portal.run(self._inner.wait(operation_id))

@@ -1,7 +1,7 @@
 """One connection of a stream, over WebSocket or server-sent events: frames of events until it ends.
 
-It ends normally (`EndOfStream`), permanently (an error of `client.errors`), or by a loss after which another connection
-can continue (`Lost`). A wire never reconnects.
+The connection ends normally (`EndOfStream`), permanently (an error of `client.errors`), or by a loss after which
+another connection can continue (`Lost`). A wire never reconnects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rookery.client.reducer import Event
 
 SUBPROTOCOL = Subprotocol("rookery.v1")
 CLOSE_SECONDS = 2.0
-# A frame holds 256 KiB, or one event that is larger: a message with all its tool results.
+# A frame has at most 256 KiB, or it has one larger event: a message with all its tool results.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 NORMAL = 1000
 ABNORMAL = 1006
-# After these another connection is worth trying; 1006 is never sent, it stands for a cut connection.
+# Codes after which a new connection may succeed. 1006 is never sent; it means that the connection was cut.
 RECONNECT = frozenset({1001, 1005, ABNORMAL, 1011, 1012, 1013, 4408})
 
 _decoder = msgspec.json.Decoder(list[dict[str, Any]])
@@ -36,7 +36,7 @@ _OF_THE_HANDSHAKE = frozenset({"host", "connection", "accept", "accept-encoding"
 
 
 class Lost(Exception):
-    """Raised when the connection is lost, and the stream is not over."""
+    """Raised when the connection is lost before the end of the stream."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -59,12 +59,12 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
     async def drop(self) -> None:
-        """Close without waiting for the other side: it does not answer."""
+        """Close without waiting for the other side, which does not answer."""
         ...
 
 
 class _Connect(connect):
-    """Redirects are refused like any other response: the token is for one server."""
+    """Refuses redirects like any other response, because the token is for one server only."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -178,7 +178,7 @@ async def open_event_stream(http: Http, path: str, query: requests.Query) -> Wir
 
 
 def ending(code: int, reason: str) -> Exception:
-    """Return the meaning of a close code for the reader."""
+    """Return the exception for a close code."""
     if code == NORMAL:
         return EndOfStream()
     if code in RECONNECT:
@@ -194,13 +194,13 @@ def decode(data: str | bytes, url: str) -> list[dict[str, Any]]:
 
 
 def _refused(http: Http, answer: Answer) -> Exception:
-    """Return the error of a refusal by the server; any other response comes from a proxy."""
+    """Return the error of a refusal by the server. Any other response comes from a proxy."""
     error = http.refusal(answer)
     return NoUpgrade(str(error)) if isinstance(error, UnexpectedAnswer) else error
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
-    """Return lines as server-sent events define them; other line ends that Python knows are text."""
+    """Yield lines as server-sent events define them. Other line ends that Python knows are part of the text."""
     pending = bytearray()
     async for chunk in response.aiter_bytes():
         pending += chunk

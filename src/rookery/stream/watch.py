@@ -215,8 +215,9 @@ class WatchHub:
         members: Mapping[ChatId, Member],
         readers: Mapping[UUID, Collection[UUID]],
     ) -> list[tuple[UUID, UUID]]:
-        """Return pairs of watcher and chat to notify: the owner and the direct readers of each chat, if they watch
-        here.
+        """Return pairs of watcher and chat to notify.
+
+        The owner and the direct readers of each chat are notified, if they watch here.
         """
         return [
             (chat_id, user_id)

@@ -92,8 +92,9 @@ def affinity(signals: Signals, *, now: datetime) -> float:
 
 
 def tier(facts: Facts, wanted: str) -> int:
-    """Return how well the query matches: 4 for the name, 3 for its beginning, 2 for a part of it, 1 for the
-    description, 0 for no match.
+    """Return how well the query matches.
+
+    4: the name; 3: its beginning; 2: a part of it; 1: the description; 0: no match.
     """
     names = [_folded(name) for name in (facts.name, facts.display_name) if name]
     if wanted in names:

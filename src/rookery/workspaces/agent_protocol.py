@@ -162,8 +162,9 @@ class AgentProtocol(ResponseHandler):
         self._limits.share.spend(time.perf_counter() - began + PIECE_SECONDS)
 
     def _count_head(self, piece: bytes) -> None:
-        """Count the bytes that arrive outside a response body, and cut the agent off above the limit. The first bytes
-        start the timer for the head.
+        """Count the bytes that arrive outside a response body, and cut the agent off above the limit.
+
+        The first bytes start the timer for the head.
         """
         if self._payload is not None and not self._payload.is_eof():
             return  # bytes of a body, which its reader limits

@@ -25,7 +25,7 @@ export interface AccessPage {
   next_cursor: string | null;
 }
 
-/** The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval"). Without a deadline, it waits without limit. */
+/** The tool calls that a chat waits for: for results of its client ("tools"), or for a user's approval ("approval"). If there is no deadline, the chat waits until it is answered. */
 export interface Action {
   kind: "approval" | "tools";
   tool_calls: ActionCall[];
@@ -40,7 +40,7 @@ export interface ActionCall {
   always?: Offers;
 }
 
-/** `kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls. */
+/** The calls that the chat waits for. `kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls. */
 export interface ActionRequired {
   type: "action_required";
   kind: "approval" | "tools";
@@ -69,18 +69,18 @@ export interface AdvisorSettingsValues {
   reasoning_effort?: Effort | null;
 }
 
-/** The number of chats that would be archived, and of archived chats that would be deleted. 1,000 archived may stand for more. */
+/** The number of chats that would be archived, and of archived chats that would be deleted. A number of 1,000 means 1,000 or more. */
 export interface AffectedView {
   auto_archive: number;
   retention: number;
 }
 
-/** The subagents of a chat, the last updated first. */
+/** The subagents of a chat, the most recently updated first. */
 export interface AgentList {
   agents: AgentView[];
 }
 
-/** The end of a subagent's turn, as its parent and the user are told. `outcome` is a value of `AgentOutcome`. `report` is the beginning of the subagent's report, of which it has `report_bytes` in all. */
+/** The end of a subagent's turn, for its parent and the user. `outcome` is a value of `AgentOutcome`. `report` is the beginning of the subagent's report; `report_bytes` is the size of the whole report. */
 export interface AgentNotice {
   type: "agent-notice";
   chat_id: string;
@@ -92,7 +92,7 @@ export interface AgentNotice {
   error?: string | null;
 }
 
-/** A subagent, as users see it. `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it waits for a slot). `silent_seconds` is the time since its last sign of life; after a long time it is `stalled`. `activity` is its last line of text or its last tool call. `outcome` is how its last turn ended: `finished`, `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is null if it has no budget of its own. */
+/** A subagent as users see it. `phase` is the activity of a running subagent: `model`, `tool`, `approval` (it waits for a user) or `queued` (it waits for a slot). `silent_seconds` is the time since its last progress; after a long time it is `stalled`. `activity` is its last line of text or its last tool call. `outcome` is the outcome of its last turn: `finished`, `error`, `interrupted` or `deadline`. `tool_call_id` is the call of the parent that started it. `budget_micros` is null if it has no budget of its own. */
 export interface AgentView {
   chat_id: string;
   parent_chat_id: string;
@@ -119,7 +119,7 @@ export interface AgentView {
   budget_micros: number | null;
 }
 
-/** `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. */
+/** The answer to one question. `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. */
 export interface AnswerInput {
   tool_call_id: string;
   decision: Decision;
@@ -161,7 +161,7 @@ export interface AuditSettingsValues {
   retention_days?: number;
 }
 
-/** The effect of a message that is sent to a busy chat. */
+/** The handling of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
 
 export interface ChatChanged {
@@ -195,7 +195,7 @@ export interface ChatGone {
   kind: string;
 }
 
-/** A page of a list. `next_cursor` is None on the last one. */
+/** A page of a list. `next_cursor` is None on the last page. */
 export interface ChatListPage {
   items: ChatView[];
   next_cursor: string | null;
@@ -285,7 +285,7 @@ export interface ContextFile {
   truncated?: boolean;
 }
 
-/** An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's tools. */
+/** An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's tools. */
 export interface ContextItemView {
   kind: string;
   source: string;
@@ -311,7 +311,7 @@ export interface ContextUsage {
   context_limit?: number | null;
 }
 
-/** The captured context. `dirty_since` is when the workspace began to differ from it. */
+/** The captured context. `dirty_since` is the time since which the context of the workspace differs from it. */
 export interface ContextView {
   pinned: boolean;
   workspace_id: string | null;
@@ -347,7 +347,7 @@ export interface CreateBody {
   title?: string | null;
 }
 
-/** A new workspace. Without a name, it gets one made from the template's name. */
+/** A new workspace. Without a name, the name is made from the template's name. */
 export interface CreateWorkspaceBody {
   template: string;
   name?: string | null;
@@ -390,14 +390,14 @@ export interface DiffView {
   diff: string | null;
 }
 
-/** `url` is the path with its signature. It is valid only with the cookie of this session, until it expires. */
+/** A signed link. `url` is the path with its signature. It is valid only with the cookie of this session, until it expires. */
 export interface DownloadLink {
   path: string;
   url: string;
   expires_at: string;
 }
 
-/** `url` returns the file to any client that has the address, until it expires. */
+/** A download address. `url` returns the file to any client that has the address, until it expires. */
 export interface DownloadView {
   url: string;
   expires_at: string;
@@ -477,7 +477,7 @@ export interface FieldError {
   message: string;
 }
 
-/** Calls without a known price are counted, but not included in the cost. */
+/** Sums over model calls. Calls without a known price are counted, but not included in the cost. */
 export interface FiguresView {
   cost_micros: number;
   request_count: number;
@@ -535,7 +535,7 @@ export interface FolderEntryView {
   size: number;
 }
 
-/** A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries. */
+/** A folder of the workspace, subfolders first. `path` is as requested. `truncated`: the folder has more entries. */
 export interface FolderView {
   path: string;
   entries: FolderEntryView[];
@@ -675,7 +675,7 @@ export interface HookNotice {
   text: string;
 }
 
-/** With `cascade`, the default, the chat's subagents are stopped, too. */
+/** The options of an interrupt. With `cascade`, the default, the chat's subagents are stopped as well. */
 export interface InterruptBody {
   cascade?: boolean;
 }
@@ -762,7 +762,7 @@ export interface ItemsOfUpstreamModel {
 
 export type JobOutcome = "done" | "failed";
 
-/** `removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed. */
+/** A run of a job. `removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed. */
 export interface JobRunView {
   replica_id: string;
   started_at: string;
@@ -779,7 +779,7 @@ export interface JobView {
   runs: JobRunView[];
 }
 
-/** A kind of subagent. Without `tools`, it has every tool of a subagent. */
+/** A kind of subagent. Without `tools`, it has all tools of subagents. */
 export interface KindBody {
   description: string;
   prompt?: string;
@@ -790,7 +790,7 @@ export interface KindBody {
   max_minutes?: number | null;
 }
 
-/** A kind of subagent. `source` is `builtin`, `deployment` or `user`. A kind that another of the same name replaces has `hidden_by`, the source of the other. Workspaces may define more kinds, which only their chats have. */
+/** A kind of subagent. `source` is `builtin`, `deployment` or `user`. If another kind with the same name replaces this one, `hidden_by` is the source of the other kind. Workspaces may define more kinds, which only their own chats can use. */
 export interface KindView {
   name: string;
   source: string;
@@ -809,7 +809,7 @@ export interface KindsView {
   kinds: KindView[];
 }
 
-/** `token` is the part of the link after the #. */
+/** The token of a one-time link: the part of the link after the #. */
 export interface LinkBody {
   token: string;
   password: string;
@@ -817,7 +817,7 @@ export interface LinkBody {
 
 export type LinkKind = "invite" | "reset";
 
-/** The user whose password a one-time link sets, and when the link expires. */
+/** The user whose password a one-time link sets, and the time at which the link expires. */
 export interface LinkView {
   kind: LinkKind;
   username: string;
@@ -830,7 +830,7 @@ export interface ListResync {
   type: "resync";
 }
 
-/** `login` is an email address or a username. `stay_signed_in` keeps the cookie when the browser is closed (the default). */
+/** The credentials of a login. `login` is an email address or a username. `stay_signed_in` keeps the cookie when the browser is closed (the default). */
 export interface LoginBody {
   login: string;
   password: string;
@@ -851,14 +851,14 @@ export interface LoginView {
   session_key: string;
 }
 
-/** Whether the server may run with exactly this entry from now on. */
+/** The decision whether the server may run with exactly this entry from now on. */
 export interface McpAnswerBody {
   decision: McpDecision;
 }
 
 export type McpDecision = "agree" | "deny";
 
-/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server that may run does not run; `tools` are the names of its tools while it runs. */
+/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it runs. */
 export interface McpServerView {
   name: string;
   hash: string;
@@ -876,7 +876,7 @@ export interface McpServerView {
 /** The state of consent. `changed`: the owner's answer was for another entry with this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
 
-/** The caller's account. `permissions` lists what this session or token allows beyond the caller's own data. Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope `all`. `warnings` concern the server, and only administrators get them. */
+/** The caller's account. `permissions` are the rights of this session or token beyond the caller's own data. Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope `all`. `warnings` concern the server, and only administrators get them. */
 export interface Me {
   id: string;
   username: string;
@@ -937,7 +937,7 @@ export interface MessagesView {
   has_newer?: boolean;
 }
 
-/** Absent fields keep their values; null clears a price. `options` are replaced as a whole; `***` keeps a stored value. */
+/** Changes of a model config. Absent fields keep their values; null clears a price. `options` are replaced as a whole; `***` keeps a stored value. */
 export interface ModelConfigChange {
   provider_id?: string;
   model?: string;
@@ -954,7 +954,7 @@ export interface ModelConfigChange {
   price_cache_write_1h?: number | string | null;
 }
 
-/** The first config becomes the default, whatever `is_default` says; a new default replaces the old one. */
+/** A new model config. The first config always becomes the default. A new default replaces the old one. */
 export interface ModelConfigCreate {
   provider_id: string;
   model: string;
@@ -971,7 +971,7 @@ export interface ModelConfigCreate {
   price_cache_write_1h?: number | string | null;
 }
 
-/** Prices are dollars per million tokens, as strings; null where they are not set. */
+/** A model config. Prices are in dollars per million tokens, as strings; null if they are not set. */
 export interface ModelConfigView {
   id: string;
   provider_id: string;
@@ -1005,7 +1005,7 @@ export interface ModelSettingsChange {
   generate_titles?: boolean;
 }
 
-/** The models that write titles and summaries and that subagents use, and what users may decide for themselves. */
+/** The models for titles, summaries and subagents, and the choices that users may make themselves. */
 export interface ModelSettingsValues {
   title_generation?: OverrideView | null;
   compaction?: OverrideView | null;
@@ -1015,7 +1015,7 @@ export interface ModelSettingsValues {
   generate_titles?: boolean;
 }
 
-/** `reasoning_efforts` are the available ones, from least to most. `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set another. */
+/** A model. `reasoning_efforts` are its efforts, from least to most. `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set another. */
 export interface ModelView {
   id: string;
   model: string;
@@ -1026,7 +1026,7 @@ export interface ModelView {
   compression_threshold: number;
 }
 
-/** `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key. */
+/** The models of a provider. `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key. */
 export interface ModelsOfProvider {
   id: string;
   type: string;
@@ -1041,12 +1041,12 @@ export interface ModelsView {
   providers: ModelsOfProvider[];
 }
 
-/** The queued message to move this one before; null moves it to the end. */
+/** The new position of a queued message: before this message, or at the end if it is null. */
 export interface MoveBody {
   before: number | null;
 }
 
-/** `token` is the credential that programs send. It is shown here and never again. */
+/** A new token. `token` is the credential that programs send. Only this response contains it. */
 export interface NewTokenView {
   id: string;
   name: string;
@@ -1071,7 +1071,7 @@ export interface NewUser {
   link: OneTimeLink | null;
 }
 
-/** Without a password, a one-time link is created with which the user sets one. */
+/** A new user. Without a password, a one-time link is created with which the user sets one. */
 export interface NewUserBody {
   email: string;
   username?: string | null;
@@ -1094,7 +1094,7 @@ export interface OneTimeLink {
   expires_at: string;
 }
 
-/** An operation on a workspace: `kind` is create, start, stop or delete. `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it. */
+/** An operation on a workspace: `kind` is create, start, stop or delete. `state` is queued, running, succeeded, failed or canceled; `reason` is the origin of the request. */
 export interface OperationView {
   id: string;
   workspace_id: string;
@@ -1121,7 +1121,7 @@ export interface OverrideChange {
   reasoning_effort?: Effort | null;
 }
 
-/** `usable` is false for a model that has been disabled or deleted. */
+/** A model for one purpose. `usable` is false if the model has been disabled or deleted. */
 export interface OverrideView {
   model_config_id: string;
   reasoning_effort: Effort | null;
@@ -1170,7 +1170,7 @@ export interface ParameterView {
   max: number | null;
 }
 
-/** `revoke_tokens` also deletes the API tokens; programs that use them need new ones. */
+/** A new password. With `revoke_tokens`, all API tokens are deleted, and programs that use them need new ones. */
 export interface PasswordBody {
   current_password: string;
   new_password: string;
@@ -1210,7 +1210,7 @@ export interface Pong {
   id: unknown;
 }
 
-/** Absent fields keep their values; null clears one. `display` is merged (RFC 7396), with at most 16 KiB in all. */
+/** Changes of preferences. Absent fields keep their values; null clears one. `display` is merged (RFC 7396); its limit is 16 KiB. */
 export interface PreferencesChange {
   custom_prompt?: string | null;
   context_auto_refresh?: boolean | null;
@@ -1220,7 +1220,7 @@ export interface PreferencesChange {
   display?: Record<string, unknown> | null;
 }
 
-/** `model_overrides` apply only while `overrides_allowed`; `display` belongs to the web application. `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it. */
+/** The preferences. `model_overrides` apply only while `overrides_allowed` is true; `display` belongs to the web application. `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it. */
 export interface PreferencesView {
   custom_prompt: string;
   context_auto_refresh: boolean;
@@ -1255,14 +1255,14 @@ export interface ProbeError {
   message: string;
 }
 
-/** Whether the provider answered, and how long it took. */
+/** The result of a test: whether the provider answered, and the time that it took. */
 export interface ProbeView {
   ok: boolean;
   latency_ms: number;
   error: ProbeError | null;
 }
 
-/** `message` is null while the running turn has to stop first. */
+/** The response to a promotion. `message` is null while the running turn has to stop first. */
 export interface PromoteView {
   message: MessageView | null;
   messages: MessageView[];
@@ -1291,7 +1291,7 @@ export interface PromptSettingsValues {
   default_system_prompt?: string;
 }
 
-/** Absent fields keep their values; `api_key` null removes the key. `options` are replaced as a whole; `***` keeps a stored value. */
+/** Changes of a provider. Absent fields keep their values; a null `api_key` removes the key. `options` are replaced as a whole; `***` keeps a stored value. */
 export interface ProviderChange {
   name?: string;
   display_name?: string;
@@ -1306,7 +1306,7 @@ export interface ProviderChange {
   allow_central_fallback?: boolean;
 }
 
-/** `allow_central_fallback` defaults to true where both kinds of keys are allowed. */
+/** A new provider. `allow_central_fallback` defaults to true if central and user keys are both allowed. */
 export interface ProviderCreate {
   type: ProviderType;
   name: string;
@@ -1344,7 +1344,7 @@ export interface ProviderOfKey {
 
 export type ProviderType = "anthropic" | "openai" | "azure_openai" | "openai_compat" | "openrouter" | "google" | "bedrock" | "bridge" | "scripted";
 
-/** `source` is `db`, or `env` for a provider from the server's environment, which is read-only. */
+/** A provider. `source` is `db`, or `env` for a provider from the server's environment, which is read-only. */
 export interface ProviderView {
   id: string;
   type: string;
@@ -1408,7 +1408,7 @@ export interface Quota {
   limit: number;
 }
 
-/** The last message that the caller has read; null is the newest. With `force` the cursor can also move back: 0 makes the chat unread again. */
+/** The last message that the caller has read; null means the newest message. With `force` the cursor can also move back: 0 makes the chat unread again. */
 export interface ReadBody {
   message_id?: number | null;
   force?: boolean;
@@ -1429,7 +1429,7 @@ export interface Reasoning {
 
 export type ReplicaState = "alive" | "stale" | "stopping";
 
-/** `owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers. */
+/** A replica. `owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers. */
 export interface ReplicaView {
   id: string;
   hostname: string;
@@ -1445,7 +1445,7 @@ export interface ReplicaView {
   stopping_at: string | null;
 }
 
-/** A repository that a chat works in. `diff` is a note if it would be too long. `removed`: the repository is gone. */
+/** A repository that a chat works in. A diff that is too long is replaced by a note. `removed`: the repository no longer exists. */
 export interface RepositoryState {
   root: string;
   branch: string | null;
@@ -1458,7 +1458,7 @@ export interface RepositoryState {
   removed: boolean;
 }
 
-/** The workspace as it is now, and the operation to wait for; null if there was nothing to do. */
+/** The current state of the workspace, and the operation to wait for; null if there was nothing to do. */
 export interface RequestedView {
   workspace: WorkspaceView;
   operation: OperationView | null;
@@ -1520,12 +1520,12 @@ export interface SearchMatch {
   snippet?: string | null;
 }
 
-/** `through` is the value from the dismissed notice. Accesses after it are shown in the next notice. */
+/** The dismissed notice. `through` is its value. Accesses after it are shown in the next notice. */
 export interface SeenBody {
   through: number;
 }
 
-/** A message. The other fields also become the chat's own from then on. */
+/** A message. The other fields are also stored in the chat and apply to later turns. */
 export interface SendBody {
   content: (TextInput | FileInput | FileReferenceInput)[];
   busy_behavior?: BusyBehavior;
@@ -1536,7 +1536,7 @@ export interface SendBody {
   plan_mode?: boolean | null;
 }
 
-/** `messages` are all visible messages that this request inserted, in order. Clients insert all of them. */
+/** The response to a send. `messages` are all visible messages that this request inserted, in order. Clients insert all of them. */
 export interface SendView {
   queued: boolean;
   message: MessageView | null;
@@ -1546,7 +1546,7 @@ export interface SendView {
   warnings?: string[];
 }
 
-/** `current` is true for the session of this request. */
+/** A session. `current` is true for the session of this request. */
 export interface SessionView {
   id: string;
   created_at: string;
@@ -1562,7 +1562,7 @@ export interface SettingsView {
   groups: GroupsView;
 }
 
-/** `token` is the part after the # of the address that the server printed at its first start. */
+/** The first administrator. `token` is the part after the # of the address that the server printed at its first start. */
 export interface SetupBody {
   token: string;
   email: string;
@@ -1583,7 +1583,7 @@ export interface ShareView {
   at: string;
 }
 
-/** Users who get (`read`) or lose (null) the right to read. Users who are not named keep theirs. */
+/** The users who get (`read`) or lose (null) the right to read. Other users are not changed. */
 export interface SharesBody {
   users?: Record<string, "read" | null>;
   everyone?: "read" | null;
@@ -1620,7 +1620,7 @@ export interface SpendSettingsValues {
   period?: PeriodKind;
 }
 
-/** `limit_micros` is null when the caller has no limit. Calls with the user's own keys do not count. */
+/** The spending of the caller. `limit_micros` is null if the caller has no limit. Calls with the user's own keys do not count. */
 export interface SpendView {
   period: Period;
   spent_micros: number;
@@ -1650,7 +1650,7 @@ export interface SubagentSettingsChange {
   wake_parent?: boolean;
 }
 
-/** `max_minutes` is the longest turn of a subagent. After `stall_minutes` without a sign of life, a subagent is reported as stalled. With `wake_parent`, a chat at rest is resumed when one of its subagents ends. */
+/** Limits of subagents. `max_minutes` is the longest turn of a subagent. After `stall_minutes` without progress, a subagent is reported as stalled. With `wake_parent`, a chat at rest is resumed when one of its subagents ends. */
 export interface SubagentSettingsValues {
   enabled?: boolean;
   max_minutes?: number;
@@ -1675,7 +1675,7 @@ export interface TemplatePatchBody {
   allowed_roles?: UserRole[];
 }
 
-/** A template. `revision` and `readme` are present only when one template is read; its access lists only for administrators. `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable` says why workspaces of it cannot be started on this server, and what to do about it; null when they can. */
+/** A template. `revision` and `readme` are present only if a single template is read. Access lists are present only for administrators. `network` is the requested network: none, hosts, public or host. `granted_network` is the network that its workspaces get; the server's settings may lower it. `hosts` are the hosts that can be reached with the network `hosts`. `unavailable` is the reason why workspaces of the template cannot be started on this server, and the remedy; null if they can be started. */
 export interface TemplateView {
   name: string;
   display_name: string;
@@ -1711,12 +1711,12 @@ export interface TextInput {
   text: string;
 }
 
-/** The title is empty if the chat has no text to make one from. */
+/** A proposed title. It is empty if the chat has no text. */
 export interface TitleView {
   title: string;
 }
 
-/** Without `expires_in_days` a token is valid for 90 days, or for the longest time that this server allows if that is less. */
+/** A new token. `expires_in_days` defaults to 90, or to the longest lifetime that this server allows if that is shorter. */
 export interface TokenBody {
   name: string;
   scopes: rookeryOf_domain__access__rights__Scope[];
@@ -1733,7 +1733,7 @@ export interface TokenView {
   last_used_at: string | null;
 }
 
-/** Input excludes tokens read from a cache; reasoning is part of output. */
+/** Numbers of tokens. Input excludes tokens read from a cache; output includes reasoning. */
 export interface TokensView {
   input: number;
   cache_read: number;
@@ -1784,7 +1784,7 @@ export interface ToolResultsBody {
   results: ToolResultInput[];
 }
 
-/** The fields to change; absent fields keep their values. `idle_stop_after` is in seconds, 0 is never. */
+/** The fields to change; absent fields keep their values. `idle_stop_after` is in seconds; 0 means never. */
 export interface UpdateWorkspaceBody {
   name?: string;
   idle_stop_after?: number;
@@ -1801,7 +1801,7 @@ export interface UsageReportView {
   items: UsageRow[];
 }
 
-/** `key` is the group: an id for users and providers, else a name or a day. `name` is null for deleted ones. */
+/** The sums of one group. `key` is an id for users and providers, else a name or a day. `name` is null if the object is deleted. */
 export interface UsageRow {
   cost_micros: number;
   request_count: number;
@@ -1835,7 +1835,7 @@ export interface User {
   last_seen_at: string | null;
 }
 
-/** Absent fields keep their values. Only administrators can change role, status and spend limit. */
+/** Changes of a user. Absent fields keep their values. Only administrators can change role, status and spend limit. */
 export interface UserPatchBody {
   name?: string | null;
   email?: string;
@@ -1847,7 +1847,7 @@ export interface UserPatchBody {
 
 export type UserRole = "admin" | "auditor" | "member";
 
-/** `build` names the build of the web application, null if there is none. `features` are the tags of this API. A client hides functions whose tag is missing: the server is older, or was built without them. */
+/** The version of the server. `build` is the build of the web application; null if there is none. `features` are the tags of this API. A client hides functions whose tag is missing, because the server is older or was built without them. */
 export interface VersionView {
   version: string;
   commit: string | null;
@@ -1858,10 +1858,10 @@ export interface VersionView {
   features: string[];
 }
 
-/** Warnings to administrators. `in_the_clear`: the server is reached from other machines without https. */
+/** Warnings to administrators. `in_the_clear`: other machines reach the server without https. */
 export type Warning = "in_the_clear";
 
-/** The size of the model's context window in tokens, by source; null is unknown. The smallest one is `effective`. `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an estimate. `differs` is true if one of them differs by more than a tenth from `context_limit`. */
+/** The size of the model's context window in tokens, by source; null means unknown. `effective` is the smallest of them. `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an estimate. `differs` is true if one of them differs by more than a tenth from `context_limit`. */
 export interface WindowView {
   effective: number;
   catalogued: number | null;
@@ -1884,7 +1884,7 @@ export interface WorkspaceContext {
   mcp_servers?: string[];
 }
 
-/** A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result. `text` is null if the file is not text. `truncated`: it is longer than the first MiB. */
+/** A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result. `text` is null if the file is not text. `truncated`: the file is longer than the first MiB. */
 export interface WorkspaceFileView {
   path: string;
   text: string | null;
@@ -1909,7 +1909,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public or host, which is the machine's own network with its localhost; null before the first start. */
+/** A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it. `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full, or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts, public, or host (the machine's own network with its localhost); null before the first start. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;

@@ -1,4 +1,4 @@
-"""Kinds of subagents: the built-in ones, those of the deployment, and the caller's own."""
+"""Kinds of subagents: the built-in kinds, those of the deployment, and the caller's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Name = Annotated[str, Path(max_length=64)]
 
 
 class KindBody(Body):
-    """A kind of subagent. Without `tools`, it has every tool of a subagent."""
+    """A kind of subagent. Without `tools`, it has all tools of subagents."""
 
     description: str = Field(max_length=4 * agent_kinds.MAX_DESCRIPTION_CHARS)
     prompt: str = Field("", max_length=agent_kinds.MAX_PROMPT_BYTES)
@@ -45,8 +45,8 @@ class KindBody(Body):
 class KindView(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of subagent. `source` is `builtin`, `deployment` or `user`.
 
-    A kind that another of the same name replaces has `hidden_by`, the source of the other. Workspaces may define more
-    kinds, which only their chats have.
+    If another kind with the same name replaces this one, `hidden_by` is the source of the other kind. Workspaces may
+    define more kinds, which only their own chats can use.
     """
 
     name: str
@@ -71,7 +71,7 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/agent-kinds", "agent_kinds.list", returns=KindsView)
     async def list_kinds(caller: CallerDep) -> Response:
-        """List the kinds of subagents that the caller's chats can use, and those that are hidden by another."""
+        """List the kinds of subagents that the caller's chats can use, and the kinds that are hidden by another."""
         stored = await caller.store.agent_kinds.list(caller.user.id)
         shared = {kind.name for kind in stored if kind.owner_id is None}
         shown = [_builtin(kind) for kind in kinds.BUILTIN]
@@ -99,7 +99,7 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.delete("/agent-kinds/{name}", "agent_kinds.delete", errors=(404,))
     async def delete(caller: CallerDep, name: Name, scope: Scope = "user") -> Response:
-        """Delete a kind. Subagents that were started with it go on."""
+        """Delete a kind. Subagents that were started with it continue."""
         if not agent_kinds.is_name(name):
             await _may(caller, scope)()
             deleted = False

@@ -36,7 +36,7 @@ class RuleBody(Body):
     action: RuleAction
     match: MatchBody = Field(default_factory=dict)
     reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
-    # Accepted so that rules can be sent back as they were read. A rule that has a problem is refused.
+    # Accepted, so that rules can be sent back as they were read. A rule that has a problem is refused.
     problem: None = None
 
     def rule(self) -> Rule:
@@ -57,7 +57,8 @@ class RulesView(msgspec.Struct, frozen=True):
 
 
 class AnswerInput(Body):
-    """`always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user.
+    """The answer to one question. `always` turns an approval into a rule: for this chat and its subagents, or for all
+    chats of the user.
 
     `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered.
     """
@@ -84,7 +85,7 @@ def router(services: ApiServices) -> APIRouter:
 
         The model gets denials with their reasons.
 
-        409 `not_waiting_for_approval` when the questions were already answered or closed.
+        409 `not_waiting_for_approval` if the questions were already answered or closed.
         """
         body = await caller.read(AnswersBody, may=caller.may(chat, Action.DRIVE))
         answers = [

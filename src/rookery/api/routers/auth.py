@@ -29,7 +29,7 @@ from rookery.store.people.sessions import Session
 
 
 class LoginBody(Body):
-    """`login` is an email address or a username.
+    """The credentials of a login. `login` is an email address or a username.
 
     `stay_signed_in` keeps the cookie when the browser is closed (the default).
     """
@@ -40,7 +40,7 @@ class LoginBody(Body):
 
 
 class PasswordBody(Body):
-    """`revoke_tokens` also deletes the API tokens; programs that use them need new ones."""
+    """A new password. With `revoke_tokens`, all API tokens are deleted, and programs that use them need new ones."""
 
     current_password: TypedPassword
     new_password: NewPassword
@@ -48,14 +48,14 @@ class PasswordBody(Body):
 
 
 class LinkBody(Body):
-    """`token` is the part of the link after the #."""
+    """The token of a one-time link: the part of the link after the #."""
 
     token: str = Field(max_length=512)
     password: NewPassword
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`current` is true for the session of this request."""
+    """A session. `current` is true for the session of this request."""
 
     id: UUID
     created_at: datetime
@@ -67,7 +67,7 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class LinkView(msgspec.Struct, frozen=True):
-    """The user whose password a one-time link sets, and when the link expires."""
+    """The user whose password a one-time link sets, and the time at which the link expires."""
 
     kind: LinkKind
     username: str
@@ -81,12 +81,15 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
     async def log_in(request: Request) -> Response:
-        """Open a session. Every failed login gets the same response; after five failures each attempt has to wait."""
+        """Open a session.
+
+        Every failed login gets the same response. After five failures, each further attempt has to wait.
+        """
         body = await accounts.read_body(request, LoginBody, services)
         # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only browsers send `Sec-Fetch-Site`.
         is_page = request.headers.get("sec-fetch-site") == "same-origin"
         if is_page and "stay_signed_in" not in body.model_fields_set:
-            # An old page would discard the session key and ask for the password again and again.
+            # An old page would discard the session key and ask for the password repeatedly.
             raise ApiError(
                 409,
                 "page_outdated",

@@ -73,7 +73,7 @@ class PatchBody(Body):
 
 
 class ReadBody(Body):
-    """The last message that the caller has read; null is the newest.
+    """The last message that the caller has read; null means the newest message.
 
     With `force` the cursor can also move back: 0 makes the chat unread again.
     """
@@ -150,7 +150,7 @@ def router(services: ApiServices) -> APIRouter:
     async def agents(caller: CallerDep, chat: UUID) -> Response:
         """List the subagents of a chat and its family with their state, figures and last activity.
 
-        The answer is the same for the root and for any of its subagents.
+        The response is the same for the root and for any of its subagents.
         """
         return answer(await caller.store.chats.list_agents(ChatId(chat)))
 
@@ -238,7 +238,7 @@ def _location(chat_id: UUID) -> str:
 
 
 def _may_patch(caller: Caller, chat: UUID) -> Callable[[], Awaitable[object]]:
-    """Return a check of the rights that the fields of the body need, whatever their values."""
+    """Return a check of the rights that the fields of the body need. The values of the fields do not matter."""
 
     async def check() -> None:
         for action in _actions(request_bodies.raw_body(caller.connection)):

@@ -22,7 +22,10 @@ _RULE = "This is not the address of a file, of a file of a workspace, or of a re
 
 
 class DownloadLink(msgspec.Struct, frozen=True):
-    """`url` is the path with its signature. It is valid only with the cookie of this session, until it expires."""
+    """A signed link.
+
+    `url` is the path with its signature. It is valid only with the cookie of this session, until it expires.
+    """
 
     path: str
     url: str
@@ -36,8 +39,8 @@ def router(services: ApiServices) -> APIRouter:
     async def sign(caller: CallerDep, path: Annotated[tuple[str, ...], Query()] = ()) -> Response:
         """Sign addresses that a browser loads without the session key. The links are valid for five to ten minutes.
 
-        Repeat `path` for up to 100 addresses of files, files of workspaces, or reports as CSV. For sessions only; an
-        API token is sent as a header. The user's rights are checked when a link is used.
+        Repeat `path` for up to 100 addresses of files, files of workspaces, or reports as CSV. Only sessions can sign
+        links; an API token is sent as a header. The user's rights are checked when a link is used.
         """
         links = caller.links
         if links is None:

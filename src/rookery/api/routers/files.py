@@ -35,13 +35,13 @@ from rookery.store.models.errors import KeysMissing
 from rookery.store.people import users
 from rookery.store.people.errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 
-# Lifetime of a download address, which is valid for one file, without a login.
+# The lifetime of a download address. The address is valid for one file, without a login.
 LINK_LIFETIME = timedelta(minutes=5)
 # Enough for ten megabytes over a slow line.
 UPLOAD_SECONDS = 300.0
 # A file never changes.
 FOREVER = "private, max-age=31536000, immutable"
-# A browser must not show a file that one session has loaded to a page without that session's key.
+# A browser must not show a file that was loaded with one session's key to a page without this key.
 VARIES = "Rookery-Session-Key"
 SANDBOX = "sandbox; default-src 'none'"
 
@@ -66,7 +66,7 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` returns the file to any client that has the address, until it expires."""
+    """A download address. `url` returns the file to any client that has the address, until it expires."""
 
     url: str
     expires_at: datetime
@@ -100,7 +100,7 @@ def router(services: ApiServices) -> APIRouter:
         name = uploads.cleaned_name(_given_name(request.headers.get("content-disposition", "")))
         data = await caller.read_bytes(limit=MAX_FILE_BYTES, seconds=max(UPLOAD_SECONDS, caller.read_seconds))
         declared = request.headers.get("content-type")
-        # In a thread: checking some megabytes of text takes a while.
+        # In a thread, because the check of some megabytes of text takes long.
         mime_type = await asyncio.to_thread(uploads.checked_type, data, name=name, declared=declared)
         info = await caller.store.files.create(name=name, mime_type=mime_type, data=data, origin=Origin(origin))
         return answer(_view(info), 201, Location=f"{PREFIX}/files/{info.id}")
@@ -132,7 +132,7 @@ def router(services: ApiServices) -> APIRouter:
     async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
         """Create an address that returns the file without a login, for five minutes.
 
-        Not available to an administrator who reads the file by stating a reason.
+        Administrators who read the file by break-glass cannot create an address.
         """
         try:
             info = await caller.own_store.files.get(file)
@@ -188,7 +188,7 @@ def router(services: ApiServices) -> APIRouter:
 
 
 def _link_expiry(now: datetime) -> datetime:
-    """Return when an address made now expires, in whole seconds."""
+    """Return the expiry time of an address that is created now, in whole seconds."""
     return (now + LINK_LIFETIME).astimezone(UTC).replace(microsecond=0)
 
 
@@ -250,7 +250,8 @@ def _served(read: FileContent, *, caching: str, **more: str) -> Response:
 def _span(sent: Mapping[str, str], info: FileInfo) -> Span | None:
     """Return the range that the request asks for, or None to send the whole file.
 
-    The whole file is also sent for several ranges, for an invalid range, and if `If-Range` names another version.
+    The whole file is also sent if the request has several ranges or an invalid range, or if `If-Range` names another
+    version.
     """
     match = _RANGE.fullmatch(sent.get("range", ""))
     if match is None or sent.get("if-range", _etag(info)) != _etag(info):

@@ -19,11 +19,14 @@ class Health(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the process is stopping. Read for every request: a load balancer must see it immediately."""
+        """Whether the process is stopping.
+
+        It is read for every request, because a load balancer must see it immediately.
+        """
         ...
 
     async def checks(self) -> Mapping[str, str]:
-        """Return `ok` or the problem for each component. May take a moment, so it is not called too often."""
+        """Return `ok` or the problem for each component. The checks may take a moment, so they are not called often."""
         ...
 
     async def slots(self) -> Sequence[Mapping[str, object]]:
@@ -38,7 +41,7 @@ def router(health: Health, clock: Clock) -> APIRouter:
 
     @routes.get("/healthz", operation_id="health.alive")
     async def alive() -> JSONResponse:
-        """Return 200 while the event loop runs; no I/O."""
+        """Return 200 while the event loop runs. Does no I/O."""
         return JSONResponse({"status": "ok"}, headers=NO_STORE)
 
     @routes.get("/readyz", operation_id="health.ready")
@@ -53,7 +56,7 @@ def router(health: Health, clock: Clock) -> APIRouter:
         is_ready = all(found == "ok" for found in checks.values())
         body: dict[str, object] = {"status": "ready" if is_ready else "not_ready", "checks": checks}
         if slots:
-            # For information only: failed neighbors do not make this replica unready.
+            # For information only. Failed neighbors do not make this replica unready.
             body["replicas"] = slots
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
 

@@ -23,8 +23,8 @@ class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
 
     `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its
     variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all
-    texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server
-    that may run does not run; `tools` are the names of its tools while it runs.
+    texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason
+    why an agreed server does not run. `tools` are the names of its tools while it runs.
     """
 
     name: str
@@ -41,7 +41,7 @@ class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpAnswerBody(Body):
-    """Whether the server may run with exactly this entry from now on."""
+    """The decision whether the server may run with exactly this entry from now on."""
 
     decision: McpDecision
 
@@ -53,7 +53,7 @@ def router(services: ApiServices) -> APIRouter:
     async def list_servers(caller: CallerDep, workspace: UUID) -> Response:
         """List the MCP servers that files of the workspace define.
 
-        None runs before the owner has agreed to its entry.
+        A server runs only after the owner has agreed to its entry.
         """
         return answer(_views(await caller.store.mcp_servers.list(workspace)))
 
@@ -67,7 +67,7 @@ def router(services: ApiServices) -> APIRouter:
     async def answer_server(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
         """Agree to an entry or deny it. A running workspace starts or stops the server accordingly.
 
-        404 when the file has another entry now: list the servers again.
+        404 if the file now has another entry. Then list the servers again.
         """
         body = await caller.read(McpAnswerBody, may=lambda: caller.store.workspaces.require_update(workspace))
         await caller.store.mcp_servers.answer(workspace, entry_hash, body.decision)

@@ -31,7 +31,7 @@ MAX_RESULTS_BYTES = 4 * 1024 * 1024
 
 
 class SendBody(Body):
-    """A message. The other fields also become the chat's own from then on."""
+    """A message. The other fields are also stored in the chat and apply to later turns."""
 
     content: Content
     busy_behavior: BusyBehavior = BusyBehavior.QUEUE
@@ -74,7 +74,7 @@ class _Result(msgspec.Struct):
 
 
 class _Results(msgspec.Struct):
-    """The outputs as raw JSON, so that numbers keep their digits."""
+    """The outputs as raw JSON, so that numbers stay exactly as written."""
 
     results: list[_Result]
 
@@ -124,7 +124,8 @@ def router(services: ApiServices) -> APIRouter:
         takes=[headers.CLIENT_ID],
     )
     async def send(caller: CallerDep, chat: UUID) -> Response:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
+        """Send a message. If the chat is busy, the message waits in the queue, unless `busy_behavior` has another
+        value.
 
         `steer` adds the message at the next step; `interrupt` stops the turn and runs the message next, before the rest
         of the queue. A repeated request with the same `client_id` (or header `Idempotency-Key`) gets the first response
@@ -154,7 +155,7 @@ def router(services: ApiServices) -> APIRouter:
                 choose=chooser.for_message() if model is None else None,
             )
         except model_choice.REFUSALS:
-            # A repeat gets the first response again, even if a model or file that it names has been deleted since.
+            # A repeated request gets the first response again, even if its model or a file has been deleted since.
             if client_id is None or (before := await caller.store.turns.find_sent(ChatId(chat), client_id)) is None:
                 raise
             sent = before

@@ -30,12 +30,12 @@ from rookery.store.models.model_configs import (
     ModelConfigPatch,
 )
 
-# In dollars per million tokens. A string keeps its digits; a number is accepted, too.
+# Prices in dollars per million tokens. A string keeps its digits; a number is accepted as well.
 Price = Annotated[Decimal, Field(ge=0, lt=MAX_PRICE, max_digits=14, decimal_places=8)]
 
 
 class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices are dollars per million tokens, as strings; null where they are not set."""
+    """A model config. Prices are in dollars per million tokens, as strings; null if they are not set."""
 
     id: UUID
     provider_id: UUID
@@ -60,7 +60,8 @@ class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowView(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the model's context window in tokens, by source; null is unknown. The smallest one is `effective`.
+    """The size of the model's context window in tokens, by source; null means unknown. `effective` is the smallest of
+    them.
 
     `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests
     that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an
@@ -78,7 +79,7 @@ class WindowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfigCreate(Body):
-    """The first config becomes the default, whatever `is_default` says; a new default replaces the old one."""
+    """A new model config. The first config always becomes the default. A new default replaces the old one."""
 
     provider_id: UUID
     model: str = Field(min_length=1, max_length=200)
@@ -96,7 +97,7 @@ class ModelConfigCreate(Body):
 
 
 class ModelConfigChange(Body):
-    """Absent fields keep their values; null clears a price.
+    """Changes of a model config. Absent fields keep their values; null clears a price.
 
     `options` are replaced as a whole; `***` keeps a stored value.
     """
@@ -134,7 +135,7 @@ def router(services: ApiServices) -> APIRouter:
         gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep) -> Response:
-        """Add a model. 412 when its provider does not exist or is disabled."""
+        """Add a model. 412 if its provider does not exist or is disabled."""
         body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
         await caller.store.models.require()
         given = {name: getattr(body, name) for name in body.given}
@@ -185,7 +186,7 @@ def router(services: ApiServices) -> APIRouter:
 
 async def _view(known: KnownModel) -> ModelConfigView:
     config = known.config
-    # In a thread: the first lookup loads the table.
+    # In a thread, because the first lookup loads the table.
     window = await asyncio.to_thread(_window, known)
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
     fields["options"] = masked_headers.mask(config.options)

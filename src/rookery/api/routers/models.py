@@ -17,7 +17,7 @@ from rookery.store.authorized.settings import PublicModel
 
 
 class ModelView(msgspec.Struct, frozen=True):
-    """`reasoning_efforts` are the available ones, from least to most.
+    """A model. `reasoning_efforts` are its efforts, from least to most.
 
     `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set
     another.
@@ -33,7 +33,10 @@ class ModelView(msgspec.Struct, frozen=True):
 
 
 class ModelsOfProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key."""
+    """The models of a provider.
+
+    `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key.
+    """
 
     id: UUID
     type: str

@@ -28,7 +28,8 @@ class OverridesView(msgspec.Struct, frozen=True):
 
 
 class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
-    """`model_overrides` apply only while `overrides_allowed`; `display` belongs to the web application.
+    """The preferences. `model_overrides` apply only while `overrides_allowed` is true; `display` belongs to the web
+    application.
 
     `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it.
     """
@@ -43,7 +44,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _absent() -> None:
-    """Default of fields that are merged: a field that was not sent is never read."""
+    """The default of fields that are merged. The value of a field that was not sent is never read."""
     return None
 
 
@@ -58,7 +59,10 @@ class OverridesChange(Body):
 
 
 class PreferencesChange(Body):
-    """Absent fields keep their values; null clears one. `display` is merged (RFC 7396), with at most 16 KiB in all."""
+    """Changes of preferences.
+
+    Absent fields keep their values; null clears one. `display` is merged (RFC 7396); its limit is 16 KiB.
+    """
 
     custom_prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARS)
     context_auto_refresh: bool | None = None
@@ -80,7 +84,7 @@ def router(services: ApiServices) -> APIRouter:
     async def update(caller: CallerDep) -> Response:
         """Change the given preferences: all of them, or none if one is refused.
 
-        403 `disabled` if model overrides are given and the server does not allow them.
+        403 `disabled` if the request has model overrides and the server does not allow them.
         """
         body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}

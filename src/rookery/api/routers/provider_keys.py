@@ -51,7 +51,7 @@ def router(services: ApiServices) -> APIRouter:
     async def put(caller: CallerDep, provider: UUID) -> Response:
         """Save or replace your key for a provider.
 
-        403 where user keys are not allowed, 412 while the provider is disabled.
+        403 if user keys are not allowed, 412 while the provider is disabled.
         """
         body = await caller.read(ProviderKeyPut, may=lambda: caller.store.provider_keys.require(caller.user.id))
         key = StoredKey(body.api_key.get_secret_value())

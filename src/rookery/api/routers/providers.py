@@ -1,6 +1,6 @@
 """Model providers: their type, address and key. Administrators change them; auditors read them.
 
-Keys are write-only: a response says only whether there is one.
+Keys are write-only. A response shows only whether there is a key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraf
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` is `db`, or `env` for a provider from the server's environment, which is read-only."""
+    """A provider. `source` is `db`, or `env` for a provider from the server's environment, which is read-only."""
 
     id: UUID
     type: str
@@ -48,7 +48,7 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderCreate(Body):
-    """`allow_central_fallback` defaults to true where both kinds of keys are allowed."""
+    """A new provider. `allow_central_fallback` defaults to true if central and user keys are both allowed."""
 
     type: ProviderType
     name: str = Field(min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -65,7 +65,7 @@ class ProviderCreate(Body):
 
 
 class ProviderChange(Body):
-    """Absent fields keep their values; `api_key` null removes the key.
+    """Changes of a provider. Absent fields keep their values; a null `api_key` removes the key.
 
     `options` are replaced as a whole; `***` keeps a stored value.
     """
@@ -89,7 +89,7 @@ class ProbeError(msgspec.Struct, frozen=True):
 
 
 class ProbeView(msgspec.Struct, frozen=True):
-    """Whether the provider answered, and how long it took."""
+    """The result of a test: whether the provider answered, and the time that it took."""
 
     ok: bool
     latency_ms: int
@@ -119,7 +119,7 @@ def router(services: ApiServices) -> APIRouter:
         gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep) -> Response:
-        """Add a provider. 412 when a key is given but the server has no encryption key."""
+        """Add a provider. 412 if a key is given but the server has no encryption key."""
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
         await caller.store.providers.require()
         given = _given(body)

@@ -23,7 +23,7 @@ from rookery.stream.views import QueuedMessageView
 
 
 class MoveBody(Body):
-    """The queued message to move this one before; null moves it to the end."""
+    """The new position of a queued message: before this message, or at the end if it is null."""
 
     before: int | None
 

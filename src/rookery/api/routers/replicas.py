@@ -18,7 +18,10 @@ from rookery.store.db.replicas import ReplicaState
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
-    """`owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers."""
+    """A replica.
+
+    `owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers.
+    """
 
     id: UUID
     hostname: str
@@ -35,7 +38,10 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """`removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed."""
+    """A run of a job.
+
+    `removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed.
+    """
 
     replica_id: UUID
     started_at: datetime

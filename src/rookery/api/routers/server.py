@@ -36,9 +36,10 @@ _MEDIA_TYPES = {Asset.SCRIPT: "text/javascript", Asset.STYLE: "text/css"}
 
 
 class VersionView(msgspec.Struct, frozen=True):
-    """`build` names the build of the web application, null if there is none. `features` are the tags of this API.
+    """The version of the server. `build` is the build of the web application; null if there is none. `features` are the
+    tags of this API.
 
-    A client hides functions whose tag is missing: the server is older, or was built without them.
+    A client hides functions whose tag is missing, because the server is older or was built without them.
     """
 
     version: str
@@ -81,7 +82,7 @@ def router(services: ApiServices) -> APIRouter:
         """Return this document."""
         nonlocal document
         if document is None:
-            # In a thread: it takes a quarter of a second, once, and would delay streams.
+            # In a thread, because it takes a quarter of a second, once, and would delay streams.
             document = await asyncio.to_thread(openapi.document, request.app)
         return answer(document)
 

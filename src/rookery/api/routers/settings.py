@@ -38,7 +38,7 @@ IfMatch = Annotated[
 
 
 class OverrideView(msgspec.Struct, frozen=True):
-    """`usable` is false for a model that has been disabled or deleted."""
+    """A model for one purpose. `usable` is false if the model has been disabled or deleted."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None
@@ -114,7 +114,7 @@ class SettingsView(msgspec.Struct, frozen=True):
 class AffectedView(msgspec.Struct, frozen=True):
     """The number of chats that would be archived, and of archived chats that would be deleted.
 
-    1,000 archived may stand for more.
+    A number of 1,000 means 1,000 or more.
     """
 
     auto_archive: int
@@ -154,7 +154,7 @@ def _add(routes: Routes, group: Group, services: ApiServices) -> None:
     async def get(caller: CallerDep) -> Response:
         found = await _read(caller)
         if name not in found:
-            found = await caller.store.settings.list()  # raises with the reason: a missing scope or role
+            found = await caller.store.settings.list()  # raises with the reason, which is a missing scope or role
         return answer(_view(name, found[name], await services.directory.snapshot()))
 
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:

@@ -1,4 +1,4 @@
-"""The first run: whether the server has an administrator, and the creation of the first one."""
+"""The first run: shows whether the server has an administrator, and creates the first one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class SetupStatus(msgspec.Struct, frozen=True):
 
 
 class SetupBody(Body):
-    """`token` is the part after the # of the address that the server printed at its first start."""
+    """The first administrator.
+
+    `token` is the part after the # of the address that the server printed at its first start.
+    """
 
     token: str = Field(max_length=512)
     email: Email
@@ -77,7 +80,10 @@ def router(services: ApiServices) -> APIRouter:
         return accounts.login_response(request, services, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
-        """Check the token before errors in other fields are reported: a caller without the token learns nothing."""
+        """Check the token before errors in other fields are reported.
+
+        A caller without the token learns nothing else.
+        """
         try:
             token = msgspec.json.decode(data, type=_Token).token
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -34,7 +34,7 @@ class ShareView(msgspec.Struct, frozen=True):
 
 
 class SharesBody(Body):
-    """Users who get (`read`) or lose (null) the right to read. Users who are not named keep theirs."""
+    """The users who get (`read`) or lose (null) the right to read. Other users are not changed."""
 
     users: dict[UUID, Literal["read"] | None] = Field(default_factory=dict)
     everyone: Literal["read"] | None = None
@@ -70,7 +70,8 @@ def router(services: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """List when administrators read this chat or its children by stating a reason, or reset its owner's password.
+        """List the times when administrators read this chat or its children by break-glass, or reset its owner's
+        password.
 
         For the owner; newest first.
         """

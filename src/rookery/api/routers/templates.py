@@ -60,11 +60,13 @@ class PresetView(msgspec.Struct, frozen=True, kw_only=True):
 class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     """A template.
 
-    `revision` and `readme` are present only when one template is read; its access lists only for administrators.
+    `revision` and `readme` are present only if a single template is read. Access lists are present only for
+    administrators.
 
-    `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get, which
-    is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable`
-    says why workspaces of it cannot be started on this server, and what to do about it; null when they can.
+    `network` is the requested network: none, hosts, public or host. `granted_network` is the network that its
+    workspaces get; the server's settings may lower it. `hosts` are the hosts that can be reached with the network
+    `hosts`. `unavailable` is the reason why workspaces of the template cannot be started on this server, and the
+    remedy; null if they can be started.
     """
 
     name: str
@@ -140,7 +142,8 @@ def router(services: ApiServices) -> APIRouter:
 
         All problems are reported together.
 
-        Running workspaces do not change; their next start uses the new revision unless the template says otherwise.
+        Running workspaces do not change. Their next start uses the new revision, unless the template sets
+        `update_on_start` to false.
         """
         await caller.store.templates.require()
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
@@ -152,7 +155,7 @@ def router(services: ApiServices) -> APIRouter:
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
     )
     async def update(caller: CallerDep, template: TemplateName) -> Response:
-        """Set who may use a template, and whether it is enabled."""
+        """Set the users who may use a template, and enable or disable it."""
         body = await caller.read(TemplatePatchBody, may=lambda: caller.store.templates.require(template))
         given = {name: getattr(body, name) for name in body.given}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}

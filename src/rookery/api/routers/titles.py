@@ -27,7 +27,7 @@ from rookery.store.chats.chat_views import ChatView
 from rookery.titles.generate import TITLE_INPUT
 from rookery.worker.short_texts import NoTitle
 
-# From each end of the chat.
+# The number of messages from each end of the chat.
 MESSAGES_READ = 50
 MAX_CHARS_PER_MESSAGE = 2000
 
@@ -35,7 +35,7 @@ _SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
 
 
 class TitleView(msgspec.Struct, frozen=True):
-    """The title is empty if the chat has no text to make one from."""
+    """A proposed title. It is empty if the chat has no text."""
 
     title: str
 
@@ -53,7 +53,7 @@ def router(services: ApiServices) -> APIRouter:
     async def regenerate(caller: CallerDep, chat: UUID) -> Response:
         """Set a title made from the messages so far, unless the chat is renamed meanwhile."""
         titled = await _admit(services, caller, ChatId(chat))
-        # The title is written even if the client disconnects: nothing cancels a handler.
+        # The title is written even if the client disconnects, because the handler is not canceled.
         title = await _propose(services, caller, titled)
         if title:
             await caller.store.turns.write_title(ChatId(chat), title, seen_title=titled.title)

@@ -21,8 +21,9 @@ from rookery.store.people.tokens import Token
 
 
 class TokenBody(Body):
-    """Without `expires_in_days` a token is valid for 90 days, or for the longest time that this server allows if
-    that is less.
+    """A new token.
+
+    `expires_in_days` defaults to 90, or to the longest lifetime that this server allows if that is shorter.
     """
 
     name: str = Field(min_length=1, max_length=tokens.MAX_NAME_CHARS)
@@ -42,7 +43,7 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class NewTokenView(TokenView, frozen=True):
-    """`token` is the credential that programs send. It is shown here and never again."""
+    """A new token. `token` is the credential that programs send. Only this response contains it."""
 
     token: str
 

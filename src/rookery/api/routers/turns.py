@@ -19,7 +19,7 @@ from rookery.store.chats.chat_views import ChatView
 
 
 class InterruptBody(Body):
-    """With `cascade`, the default, the chat's subagents are stopped, too."""
+    """The options of an interrupt. With `cascade`, the default, the chat's subagents are stopped as well."""
 
     cascade: bool = True
 

@@ -25,7 +25,7 @@ DEFAULT_DAYS = 30
 
 
 class TokensView(msgspec.Struct, frozen=True):
-    """Input excludes tokens read from a cache; reasoning is part of output."""
+    """Numbers of tokens. Input excludes tokens read from a cache; output includes reasoning."""
 
     input: int
     cache_read: int
@@ -35,7 +35,7 @@ class TokensView(msgspec.Struct, frozen=True):
 
 
 class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls without a known price are counted, but not included in the cost."""
+    """Sums over model calls. Calls without a known price are counted, but not included in the cost."""
 
     cost_micros: int
     request_count: int
@@ -60,7 +60,10 @@ class CostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpendView(msgspec.Struct, frozen=True):
-    """`limit_micros` is null when the caller has no limit. Calls with the user's own keys do not count."""
+    """The spending of the caller.
+
+    `limit_micros` is null if the caller has no limit. Calls with the user's own keys do not count.
+    """
 
     period: Period
     spent_micros: int
@@ -68,7 +71,10 @@ class SpendView(msgspec.Struct, frozen=True):
 
 
 class UsageRow(FiguresView, frozen=True, kw_only=True):
-    """`key` is the group: an id for users and providers, else a name or a day. `name` is null for deleted ones."""
+    """The sums of one group.
+
+    `key` is an id for users and providers, else a name or a day. `name` is null if the object is deleted.
+    """
 
     key: str
     name: str | None
@@ -94,7 +100,7 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def cost(caller: CallerDep, chat: UUID) -> Response:
-        """Return the cost of a chat and its subagents: the same from the root and from any of its children."""
+        """Return the cost of a chat and its subagents. It is the same for the root and for any of its children."""
         found = await caller.store.reports.family_cost(ChatId(chat))
         total = _figures(found.total)
         return answer(
@@ -124,9 +130,7 @@ def router(services: ApiServices) -> APIRouter:
         user: OfUser = None,
         format: Format = Format.JSON,
     ) -> Response:
-        """Return sums over at most 366 days: the caller's own, or those of all users for administrators and
-        auditors.
-        """
+        """Return sums over at most 366 days. Administrators and auditors may get those of all users."""
         end = utc(to, "to") if to is not None else services.clock.now().astimezone(UTC)
         begin = utc(start, "from") if start is not None else end - min(timedelta(days=DEFAULT_DAYS), end - _FIRST)
         found = await _report(caller, group_by, start=begin, end=end, user_id=user)

@@ -32,12 +32,12 @@ LINK_PAGE = "/link#"
 
 
 def _absent() -> Any:
-    """Default of the fields of a PATCH: a field that was not sent is never read."""
+    """The default of the fields of a PATCH. The value of a field that was not sent is never read."""
     return None
 
 
 class NewUserBody(Body):
-    """Without a password, a one-time link is created with which the user sets one."""
+    """A new user. Without a password, a one-time link is created with which the user sets one."""
 
     email: Email
     username: Username | None = None
@@ -47,7 +47,10 @@ class NewUserBody(Body):
 
 
 class UserPatchBody(Body):
-    """Absent fields keep their values. Only administrators can change role, status and spend limit."""
+    """Changes of a user.
+
+    Absent fields keep their values. Only administrators can change role, status and spend limit.
+    """
 
     name: Name | None = None
     email: Email = Field(default_factory=_absent)
@@ -72,13 +75,13 @@ class NewUser(User, frozen=True):
 
 
 class Warning(StrEnum):
-    """Warnings to administrators. `in_the_clear`: the server is reached from other machines without https."""
+    """Warnings to administrators. `in_the_clear`: other machines reach the server without https."""
 
     IN_THE_CLEAR = "in_the_clear"
 
 
 class Me(User, frozen=True):
-    """The caller's account. `permissions` lists what this session or token allows beyond the caller's own data.
+    """The caller's account. `permissions` are the rights of this session or token beyond the caller's own data.
 
     Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the
     caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope
@@ -91,7 +94,7 @@ class Me(User, frozen=True):
 
 
 class SeenBody(Body):
-    """`through` is the value from the dismissed notice. Accesses after it are shown in the next notice."""
+    """The dismissed notice. `through` is its value. Accesses after it are shown in the next notice."""
 
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
@@ -101,7 +104,7 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/users/me", "users.me", returns=Me)
     async def me(caller: CallerDep) -> Response:
-        """Return the caller. Every token may do this, whatever its scopes."""
+        """Return the caller. Tokens with any scope may do this."""
         notice = None
         if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
             notice = await caller.store.accesses.find_notice(caller.user.id)
@@ -115,7 +118,7 @@ def router(services: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """List when administrators read your chats by stating a reason, or reset your password; newest first."""
+        """List the times when administrators read your chats by break-glass, or reset your password; newest first."""
         return answer(await caller.store.accesses.list(caller.user.id, limit=limit, cursor=cursor))
 
     @routes.post("/me/accesses/seen", "users.dismiss_access_notice", body=SeenBody)
@@ -210,7 +213,7 @@ def router(services: ApiServices) -> APIRouter:
 
 
 def permissions_of(actor: UserActor) -> tuple[str, ...]:
-    """Return what the role allows beyond the user's own data, limited to the token's scopes."""
+    """Return the rights of the role beyond the user's own data, limited to the token's scopes."""
     return tuple(
         f"{resource}:{action}"
         for resource, action in rights.RULES

@@ -21,7 +21,7 @@ from rookery.store.people.errors import Denied
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
 
     `tools` are the names of an MCP server's tools.
     """
@@ -37,7 +37,7 @@ class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True):
-    """The captured context. `dirty_since` is when the workspace began to differ from it."""
+    """The captured context. `dirty_since` is the time since which the context of the workspace differs from it."""
 
     pinned: bool
     workspace_id: UUID | None
@@ -75,7 +75,10 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.put("/chats/{chat}/context", "chats.refresh_context", returns=ContextView, errors=(404,))
     async def refresh(caller: CallerDep, chat: UUID) -> Response:
-        """Capture the current context of the workspace. If the workspace does not answer, the earlier one is kept."""
+        """Capture the current context of the workspace.
+
+        If the workspace does not answer, the earlier context is kept.
+        """
         return answer(_view(await caller.store.contexts.refresh(ChatId(chat))))
 
     @routes.get(
@@ -88,7 +91,8 @@ def router(services: ApiServices) -> APIRouter:
     async def diff(caller: CallerDep, chat: UUID) -> Response:
         """Return the changes that the chat has made in each repository.
 
-        The owner gets the current state with diffs while the workspace is reachable; otherwise the last known counts.
+        While the workspace is reachable, the owner gets the current state with diffs. Otherwise the last known counts
+        are returned.
         """
         found = await caller.store.contexts.list_diffs(ChatId(chat))
         seen = await services.workspaces.git.scan(ChatId(chat)) if await _is_owner(caller, chat) else None

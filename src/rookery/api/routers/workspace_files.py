@@ -1,6 +1,6 @@
 """Files of workspaces for their owners: list a folder, read a text, download a file.
 
-Only for owners, like everything inside a workspace. Nothing here changes the workspace.
+Only the owner of a workspace can access its files. This module does not change the workspace.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import uploads
 from rookery.workspaces.agent_messages import Listing
 
-# Fits into an address of at most 8 KiB in any script.
+# The limit fits into an address of at most 8 KiB in any script.
 MAX_PATH_CHARS = 512
-# More than a user reads in a panel, and small enough to hold in memory.
+# More than a user reads in a panel, and small enough to be held in memory.
 MAX_TEXT_BYTES = 1024 * 1024
 MAX_SAVED_BYTES = 16 * 1024 * 1024
 _PROBE_BYTES = 8 * 1024
@@ -41,7 +41,7 @@ class FolderEntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries."""
+    """A folder of the workspace, subfolders first. `path` is as requested. `truncated`: the folder has more entries."""
 
     path: str
     entries: tuple[FolderEntryView, ...]
@@ -51,7 +51,7 @@ class FolderView(msgspec.Struct, frozen=True, kw_only=True):
 class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result.
 
-    `text` is null if the file is not text. `truncated`: it is longer than the first MiB.
+    `text` is null if the file is not text. `truncated`: the file is longer than the first MiB.
     """
 
     path: str
@@ -70,7 +70,7 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/workspaces/{workspace}/folder", "workspaces.folder", returns=FolderView, errors=(404, 409))
     async def folder_of(caller: CallerDep, workspace: UUID, path: FilePath = "") -> Response:
-        """List a folder of a workspace, for its owner, as a chat there would see it."""
+        """List a folder of a workspace, for its owner, as a chat in it would see the folder."""
         await caller.store.workspaces.require_update(workspace)
         return answer(_folder(path, await services.workspaces.folders.list_of(workspace, path)))
 

@@ -18,14 +18,14 @@ from rookery.stream.access_monitor import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
-# For proxies that close silent connections.
+# A keep-alive for proxies that close silent connections.
 QUIET_SECONDS = 15.0
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     """An operation on a workspace: `kind` is create, start, stop or delete.
 
-    `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it.
+    `state` is queued, running, succeeded, failed or canceled; `reason` is the origin of the request.
     """
 
     id: UUID
@@ -56,8 +56,8 @@ def router(services: ApiServices) -> APIRouter:
     async def log(caller: CallerDep, operation: UUID, follow: bool = False) -> Response:
         """Return the log of an operation, its last 256 KiB.
 
-        With `follow=true`, server-sent events until the operation and its startup script have ended: `log` with new
-        text, then `end` with the state.
+        With `follow=true`, return server-sent events until the operation and its startup script have ended: `log` with
+        new text, then `end` with the state.
         """
         found = await caller.store.workspaces.read_log(operation)
         if not follow:

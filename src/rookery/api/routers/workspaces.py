@@ -1,7 +1,6 @@
 """Workspaces: create, list, read, change, start, stop and delete them.
 
-Slow requests return an operation to wait for. Only tools access files and commands. Endpoints and tokens of agents
-never leave the server.
+Slow requests return an operation to wait for. Endpoints and tokens of agents never leave the server.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ MAX_IDLE_SECONDS = 366 * 86_400
 
 
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
+    """A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it.
 
-    `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it
-    will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public
-    or host, which is the machine's own network with its localhost; null before the first start.
+    `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full,
+    or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts, public,
+    or host (the machine's own network with its localhost); null before the first start.
     """
 
     id: UUID
@@ -74,14 +73,14 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
-    """The workspace as it is now, and the operation to wait for; null if there was nothing to do."""
+    """The current state of the workspace, and the operation to wait for; null if there was nothing to do."""
 
     workspace: WorkspaceView
     operation: OperationView | None
 
 
 class CreateWorkspaceBody(Body):
-    """A new workspace. Without a name, it gets one made from the template's name."""
+    """A new workspace. Without a name, the name is made from the template's name."""
 
     template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -90,7 +89,7 @@ class CreateWorkspaceBody(Body):
 
 
 class UpdateWorkspaceBody(Body):
-    """The fields to change; absent fields keep their values. `idle_stop_after` is in seconds, 0 is never."""
+    """The fields to change; absent fields keep their values. `idle_stop_after` is in seconds; 0 means never."""
 
     name: Annotated[str, Field(max_length=64)] = ""
     idle_stop_after: Annotated[int, Field(ge=0, le=MAX_IDLE_SECONDS)] = 0
@@ -196,7 +195,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404, 409, 412),
     )
     async def start(caller: CallerDep, workspace: UUID) -> Response:
-        """Start a workspace, or join the running start. 200 if it already runs."""
+        """Start a workspace, or return the start that is already in progress. 200 if it already runs."""
         body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         made = await services.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
         return await _requested(caller, made, now=services.clock.now())
@@ -271,7 +270,7 @@ def _view(
 
 
 def _made(caller: Caller, requested: Requested, *, now: datetime) -> RequestedView:
-    """Return a workspace that was just created: it belongs to the caller, and no chat is bound to it."""
+    """Return a workspace that was just created. It belongs to the caller, and no chat is bound to it."""
     me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
     operation = operation_view(requested.operation)
     made = _view(requested.workspace, me, chats=(), operation=operation, now=now)

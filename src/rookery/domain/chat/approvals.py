@@ -237,8 +237,9 @@ _OF_SERVER = re.compile(r"mcp:[^/]+/[^/]+", re.DOTALL)
 
 
 def mcp_name(server: str, tool: str) -> str:
-    """Return the name of an MCP server's tool in rules. Characters other than letters, digits and `_.-~` are escaped
-    as in URLs.
+    """Return the name of an MCP server's tool in rules.
+
+    Characters other than letters, digits and `_.-~` are escaped as in URLs.
     """
     return f"{MCP}{quote(server, safe='')}/{quote(tool, safe='')}"
 

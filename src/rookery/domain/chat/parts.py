@@ -275,8 +275,9 @@ def json_value(raw: Raw) -> Json:
 
 
 def same(left: Sequence[Part], right: Sequence[Part]) -> bool:
-    """Return whether both encode to the same JSON value. Spaces, the order of keys and the notation of numbers (1e2,
-    100) are ignored.
+    """Return whether both encode to the same JSON value.
+
+    Spaces, the order of keys and the notation of numbers (1e2, 100) are ignored.
     """
     return _same_value(_exact_value(_encoder.encode(left)), _exact_value(_encoder.encode(right)))
 

@@ -155,9 +155,7 @@ class _Pairing:
         yield from others
 
     def _open(self, assistant: PromptMessage, rest: Sequence[PromptMessage], calls: _OpenCalls) -> PromptMessage:
-        """Return the assistant message with unique ids for local calls, and with the results of provider-executed
-        calls.
-        """
+        """Return the assistant message with unique ids for local calls, and the results of provider-executed calls."""
         parts: list[PromptPart] = []
         for part in assistant.parts:
             if not isinstance(part, PromptCall):

@@ -250,8 +250,7 @@ class Chats(AuthorizedMethods):
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> AccessPage:
-        """List the times when administrators read a chat of this family or reset the owner's password, for the owner.
-        """
+        """List the times when administrators read a chat of this family or reset its owner's password."""
         assert at.owner_id is not None
         return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 

@@ -522,8 +522,7 @@ async def hold_wake(conn: Connection, parent_id: UUID) -> None:
 
 
 class WakeState(msgspec.Struct, frozen=True):
-    """The answers to two questions: may children resume the chat, and how often did they since the user's last message?
-    """
+    """The right of children to resume the chat, and the number of times that they did since the user's last message."""
 
     is_allowed: bool
     wakes: int
@@ -550,8 +549,9 @@ async def stop_at_deadline(conn: Connection, chat_id: UUID) -> bool:
 
 
 async def renew_deadline(conn: Connection, chat_id: UUID) -> None:
-    """Restart the deadline of a subagent whose next turn starts with a queued message, so that its status does not
-    change.
+    """Restart the deadline of a subagent whose next turn starts with a queued message.
+
+    The status does not change then, so no trigger restarts it.
     """
     await conn.execute(RENEW_DEADLINE, chat_id)
 

@@ -87,7 +87,7 @@ async def _stop(
     if head is not None:
         await settlement.settle_running(tx, by, inserted)
         if not tx.chat.is_root:
-            # The deadline is renewed after the status change, because the trigger of that change reads the old deadline.
+            # Renewed after the status change, because the trigger of that change reads the old deadline.
             await subagents.renew_deadline(tx.conn, tx.chat.id)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(

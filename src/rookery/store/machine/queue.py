@@ -49,8 +49,9 @@ _MOVE_TO_HEAD = f"""
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """The result of a promotion. If the message went into the history, `inserted` holds the closures of open tool
-    calls, followed by the message.
+    """The result of a promotion.
+
+    If the message went into the history, `inserted` holds the closures of open tool calls, followed by the message.
     """
 
     queued: QueuedMessage

@@ -390,9 +390,7 @@ def _searchable(q: str | None) -> str | None:
 
 
 class EmailRepair(msgspec.Struct, frozen=True):
-    """The ids of the accounts whose address was rewritten, and of those whose address could not be rewritten in normal
-    form.
-    """
+    """The result of `repair_emails`: the ids of rewritten accounts, and of accounts that could not be rewritten."""
 
     rewritten: tuple[UUID, ...]
     unchanged: tuple[UUID, ...]

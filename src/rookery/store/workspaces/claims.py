@@ -196,8 +196,9 @@ async def claim(
     without: Collection[UUID] = (),
     limit: int = 8,
 ) -> list[Operation]:
-    """Claim at most `limit` open operations for a replica of this node, except those in `without`, which the replica
-    already has.
+    """Claim at most `limit` open operations for a replica of this node.
+
+    `without` are the operations that it already has.
     """
     records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
     return [operations.from_record(record) for record in records]
@@ -277,9 +278,7 @@ async def release_canceled(conn: Connection, operation_id: UUID, *, replica_id: 
 
 
 async def requeue(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """Put the operation back into the queue when this replica ends, so that another replica need not wait for the
-    lease.
-    """
+    """Put the operation back into the queue when this replica ends. Another replica need not wait for the lease."""
     await conn.execute(REQUEUE, operation_id, replica_id)
 
 

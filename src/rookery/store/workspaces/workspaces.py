@@ -307,8 +307,9 @@ async def update_workspace(
 
 
 async def hints_about(conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> list[Hint]:
-    """Return the hints to publish after a change: for callers that wait for the workspace, and for viewers of its
-    chats.
+    """Return the hints to publish after a change.
+
+    They are for callers that wait for the workspace, and for viewers of its chats.
     """
     states: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
     hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=states | data)]

@@ -172,8 +172,9 @@ class _ForwardedRequest:
         self._has_body = asyncio.Event()
 
     async def run(self, socket_path: str, path: str) -> None:
-        """Run until the response is complete or the client has left; then the connection to the agent is closed as
-        well.
+        """Run until the response is complete or the client has disconnected.
+
+        The connection to the agent is closed at the end.
         """
         passing = asyncio.create_task(self._forward(socket_path, path), name="relay-agent")
         leaving = asyncio.create_task(self._left(), name="relay-agent-left")

@@ -184,7 +184,9 @@ def problem_of_users(config: LocalConfig) -> str | None:
 
 
 def problem_of_limits(config: LocalConfig) -> str | None:
-    """Return why templates with limits cannot start, as a sentence; None if they can, or if there is no control group.
+    """Return why templates with limits cannot start, as a sentence.
+
+    None if they can, or if there is no control group.
     """
     problem = None if config.cgroup is None else cgroups.problem_of(str(config.cgroup))
     if problem is None:

@@ -248,8 +248,9 @@ def _fits(parent: Path) -> bool:
 
 
 def _is_safe_base(base: Path) -> bool:
-    """Return whether this user can write there and other users cannot rename entries, as in a private or sticky
-    directory.
+    """Return whether this user can write there and other users cannot rename entries.
+
+    That is a private directory, or a sticky one like /tmp.
     """
     if not os.access(base, os.W_OK | os.X_OK):
         return False
