@@ -64,6 +64,7 @@ async def test_member_sees_the_public_keys_alone(rig: ApiRig, root: Person, ada:
         "sharing",
         "spend",
         "workspaces",
+        "debug",
     }
     assert found["models"]["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/models")).json()["values"] == {"allow_personal_overrides": False}
@@ -266,6 +267,7 @@ async def test_preferences_start_empty_and_keep_what_is_set(rig: ApiRig, ada: Pe
         "overrides_allowed": False,
         "compaction_thresholds": {},
         "approval_rules": [],
+        "debug": False,
         "display": {},
     }
 
@@ -293,6 +295,19 @@ async def test_context_is_refreshed_by_itself_for_those_who_say_so(rig: ApiRig, 
     assert kept is True
     assert await rig.replica.directory.user_setting(ben.id, "context_auto_refresh") is None
     assert cleared.json()["context_auto_refresh"] is False
+
+
+async def test_debug_records_of_ones_own_need_the_administrators_word(rig: ApiRig, root: Person, ada: Person) -> None:
+    path = "/api/v1/me/settings"
+
+    early = await ada.http.patch(path, json={"debug": True})
+    off = await ada.http.patch(path, json={"debug": False})
+    await root.http.put("/api/v1/settings/debug", json={"allow_users": True})
+    late = await ada.http.patch(path, json={"debug": True})
+
+    assert (early.status_code, early.json()["code"]) == (403, "disabled")
+    assert off.json()["debug"] is False
+    assert late.json()["debug"] is True
 
 
 async def test_display_is_merged_and_bounded(rig: ApiRig, ada: Person) -> None:

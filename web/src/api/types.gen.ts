@@ -355,6 +355,20 @@ export interface CreateWorkspaceBody {
   parameters?: Record<string, unknown>;
 }
 
+/** Any of the keys; absent keys keep their values. */
+export interface DebugSettingsChange {
+  allow_users?: boolean;
+  retention_days?: number;
+  record_on_error?: boolean;
+}
+
+/** Debug records. With `allow_users`, owners may switch recording on, for all or single chats. With `record_on_error`, a turn that is not recorded is kept in memory and stored if it ends with an error. With 0 days, records are kept until their chat is archived or deleted. */
+export interface DebugSettingsValues {
+  allow_users?: boolean;
+  retention_days?: number;
+  record_on_error?: boolean;
+}
+
 export interface DebugUpdate {
   type: "debug_update";
   kind: string;
@@ -587,6 +601,13 @@ export interface GroupViewOfChatSettingsValues {
 }
 
 /** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
+export interface GroupViewOfDebugSettingsValues {
+  values: DebugSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfModelSettingsValues {
   values: ModelSettingsValues;
   pinned: string[];
@@ -639,6 +660,7 @@ export interface GroupsView {
   spend?: GroupViewOfSpendSettingsValues;
   workspaces?: GroupViewOfWorkspaceSettingsValues;
   audit?: GroupViewOfAuditSettingsValues;
+  debug?: GroupViewOfDebugSettingsValues;
 }
 
 export interface Heartbeat {
@@ -1217,10 +1239,11 @@ export interface PreferencesChange {
   model_overrides?: OverridesChange | null;
   compaction_thresholds?: Record<string, number | null> | null;
   approval_rules?: RuleBody[] | null;
+  debug?: boolean | null;
   display?: Record<string, unknown> | null;
 }
 
-/** The preferences. `model_overrides` apply only while `overrides_allowed` is true; `display` belongs to the web application. `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it. */
+/** The preferences. `model_overrides` apply only while `overrides_allowed` is true; `display` belongs to the web application. `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it. `debug`: model calls of the caller's chats are recorded, unless the chat or the server decides otherwise. */
 export interface PreferencesView {
   custom_prompt: string;
   context_auto_refresh: boolean;
@@ -1228,6 +1251,7 @@ export interface PreferencesView {
   overrides_allowed: boolean;
   compaction_thresholds: Record<string, number>;
   approval_rules: Rule[];
+  debug: boolean;
   display: Record<string, unknown>;
 }
 

@@ -32,6 +32,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
     application.
 
     `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it.
+    `debug`: model calls of the caller's chats are recorded, unless the chat or the server decides otherwise.
     """
 
     custom_prompt: str
@@ -40,6 +41,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
     overrides_allowed: bool
     compaction_thresholds: dict[UUID, int]
     approval_rules: tuple[Rule, ...]
+    debug: bool
     display: dict[str, Any]
 
 
@@ -69,6 +71,7 @@ class PreferencesChange(Body):
     model_overrides: OverridesChange | None = None
     compaction_thresholds: dict[UUID, Annotated[int, Field(ge=0, le=100)] | None] | None = None
     approval_rules: RulesList | None = None
+    debug: bool | None = None
     display: dict[str, Any] | None = None
 
 
@@ -84,7 +87,7 @@ def router(services: ApiServices) -> APIRouter:
     async def update(caller: CallerDep) -> Response:
         """Change the given preferences: all of them, or none if one is refused.
 
-        403 `disabled` if the request has model overrides and the server does not allow them.
+        403 `disabled` if the request has model overrides or debug records and the server does not allow them.
         """
         body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
@@ -107,6 +110,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
             overrides_allowed=allowed,
             compaction_thresholds=dict(found.compaction_thresholds),
             approval_rules=approvals.with_problems(found.approval_rules),
+            debug=found.debug,
             display=dict(found.display),
         )
     )

@@ -29,6 +29,7 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
         )
     if archived:
         await pins.drop_pins(tx.conn, tx.chat.id)
+        await tx.remove_records(delete_from=0)
     await tx.settle(
         Transition.SET_ARCHIVED, "archived = $2, archived_at = CASE WHEN $2 THEN clock_timestamp() END", archived
     )

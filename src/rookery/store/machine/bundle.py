@@ -27,6 +27,7 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
 from rookery.runtime.clock import Clock
 from rookery.store.db.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
+from rookery.store.debug import state as debug_state
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -94,6 +95,7 @@ class Tx:
         "lease_is_current",
         "moved_with_family",
         "readers",
+        "removed_records",
         "successor",
     )
 
@@ -113,6 +115,8 @@ class Tx:
         self.lease_is_current = False
         # The chat was archived or unarchived with its family, even if its own flag did not change.
         self.moved_with_family = False
+        # Debug records of the chat were marked as removed, and can be deleted after the commit.
+        self.removed_records = False
         self._entered = entered
         self._source = State.N
 
@@ -170,6 +174,12 @@ class Tx:
             raise InvariantViolation(f"Chat {self.chat.id} vanished under its lock.")
         self.chat = Chat(*record)
 
+    async def remove_records(self, *, delete_from: int) -> None:
+        """Mark the debug records of messages from `delete_from` on as removed; 0 means all records."""
+        self.removed_records |= await debug_state.mark_removed(
+            self.conn, self.chat.id, floor=self.chat.snapshot_version, delete_from=delete_from
+        )
+
     def _finish(self, transition: Transition, record: asyncpg.Record | None) -> None:
         if record is None:
             raise InvariantViolation(f"{transition}: chat {self.chat.id} vanished under its lock")
@@ -216,6 +226,8 @@ class Tx:
             # use it.
             told = WatchKind.ACTION_REQUIRED if chat.awaits_approval else WatchKind.STATUS
             hints.append(WatchHint(user_id=chat.owner_id, kind=told, chat_id=root, snapshot_version=0))
+        if self.removed_records and not self.gone:
+            hints += debug_state.removed_hints(chat.id)
         return hints
 
     def _root_of_question(self) -> UUID | None:

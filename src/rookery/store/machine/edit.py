@@ -75,6 +75,7 @@ async def edit_message(
     if target["role"] != Role.USER:
         raise EditTargetNotUser(message_id)
     cut = await tx.conn.fetch(_CUT, tx.chat.id, message_id)
+    await tx.remove_records(delete_from=message_id)
     replacement = Row(
         role=Role.USER,
         content=parts.encode(content),

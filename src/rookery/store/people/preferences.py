@@ -1,4 +1,4 @@
-"""Preferences of users: prompt, models, compaction thresholds, approval rules, and display.
+"""Preferences of users: prompt, models, compaction thresholds, approval rules, debug records, and display.
 
 There is one row for each preference. A missing one has its default.
 """
@@ -22,7 +22,8 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people.errors import Disabled
 from rookery.store.settings import groups, settings
-from rookery.store.settings.groups import MAX_NUMBER, MODELS, ModelSettings
+from rookery.store.settings.groups import DEBUG, MAX_NUMBER, MODELS, ModelSettings
+from rookery.store.settings.limits import DebugSettings
 
 MAX_DISPLAY_BYTES = 16 * 1024
 MAX_THRESHOLDS = 1000
@@ -48,6 +49,7 @@ class Preferences(Struct, frozen=True, kw_only=True):
     model_overrides: Mapping[Kind, PersonalOverride] = {}
     compaction_thresholds: Mapping[UUID, Percent] = {}
     approval_rules: Rules = ()
+    debug: bool = False
     display: Mapping[str, object] = {}
 
 
@@ -62,6 +64,7 @@ class PreferencesPatch(Struct, frozen=True, kw_only=True):
     model_overrides: Mapping[Kind, PersonalOverride | None] | UnsetType | None = UNSET
     compaction_thresholds: Mapping[UUID, int | None] | UnsetType | None = UNSET
     approval_rules: Sequence[Rule] | UnsetType | None = UNSET
+    debug: bool | UnsetType | None = UNSET
     display: Mapping[str, object] | UnsetType | None = UNSET
 
 
@@ -84,6 +87,12 @@ async def are_overrides_allowed(conn: Connection) -> bool:
     return group.allow_personal_overrides
 
 
+async def may_users_record(conn: Connection) -> bool:
+    group = groups.read(DEBUG, await settings.find_setting(conn, DEBUG.name))
+    assert isinstance(group, DebugSettings)
+    return group.allow_users
+
+
 async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) -> bool:
     """Apply the patch. Returns False if nothing changes.
 
@@ -104,6 +113,10 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
             after["compaction_thresholds"] = await _thresholds(conn, before, patch.compaction_thresholds)
         if patch.approval_rules is not UNSET:
             after["approval_rules"] = chats_approval_rules.checked(patch.approval_rules or (), field="approval_rules")
+        if patch.debug is not UNSET:
+            if patch.debug and not await may_users_record(conn):
+                raise Disabled("Debug records are disabled. Ask an administrator.")
+            after["debug"] = bool(patch.debug)
         if patch.display is not UNSET:
             after["display"] = _display(before.display, patch.display)
         has_changed = False

@@ -25,7 +25,13 @@ from rookery.store.models import model_configs, providers, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import SpendSettings
 from rookery.store.settings import limits
-from rookery.store.settings.limits import AuditSettings, ChatSettings, SubagentSettings, WorkspaceSettings
+from rookery.store.settings.limits import (
+    AuditSettings,
+    ChatSettings,
+    DebugSettings,
+    SubagentSettings,
+    WorkspaceSettings,
+)
 
 MAX_NUMBER = 2**53 - 1  # the largest integer that all JSON readers read exactly
 _EFFORTS = list(Effort)
@@ -100,8 +106,9 @@ SUBAGENTS = _all_public(limits.SUBAGENTS, SubagentSettings)
 APPROVALS = _all_public(approval_rules.SETTING, ApprovalSettings)
 ADVISOR = Group("advisor", AdvisorSettings, frozenset({"enabled"}))
 AUDIT = Group(limits.AUDIT, AuditSettings)
+DEBUG = _all_public(limits.DEBUG, DebugSettings)
 
-_ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT)
+_ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT, DEBUG)
 GROUPS: Mapping[str, Group] = {group.name: group for group in _ALL}
 
 

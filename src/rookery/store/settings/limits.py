@@ -1,4 +1,4 @@
-"""Runtime settings that set limits: the groups `chats`, `subagents`, `workspaces` and `audit`.
+"""Runtime settings that set limits: the groups `chats`, `subagents`, `workspaces`, `audit` and `debug`.
 
 Each `read_..._settings` raises `msgspec.ValidationError` if the stored value cannot be read.
 """
@@ -20,6 +20,7 @@ CHATS = "chats"
 WORKSPACES = "workspaces"
 AUDIT = "audit"
 SUBAGENTS = "subagents"
+DEBUG = "debug"
 MAX_SUBAGENT_MINUTES = 1440
 # The largest limit of a pool. Chosen: larger than any deployment needs, and far below the range of the database's
 # integers.
@@ -99,6 +100,18 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 365
 
 
+class DebugSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Debug records. With `allow_users`, owners may switch recording on, for all or single chats.
+
+    With `record_on_error`, a turn that is not recorded is kept in memory and stored if it ends with an error. With 0
+    days, records are kept until their chat is archived or deleted.
+    """
+
+    allow_users: bool = False
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 30
+    record_on_error: bool = True
+
+
 def parse_chat_settings(stored: object | None) -> ChatSettings:
     """Parse the value of `settings.find_setting`. Raises `msgspec.ValidationError` if it cannot be read."""
     return ChatSettings() if stored is None else msgspec.convert(stored, ChatSettings)
@@ -125,3 +138,12 @@ async def read_workspace_settings(conn: Connection) -> WorkspaceSettings:
 async def read_audit_settings(conn: Connection) -> AuditSettings:
     stored = await settings.find_setting(conn, AUDIT)
     return AuditSettings() if stored is None else msgspec.convert(stored, AuditSettings)
+
+
+def parse_debug_settings(stored: object | None) -> DebugSettings:
+    """Parse the value of `settings.find_setting`. Raises `msgspec.ValidationError` if it cannot be read."""
+    return DebugSettings() if stored is None else msgspec.convert(stored, DebugSettings)
+
+
+async def read_debug_settings(conn: Connection) -> DebugSettings:
+    return parse_debug_settings(await settings.find_setting(conn, DEBUG))
