@@ -1,6 +1,6 @@
-"""Opening an installation's database: data directory, embedded or external server, schema, keys, operator-set settings.
+"""Opens the database of an installation: data directory, embedded or external server, schema, keys, locked settings.
 
-Separate from `replica`, because loading a whole server would take most of the time of a short command.
+It is separate from `replica`, because loading a whole server would take most of the time of a short command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rookery.store.settings import locked
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.driver_specs import Specs
 
-BUSY_SECONDS = 5.0  # how long another process may take to start or to finish
+BUSY_SECONDS = 5.0  # the time that another process may take to start or to finish
 BUSY_POLL_SECONDS = 0.05
 
 log = get_logger("app.installation")
@@ -50,8 +50,8 @@ def database_config(settings: Settings, url: str) -> DatabaseConfig:
 async def locked_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
     """Lock the data directory for a server.
 
-    If another server holds the lock, raise `DataDirInUse`. If a command holds it, wait for up to `BUSY_SECONDS`:
-    commands are short.
+    If another server holds the lock, raise `DataDirInUse`. If a command holds it, wait for up to `BUSY_SECONDS`,
+    because commands are short.
     """
     lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.STARTING)
     deadline, has_told = time.monotonic() + BUSY_SECONDS, False
@@ -94,7 +94,7 @@ async def server_database_url(
 async def server_database(
     settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
 ) -> AsyncIterator[Database]:
-    """As `server_database_url`, but connected."""
+    """Return a connected database. See `server_database_url`."""
     async with (
         server_database_url(settings, lock, on_progress, ending=ending) as url,
         await Database.connect(database_config(settings, url)) as database,
@@ -106,9 +106,9 @@ async def server_database(
 async def command_database(
     settings: Settings, on_progress: Progress, *, may_create: bool = False
 ) -> AsyncIterator[Database]:
-    """Open the database for a command: the running one, or else the embedded one, started for a moment.
+    """Open the database for a command. If no server runs, start the embedded database until the block ends.
 
-    Without `may_create`, an installation without a database is left as it is, and NoDatabase is raised.
+    Without `may_create`, a missing database is not created, and `NoDatabase` is raised.
     """
     if settings.database_url is not None:
         async with await Database.connect(database_config(settings, settings.database_url)) as database:
@@ -127,9 +127,10 @@ async def command_database(
 
 
 async def _running_url_unless_free(lock: DataDirLock) -> str | None:
-    """Return the URL of the database that another process runs; None when there is none and the lock is ours.
+    """Return the URL of the database that another process runs. Return None if there is none and this process holds the
+    lock.
 
-    Waits for a server that is starting, and for another command, which would stop the database during this one.
+    Waits for a starting server, and for another command, because that command would stop the database during this one.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -154,7 +155,7 @@ async def _running_url_unless_free(lock: DataDirLock) -> str | None:
 async def prepare_schema(settings: Settings, database: Database) -> None:
     """Bring the schema up to date; without `auto_migrate`, raise if it is not."""
     async with database.api.acquire() as conn:
-        # Before anything is created: a server that is too small for this replica is left unchanged.
+        # Checked before anything is created, so that a server that is too small for this replica is not changed.
         await pool.check_capacity(conn, database.config, replicas=settings.replicas)
         if not settings.auto_migrate:
             await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")

@@ -1,8 +1,8 @@
 """The relay sockets of a replica, configured from the settings.
 
 The data directory holds the sockets, the id of its host, and a relay key for replicas without a key ring. Id and key
-are random and created once. The host name cannot be the id: two containers may have the same host name, and the
-sockets of one cannot be opened in the other.
+are random and created once. The host name is not used as the id, because two containers may have the same host name,
+and the sockets of one cannot be opened in the other.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _RANDOM_BYTES = 32
 def relay_sockets(
     settings: Settings, replica_id: UUID, *, ring: KeyRing | None, index: int, is_server: bool
 ) -> Iterator[Listening | None]:
-    """Open the sockets for as long as the block runs. None without a data directory, which a command must not create.
+    """Open the sockets until the block ends. Yields None without a data directory, which a command must not create.
 
-    A command that runs beside servers can be reached only from its own machine.
+    A command that runs beside servers is reachable only from its own machine.
     """
     if not settings.data_dir.is_dir():
         yield None
@@ -88,7 +88,10 @@ def _reach(settings: Settings, index: int) -> Reach | None:
 
 
 def host_id(data_dir: Path) -> str:
-    """Return the id of the host: the same for all processes that share this directory, and unique among others."""
+    """Return the id of the host.
+
+    It is the same for all processes that share this directory, and unique among others.
+    """
     return _read_or_make(data_dir / HOST_FILE)[:32]
 
 

@@ -93,12 +93,12 @@ class Replica:
     def application(self) -> ASGIApp:
         """Return the application of the public port.
 
-        Made on demand: a command that only runs a chat needs no routes.
+        It is built on demand, because a command that only runs a chat needs no routes.
         """
         return create_application(self.api)
 
     async def announce_stop(self) -> None:
-        """Announce to load balancers and other replicas that this replica stops; it continues to serve its requests."""
+        """Announce to load balancers and other replicas that this replica stops. It still serves its requests."""
         self.health.stopping = True
         self.worker.stop_acquiring()
         await self.presence.stopping()
@@ -106,7 +106,7 @@ class Replica:
     async def leave(self) -> None:
         """Release every chat, then ask clients to reconnect.
 
-        In this order, because other replicas can serve the chats only after they are released.
+        The order matters, because other replicas can serve the chats only after they are released.
         """
         self.streams.sessions.stop_admitting()
         await self.worker.close()
@@ -118,9 +118,9 @@ class Replica:
 class Choices:
     """Options of a replica besides its settings, for tests and commands.
 
-    Without `takes_chats`, the worker runs only chats that it is given explicitly: a command must not run chats of other
-    users. `index` numbers the replicas of one server. `drivers`, `worker` and `toolbox` replace the workspace drivers,
-    the worker configuration and the tools that follow from the settings.
+    Without `takes_chats`, the worker runs only chats that it is given explicitly, because a command must not run chats
+    of other users. `index` numbers the replicas of one server. `drivers`, `worker` and `toolbox` replace the workspace
+    drivers, the worker configuration and the tools that follow from the settings.
     """
 
     index: int = 0
@@ -143,9 +143,9 @@ async def running_replica(
 ) -> AsyncIterator[Replica]:
     """Build a replica and run its loops until the block ends.
 
-    If a loop fails, the block is canceled and the error is raised, so that the process exits: a partial replica would
-    hold leases it cannot serve. At the end, the replica's row in the database is deleted, so that other replicas take
-    over immediately. Call `announce_stop` before; otherwise other replicas report this one as crashed.
+    If a loop fails, the block is canceled and the error is raised, so that the process exits. A partial replica would
+    hold leases that it cannot serve. At the end, the replica's row in the database is deleted, so that other replicas
+    take over immediately. Call `announce_stop` before; otherwise other replicas report this one as crashed.
     """
     choices = choices or Choices()
     replica_id = uuid4()

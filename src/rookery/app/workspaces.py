@@ -123,7 +123,7 @@ def own_ports(settings: Settings) -> tuple[int, ...]:
 
 def _database_ports(url: str) -> set[int]:
     """Return the ports of all servers in the URL, which may name several."""
-    # Not by `urlsplit`: some versions of Python refuse an IPv6 address behind other hosts.
+    # `urlsplit` is not used, because some versions of Python refuse an IPv6 address behind other hosts.
     authority = url.partition("://")[2].partition("/")[0].partition("?")[0]
     ports = [host.rpartition(":")[2] for host in authority.rpartition("@")[2].split(",")]
     return {int(port) if port.isascii() and port.isdigit() else DATABASE_PORT for port in ports}

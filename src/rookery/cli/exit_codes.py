@@ -19,7 +19,7 @@ class Exit(IntEnum):
 
 
 class Refused(Exception):
-    """Raised when the command cannot be done as it was given; the message says what to do."""
+    """Raised when a command cannot be executed as it was given. The message says what to do."""
 
     def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
         self.code = code
@@ -41,5 +41,5 @@ EXIT_CODES: tuple[tuple[type[Exception], Exit], ...] = (
 def exit_code(error: BaseException) -> Exit | None:
     """Return the exit code of an expected error; None for an unexpected one."""
     if isinstance(error, OSError) and error.errno is None:
-        return None  # raised by code, not by the operating system: an unhandled timeout
+        return None  # the error comes from code, not from the operating system: an unhandled timeout
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)

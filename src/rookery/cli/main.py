@@ -1,7 +1,7 @@
 """The entry point of `rookery`: arguments, settings, exit codes, and the dispatch to commands.
 
-Commands are imported when they are chosen. An expected failure is one line on stderr and an exit code from one table; a
-traceback is shown only at log level debug.
+Commands are imported when they are chosen. An expected failure is reported by one line on stderr and an exit code from
+one table. A traceback is shown only at log level debug.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rookery.settings import keys, settings
 from rookery.settings.settings import Loaded, SettingsError
 
 if TYPE_CHECKING:
-    # At run time it is imported late: it loads the log and asyncio, half the time of `rookery --help`.
+    # At run time it is imported late, because it loads the log and asyncio, which take half the time of `rookery
+    # --help`.
     from rookery.cli.output import Output
 
 SETTINGS = "settings"
@@ -33,7 +34,8 @@ Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
-    # At exit the interpreter would search for cycles several times: 0.3 s to free memory that the exit frees anyway.
+    # At exit, the interpreter would search for cycles several times. That takes 0.3 s and frees memory that the exit
+    # frees anyway.
     atexit.register(gc.freeze)
     try:
         arguments = parser().parse_args(argv)
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     finally:
-        # Nothing is left to interrupt; another signal would only replace the exit code by a death.
+        # There is nothing left to interrupt. Another signal would only replace the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
@@ -51,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_missing_streams() -> None:
     """Open closed standard streams.
 
-    Otherwise the next file or socket would get such a number and receive output for users. libuv aborts when it closes
-    one.
+    Otherwise the next file or socket would get the number of a standard stream and receive output for users. libuv
+    aborts when it closes such a number.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one: those below are open by now.
+            # The lowest free number is this one, because the lower ones are open by now.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     # Python sets these to None if they were closed at the start.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open as long as the process
@@ -66,7 +68,7 @@ def _open_missing_streams() -> None:
 
 
 def run(command: Callable[[Output], int], out: Output) -> int:
-    """Run a command and return its exit code, whatever happens inside it."""
+    """Run a command and return its exit code. No exception is raised."""
     from rookery.cli.output import OutputClosed
 
     try:
@@ -100,8 +102,8 @@ def _guarded(command: Callable[[Output], int], out: Output) -> int:
 
 def _execute(arguments: argparse.Namespace, out: Output) -> int:
     if not hasattr(arguments, "strict_config"):
-        # A client: the settings of a server on this machine do not apply to it, valid or not. Only the log level is
-        # read, so that debugging is enabled in the same way everywhere.
+        # A client command ignores the settings of a server on this machine. Only the log level is read, so that
+        # debugging is enabled in the same way for all commands.
         out.show_tracebacks = os.environ.get("ROOKERY_LOG_LEVEL") == "debug"
         code: int = arguments.run(arguments, out)
         return code
@@ -160,7 +162,7 @@ def _config(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
 
 
 def _run_admin(command: Coroutine[Any, Any, int], loaded: Loaded, out: Output) -> int:
-    """Run an admin command. These talk to users: unless a level was set, they log warnings only."""
+    """Run an admin command. These commands print for users, so they log only warnings unless a level was set."""
     is_default = loaded.sources["log_level"] == settings.DEFAULT
     level = "warning" if is_default else loaded.settings.log_level
     return run_async(command, out, log_format=loaded.settings.log_format, log_level=level)
@@ -188,7 +190,10 @@ def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str
 
 
 async def _until_sigterm(command: Coroutine[Any, Any, int]) -> int | None:
-    """Cancel the command on SIGTERM, as Ctrl-C does, so that it stops what it has started. None: it was cancelled."""
+    """Cancel the command on SIGTERM, as Ctrl-C does, so that it stops what it has started.
+
+    Return None if it was cancelled.
+    """
     import asyncio
 
     task, is_told_to_end = asyncio.current_task(), False
@@ -228,7 +233,7 @@ def _refuse_settings(error: SettingsError, out: Output) -> int:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return the cause of a failed group of tasks: an expected error if there is one, else the first."""
+    """Return the cause of a failed task group: an expected error if there is one, else the first error."""
     while isinstance(error, ExceptionGroup):
         error = next((one for one in error.exceptions if exit_code(one) is not None), error.exceptions[0])
     return error
@@ -255,7 +260,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _bug(error: Exception) -> str:
-    """Return one line with the error and its location; the traceback is shown on request."""
+    """Return one line with the error and its location. The traceback is shown on request."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -270,8 +275,10 @@ def _bug(error: Exception) -> str:
 
 
 class _Help(argparse.HelpFormatter):
-    """Formats the help. The usage lists the command's own arguments; the settings fill a screen, and have a section
-    below."""
+    """Formats the help.
+
+    The usage line lists the command's own arguments. The settings fill a screen, so they have a section below.
+    """
 
     def add_usage(
         self,
@@ -336,7 +343,8 @@ def _add_flag(group: Any, key: keys.Key) -> None:
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
     # `--log-access` alone is true, `--log-access false` is false.
     options = {"nargs": "?", "const": "true"} if key.kind.is_switch else {}
-    # argparse expands percent signs. A flag that is always refused is accepted to explain why, and not shown.
+    # argparse expands percent signs. A flag that is always refused is accepted, so that the reason can be explained,
+    # and is not shown in the help.
     shown = text.replace("%", "%%") if key.has_flag else argparse.SUPPRESS
     group.add_argument(key.flag, dest=key.field, metavar=metavar, help=shown, **options)
 

@@ -20,7 +20,10 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 class OutputClosed(Exception):
-    """Raised when stdout is closed. Without a reason its reader has left, as `head` does: that is not an error."""
+    """Raised when stdout is closed.
+
+    Without a reason, its reader has closed it, as `head` does; this is not an error.
+    """
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -30,8 +33,9 @@ class OutputClosed(Exception):
 class Output:
     """Everything a command prints. `finish` writes the JSON document, once, at the end.
 
-    `secrets` are hidden in everything on stderr. `show_tracebacks` is set at log level debug. With `has_log_beside` the
-    log also writes to stderr: progress is then printed in lines, or log lines would start behind it.
+    `secrets` are hidden in everything on stderr. `show_tracebacks` is set at log level debug. With `has_log_beside`,
+    the log also writes to stderr. Progress is then printed in whole lines, because a log line would otherwise start
+    behind it.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, json: bool = False) -> None:
@@ -45,7 +49,7 @@ class Output:
         self.has_log_beside = False
 
     def line(self, text: str = "") -> None:
-        """Print a line for users. Control characters are escaped: the text may come from anywhere."""
+        """Print a line for users. Control characters are escaped, because the text may be untrusted."""
         if not self.json:
             self._print(self._stdout, printable(text))
 
@@ -69,7 +73,7 @@ class Output:
         return self._stderr.isatty()
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print aligned columns; numbers to the right."""
+        """Print aligned columns. Numbers are aligned to the right."""
         if self.json:
             return
         cells = [[_cell(value) for value in row] for row in rows]
@@ -103,7 +107,10 @@ class Output:
         self._print(self._stderr, "\n".join(printable(row) for row in text.splitlines()))
 
     def result(self, document: object) -> None:
-        """Set the document for programs. A later one replaces it: an error that ends a command wins."""
+        """Set the document for programs.
+
+        A later document replaces it, so that an error that ends a command is reported.
+        """
         self._document = document
 
     def finish(self) -> None:
@@ -114,7 +121,7 @@ class Output:
             self._document = None
 
     def abandon(self) -> None:
-        """Discard what is still buffered for stdout, or the interpreter reports an error at exit."""
+        """Discard buffered output of stdout. Otherwise the interpreter would report an error at exit."""
         with suppress(OSError, ValueError):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stdout.fileno())
@@ -134,14 +141,16 @@ class Output:
             stream.write(text)
             stream.flush()
         except OSError as error:
-            # Without stderr messages are dropped; the work continues.
+            # Without stderr, messages are dropped and the work continues.
             if stream is self._stdout:
                 raise OutputClosed("" if isinstance(error, BrokenPipeError) else str(error.strerror)) from error
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Replace characters that the stream's encoding lacks by question marks: an old terminal must not end the
-    command."""
+    """Replace characters that the stream's encoding lacks by question marks.
+
+    An old terminal must not end the command.
+    """
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 

@@ -94,12 +94,12 @@ def guide(call: Call) -> Sequence[Step]:
 
 
 def tour(call: Call) -> Sequence[Step]:
-    """Return the next step of the tour, whatever the message is."""
+    """Return the next step of the tour. The message does not matter."""
     return _proceed(call, make_tour(call.prompt), results_since_user(call.prompt))
 
 
 def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request | None:
-    """Return a request for a message that matches no pattern: a plan in plan mode, else the tour, once per chat."""
+    """Return the request for a message that matches no pattern: a plan in plan mode, else the tour, once per chat."""
     tools = _usable(call)
     if len(asked.split()) < 3 or "the tool " in asked:
         return None

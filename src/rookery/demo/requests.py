@@ -39,7 +39,7 @@ for number in range(1, 6):
 class Request(msgspec.Struct, frozen=True):
     """The calls of a request in rounds. The calls of one round run in parallel. `outro` is the end of the report.
 
-    `needs_workspace`: a workspace is made first although no call needs one, because the subagents work in it.
+    `needs_workspace`: a workspace is created first, for the subagents. The calls themselves do not need it.
     """
 
     intro: str
@@ -131,7 +131,7 @@ def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> 
 
 
 def _delegate(found: re.Match[str], prompt: Prompt, results: Sequence[PromptResult]) -> Request:
-    """Return calls that let subagents work side by side, on the named tasks or on two of the guide's own."""
+    """Return calls that start subagents in parallel, for the named tasks or for two tasks of the guide."""
     what = " ".join(found["what"].split())[:MAX_GOAL]
     tasks = [task.strip() for task in what.split(";") if task.strip()][:MAX_AGENTS]
     if len(tasks) < 2:

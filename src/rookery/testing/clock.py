@@ -1,7 +1,7 @@
 """A fake clock that moves only when a test advances it.
 
-It replaces `rookery.runtime.clock.Clock` and does not change the event loop's time: sockets and databases in the same
-test work as usual.
+It replaces `rookery.runtime.clock.Clock` and does not change the event loop's time, so sockets and databases in the
+same test work as usual.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class FakeDeadline:
 class FakeClock:
     """A clock that stands still until `advance` moves it. Sleeping tasks wake in the order in which they are due.
 
-    `patience_seconds` is real time: a test that waits for a missing task fails instead of hanging.
+    `patience_seconds` is real time, after which a test that waits for a missing task fails instead of hanging.
     """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC), patience_seconds: float = 10.0) -> None:
@@ -159,7 +159,7 @@ class FakeClock:
         """Move time forward. Stop at every timer on the way, so that its task runs at its own time.
 
         A task that only computes between two sleeps is woken as often as in real time. A task that does I/O between two
-        sleeps may miss a step: use `fire` once per sleep for it.
+        sleeps may miss a step. Use `fire` once per sleep for such a task.
         """
         if seconds < 0:
             raise ValueError("Time does not go backwards.")
@@ -183,7 +183,7 @@ class FakeClock:
     async def fire(self, tag: str) -> None:
         """Wait until a task sleeps with the tag, then move time just far enough to wake it."""
         await self.until_waiting(tag)
-        # Not `advance` by the difference, because a rounding error could end before `due`.
+        # `advance` by the difference is not used, because a rounding error could end before `due`.
         await self._advance_to(max(self._elapsed, self.waiting(tag)[0].due))
 
     @contextmanager

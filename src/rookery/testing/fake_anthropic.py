@@ -297,7 +297,7 @@ class FakeAnthropic(FakeServer):
                 yield {"type": "text", "text": ""}, deltas + cited
             case Thinking():
                 deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(block.text, size)]
-                # In one piece, like the real server: the official client keeps only the last one.
+                # Sent in one piece, like the real server does, because the official client keeps only the last one.
                 signed = {"type": "signature_delta", "signature": self._issue(block.text, request)}
                 yield {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, signed]
             case Redacted():

@@ -46,9 +46,9 @@ class Fault(StrEnum):
     """A fault of the connection after `after_bytes` of the body."""
 
     RESET = "reset"  # TCP reset
-    CUT = "cut"  # closed in the middle of the answer: the HTTP response is incomplete
-    END = "end"  # closed as if the answer were complete: only the stream format shows that it is not
-    STALL = "stall"  # nothing more is sent until the client leaves
+    CUT = "cut"  # closed in the middle of the answer, so that the HTTP response is incomplete
+    END = "end"  # closed as if the answer were complete; only the stream format shows that it is not
+    STALL = "stall"  # nothing more is sent until the client disconnects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ class FakeServer:
         if self._queue:
             return self._queue.popleft()
         answer = self._respond(request) if self._respond is not None else None
-        # Not retryable: with retries, a forgotten scenario would make the test hang.
+        # Not retryable, because with retries a forgotten scenario would make the test hang.
         return answer or Scenario(
             status=500,
             body=self._error_body(500, "The fake server has no scenario left for this request."),
@@ -284,7 +284,7 @@ async def _paced(scenario: Scenario) -> AsyncIterator[bytes]:
             await event.wait()
             continue
         if scenario.events_per_second and sent and sent % scenario.burst == 0:
-            # Relative to the start, not to the last event: a slow reader must not lower the rate permanently.
+            # Relative to the start, not to the last event, because a slow reader must not lower the rate permanently.
             await asyncio.sleep(max(0.0, started + sent / scenario.events_per_second - loop.time()))
         yield encode_event(event)
         sent += 1

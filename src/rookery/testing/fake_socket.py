@@ -28,7 +28,7 @@ class Head:
 
 
 class _Reader(asyncio.StreamReader):
-    """A reader that notices immediately when the peer is gone, even if no task reads from it."""
+    """A reader that notices immediately when the peer disconnects, even if no task reads from it."""
 
     def __init__(self) -> None:
         super().__init__(limit=MAX_HEAD_BYTES)
@@ -78,7 +78,7 @@ class Connection:
             await self._write(b"0\r\n\r\n")
 
     def reset(self) -> None:
-        """Reset the connection: with a linger time of zero, the kernel sends RST instead of FIN."""
+        """Reset the connection. With a linger time of zero, the kernel sends RST instead of FIN."""
         peer = self._writer.get_extra_info("socket")
         with suppress(OSError):  # the client closed it meanwhile
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -109,7 +109,7 @@ class Connection:
 async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[int]:
     """Listen on a free loopback port and call `handle` for every connection. All connections end with the block.
 
-    Exceptions of a handler are raised at the end: a test must not pass if its server failed.
+    Exceptions of a handler are raised at the end, because a test must not pass if its server failed.
     """
     tasks: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []

@@ -35,11 +35,11 @@ from rookery.workspaces.isolation import IsolationCheck
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
-ERROR_CHARS = 80  # of a failed job, to keep it in one line
+ERROR_CHARS = 80  # the limit of a failed job's message, to keep it in one line
 
 
 async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
-    """Bring the schema up to date, or show what that would do."""
+    """Bring the schema up to date, or show the pending migrations."""
     names = [str(migration) for migration in await (_plan(settings, out) if dry_run else _apply(settings, out))]
     for name in names:
         out.line(f"{'would apply' if dry_run else 'applied'} {name}")
@@ -59,7 +59,7 @@ async def _plan(settings: Settings, out: Output) -> list[Migration]:
         async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
             return await migrations.plan(conn)
     except NoDatabase:
-        return migrations.load()  # a database that does not exist yet lacks all of them
+        return migrations.load()  # if the database does not exist yet, all migrations are pending
 
 
 async def status(settings: Settings, out: Output) -> int:
@@ -145,7 +145,7 @@ def _migration_hint(settings: Settings) -> str:
 
 
 class Doctor:
-    """Collects findings: one line each, `ok`, `warn` or `fail`."""
+    """Collects findings. Each is one line: `ok`, `warn` or `fail`."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -160,7 +160,7 @@ class Doctor:
         try:
             self.say(subject, *await look())
         except DATABASE_ERRORS as error:
-            # The list goes on: the next line may explain this failure.
+            # The checks continue, because the next line may explain this failure.
             self.fail(subject, error)
 
     def fail(self, subject: str, error: Exception) -> None:
@@ -200,7 +200,7 @@ async def _check_data_dir(settings: Settings) -> tuple[str, str]:
 
 
 async def _check_workspaces(settings: Settings) -> tuple[str, str]:
-    """Start one real sandbox. Without it a server can still serve chats, and workspaces on other machines."""
+    """Start one real sandbox. If this fails, a server can still serve chats, and workspaces on other machines."""
     try:
         machine = await workspaces.local_driver(settings).machine()
     except DriverUnavailable as error:
@@ -230,7 +230,7 @@ async def _check_isolation(found: Doctor, settings: Settings) -> None:
             result = {True: "ok", False: "fail", None: "warn"}[finding.is_held]
             found.say(finding.subject, result, finding.detail)
     except DriverUnavailable:
-        return  # the check of workspaces reports it
+        return  # the check of workspaces reports this
     except (DriverError, WorkspaceError, TimeoutError, OSError) as error:
         found.say("isolation", "warn", f"The isolation test could not run: {str(error) or 'it took too long'}")
     finally:
@@ -256,7 +256,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
     async def check_clock() -> tuple[str, str]:
         asked = time.monotonic()
         theirs = await overview.read_clock(conn)
-        # Half the round trip is the best estimate of the answer's age.
+        # Half of the round trip is the best estimate of the answer's age.
         offset = (datetime.now(UTC) - theirs).total_seconds() - (time.monotonic() - asked) / 2
         if abs(offset) > CLOCK_OFFSET_SECONDS:
             return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
@@ -267,7 +267,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
         return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
 
     async def check_network() -> tuple[str, str]:
-        """Report the network that workspaces share. A schema of another version is reported by another check."""
+        """Report the network that workspaces share. Another check reports a schema of another version."""
         most = settings.drivers_local_network_max
         if most == "none":
             return "ok", "local workspaces have none"
@@ -286,7 +286,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
         return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
 
     async def check_labels() -> tuple[str, str]:
-        """Report the model that makes labels and summaries. There is none if no small model is set up or chosen."""
+        """Report the model that writes labels and summaries. There is none if no small model is set up or chosen."""
         if await migrations.plan(conn):
             return "ok", "checked when the schema is up to date"
         known = await providers.list_providers(conn)

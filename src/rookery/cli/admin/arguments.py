@@ -1,6 +1,6 @@
 """The arguments of the admin commands for secrets, providers, models, templates, and for running a prompt.
 
-`main` passes in functions that add common flags and run a command; the modules that do the work are imported when their
+`main` passes in functions that add common flags and run a command. The modules of a command are imported when the
 command is chosen.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rookery.cli.output import Output
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
-# Written out, because `--help` loads no database driver; a test compares them with the store's.
+# The values are repeated here, because `--help` loads no database driver. A test compares them with those of the store.
 PROVIDER_TYPES = (
     "anthropic",
     "openai",
@@ -124,7 +124,7 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
             no_fallback=arguments.no_fallback,
             send_correlation=arguments.send_correlation,
         )
-        # Prompted before the event loop runs: the loop would keep Ctrl-C from ending the prompt.
+        # The user is prompted before the event loop runs, because Ctrl-C would not end a prompt inside of the loop.
         with input.refusals(out) as outcome:
             key = providers.ask_key(new)
             return run(providers.add(loaded.settings, out, new=new, key=key), loaded, out)

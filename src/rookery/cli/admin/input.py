@@ -1,7 +1,7 @@
 """The shared input of the admin commands for providers and models: keys, options and refusals.
 
-A key comes from a prompt or from stdin, never from the arguments: those appear in the process list and in the shell's
-history.
+A key is read from a prompt or from stdin, never from the arguments, because arguments appear in the process list and in
+the shell's history.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.models.errors import KeysMissing, ModelError, ProviderReadOnly
 from rookery.store.models.providers import MAX_KEY_BYTES
 
-# The command-line names of the store's fields; options are `--option NAME=...`, the rest is the flag.
+# The command-line names of the store's fields. Options are `--option NAME=...`; the others are flags.
 _ARGUMENTS = {"name": "NAME", "model": "MODEL", "provider_id": "PROVIDER", "api_key": "the key", "type": "TYPE"}
 _FLAGS = {"central_key_enabled": "--no-central-key", "allow_central_fallback": "--no-fallback", "is_default": "MODEL"}
 
@@ -40,7 +40,7 @@ class Outcome:
 
 @contextmanager
 def refusals(out: Output) -> Iterator[Outcome]:
-    """Turn refusals of the store into one line for users, an error for programs, and an exit code."""
+    """Convert refusals of the store to one line for users, an error for programs, and an exit code."""
     outcome = Outcome()
     try:
         yield outcome
@@ -61,14 +61,14 @@ async def opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Databas
 
 
 async def announce(database: Database, kind: str, changed: object) -> None:
-    """Notify running servers of the change; without it they would notice within seconds."""
+    """Notify running servers of the change. Without the notification, they would notice it some seconds later."""
     notifier = Notifier(database.worker, Bus())
     notifier.publish([ConfigHint(kind=kind, id=str(changed))])
     await notifier.close()
 
 
 def read_key(type_: str, name: str, *, from_stdin: bool, none: bool) -> SecretStr | None:
-    """Return the key for a provider: piped in, else prompted for; None if none was given and none is needed."""
+    """Return the key of a provider, from stdin or from a prompt; None if none was given and none is needed."""
     if from_stdin:
         return _piped_key()
     if none or type_ == "scripted":
@@ -91,7 +91,7 @@ def read_key(type_: str, name: str, *, from_stdin: bool, none: bool) -> SecretSt
 
 
 def parse_options(given: Sequence[str]) -> dict[str, object]:
-    """Parse `NAME=VALUE` pairs; a value that is JSON is read as JSON, any other as text."""
+    """Parse `NAME=VALUE` pairs. A value that is JSON is read as JSON; any other value is text."""
     options: dict[str, object] = {}
     for pair in given:
         name, equals, value = pair.partition("=")
@@ -107,7 +107,7 @@ def parse_options(given: Sequence[str]) -> dict[str, object]:
 
 
 def shown_options(options: msgspec.Struct) -> dict[str, object]:
-    """Return options for display: a header may hold a secret."""
+    """Return options for display. Header values are masked, because they may be secrets."""
     shown: dict[str, object] = msgspec.to_builtins(options)
     headers = shown.get("headers")
     if isinstance(headers, Mapping):
@@ -117,7 +117,7 @@ def shown_options(options: msgspec.Struct) -> dict[str, object]:
 
 def _piped_key() -> SecretStr:
     data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_KEY_BYTES + 3)
-    # `echo` and editors add one line end; the store refuses other odd input.
+    # `echo` and editors add one line end. The store refuses other unusual input.
     text = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     if not text:
         raise Refused("There is no key on stdin. Pipe it in: rookery ... --key-stdin < FILE", code=Exit.USAGE)

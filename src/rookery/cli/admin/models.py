@@ -186,7 +186,7 @@ def _find(found: Sequence[tuple[ModelConfig, Provider]], reference: str) -> tupl
 
 
 def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
-    """Print hints about problems that would otherwise show later."""
+    """Print hints about problems that would otherwise appear later."""
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
     if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
@@ -200,7 +200,7 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
 
 
 def _state(config: ModelConfig, provider: Provider) -> str:
-    """Return whether a user without own keys can use it, according to the database."""
+    """Return whether a user without their own keys can use the model, according to the database."""
     if provider.deleted:
         return "its provider is removed"
     if not config.enabled:

@@ -92,7 +92,7 @@ def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
     """Return the new key, read from stdin or from a prompt. Raises `Refused` if no key is given."""
     if not from_stdin and (sys.stdin is None or not sys.stdin.isatty()):
         raise Refused("There is no terminal to ask for the key. Pipe it in with --key-stdin.", code=Exit.USAGE)
-    # Any type that needs a key: the provider's own type is in the database, which is not open yet.
+    # A type that needs a key is assumed, because the provider's type is in the database, which is not open yet.
     key = input.read_key(ProviderType.ANTHROPIC, name, from_stdin=from_stdin, none=False)
     assert key is not None, "a key that is needed is given or refused"
     return key
@@ -136,7 +136,7 @@ async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> in
 
 
 async def get(conn: Connection, name: str) -> Provider:
-    """Return the provider of this name, or raise an error that says how to list them."""
+    """Return the provider with this name. The error for an unknown name tells how to list the providers."""
     provider = await providers.find_provider_named(conn, name)
     if provider is None:
         raise Refused(f"There is no provider {name}. `rookery admin provider list` shows all providers.")

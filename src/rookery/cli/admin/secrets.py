@@ -1,7 +1,7 @@
 """`rookery admin rotate-secrets`: seals every stored secret with the active key of the ring, or counts them by key.
 
-It may be interrupted and run again, also while servers run: each value is replaced separately, and only if it is still
-the one that was read.
+It may be interrupted and run again, even while servers run, because each value is replaced separately, and only if it
+has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ async def status(settings: Settings, out: Output) -> int:
 
 
 def load_ring(settings: Settings) -> KeyRing | None:
-    """Return the ring of this installation; create it if the database is embedded. A bad ring is a settings error."""
+    """Return the ring of this installation.
+
+    If the database is embedded, create a missing ring. An invalid ring is a settings error.
+    """
     try:
         return secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
     except SecretsError as error:
@@ -78,7 +81,10 @@ def load_ring(settings: Settings) -> KeyRing | None:
 
 
 def require_ring(settings: Settings) -> KeyRing:
-    """Return the existing ring. Does not create one: a new ring opens nothing, and would hide that the file is lost."""
+    """Return the existing ring.
+
+    A missing ring is not created, because a new ring opens no stored value and would hide the loss of the file.
+    """
     path = settings.data_dir / secrets.KEY_FILE
     if settings.secret_keys is None and settings.database_url is None and not path.exists():
         raise _refused(

@@ -57,7 +57,7 @@ async def show(settings: Settings, out: Output, *, name: str) -> int:
 
 
 async def push(settings: Settings, out: Output, *, folder: Path) -> int:
-    """Push a template. The folder is checked before the database is opened: most mistakes are in it."""
+    """Push a template. The folder is checked before the database is opened, because most mistakes are in the folder."""
     with input.refusals(out) as outcome:
         try:
             packed = folders.pack(folders.read_folder(folder))
@@ -125,7 +125,7 @@ async def _log(conn: Connection, action: str, name: str) -> None:
 
 
 def _network_for(settings: Settings, manifest: Manifest) -> str | None:
-    """Return the network of workspaces if it is less than their template asks for."""
+    """Return the network of workspaces if it is lower than their template requests."""
     asked, most = manifest.sandbox.network, workspaces.local_config(settings).network_max
     granted = asked if manifest.driver != "local" else network_levels.lowered(asked, most)
     return granted if granted != asked else None

@@ -15,18 +15,18 @@ from rookery.client.models import ActionCall
 
 APPROVAL = "approval"
 HOW = "y: yes; n: no, with an optional reason (n not today); a: always in this chat"
-# Chosen: enough to read what a command does; the rest is in the chat.
+# Chosen: enough to understand a command. The rest is in the chat.
 MAX_LINES = 40
 
 ReadLine = Callable[[str], str]
 
 
 class Undecided(Exception):
-    """Raised when the user does not answer; the question stays open."""
+    """Raised when the user does not answer. The question stays open."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The open questions of one chat. `title` is set for a subagent, whose questions were not shown yet."""
+    """The open questions of one chat. `title` is set for a subagent, whose questions have not been shown yet."""
 
     chat_id: UUID
     calls: tuple[ActionCall, ...]
@@ -62,7 +62,7 @@ async def _of_children(client: AsyncRookery, children: Sequence[Chat]) -> list[A
     for child in children:
         if child.needs_user == APPROVAL:
             action = (await client.chats.get(child.id)).action
-            # It may have been answered between the two reads.
+            # The question may have been answered between the two reads.
             if action is not None and action.kind == APPROVAL:
                 found.append(Asked(child.id, action.tool_calls, child.title))
     return found

@@ -1,6 +1,6 @@
 """The arguments of `rookery chat`. The code that runs them is imported when it is needed.
 
-These commands are a client: the settings of a server do not apply to them, so they take none of its flags.
+These commands are clients. The settings of a server do not apply to them, so they have none of its flags.
 """
 
 from __future__ import annotations
@@ -89,12 +89,15 @@ def _command(name: str, run: Run) -> Command:
 
 
 def _add(tasks: Any, name: str, run: Run, summary: str, *, lines: bool = False) -> argparse.ArgumentParser:
-    """Add a command. With `lines`, --json prints events as they come, one per line, not one document at the end."""
+    """Add a command.
+
+    With `lines`, --json prints each event as one line when it arrives, not one document at the end.
+    """
     command: argparse.ArgumentParser = tasks.add_parser(
         name, help=summary, description=_sentence(summary), allow_abbrev=False
     )
     command.set_defaults(run=_command(name, run))
-    # Accepted before or after the command; a default here would override the value before it.
+    # Accepted before and after the command. A default here would override the value that is given before it.
     command.add_argument("--url", default=argparse.SUPPRESS, help="the server; else ROOKERY_URL or the last login")
     if lines:
         command.add_argument("--json", dest="lines", action="store_true", help="print events as JSON, one per line")

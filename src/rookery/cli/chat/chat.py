@@ -48,7 +48,7 @@ def terminal(
 
 
 def read_prompt(given: str) -> str:
-    """Return the prompt; `-` reads it from stdin, before an event loop would block Ctrl-C."""
+    """Return the prompt. `-` reads it from stdin, before the event loop starts, so that Ctrl-C works."""
     data = given.encode("utf-8", "replace")
     if given == "-":
         data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
@@ -92,7 +92,10 @@ async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior,
 
 
 async def attach(at: Terminal, reference: str, *, tail: int) -> int:
-    """Show the last messages of a chat and follow it until it is at rest. Ctrl-C leaves; the chat continues."""
+    """Show the last messages of a chat and follow it until it is at rest.
+
+    Ctrl-C ends the command; the chat continues.
+    """
     chat_id = await find_chat(at.client, reference)
     async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
@@ -115,7 +118,7 @@ async def interrupt(at: Terminal, reference: str) -> int:
 
 
 async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
-    """List chats: pinned chats first, then the others by last activity, newest first."""
+    """List chats: pinned chats first, then the others by last activity."""
     found: list[Chat] = []
     async for chat in at.client.chats.iterate(q, page_size=min(limit, 200)):
         found.append(chat)
@@ -200,7 +203,7 @@ async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -
 async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, until_asked: bool = False) -> int:
     """Show a chat until it is at rest, then print its usage. Ctrl-C stops the running turn.
 
-    `until_asked`: return also when one of its subagents asks a question; the caller then prompts for the answer.
+    With `until_asked`, also return when one of its subagents asks a question. The caller then prompts for the answer.
     """
     started_at = at.clock.monotonic()
     interrupts = Interrupts(at.client, chat_id, at.screen)
@@ -228,7 +231,7 @@ async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int =
     """Show the chat until it is at rest, and return its state.
 
     A chat whose subagent asks a question is not at rest until the question is answered. With `until_asked`, return None
-    when that happens; without it, tell the user how to answer and continue. With JSON lines, questions are not watched.
+    in this case. Otherwise tell the user how to answer, and continue. With JSON lines, questions are not watched.
     """
     if at.lines:
         return await follower.to_rest(since)
@@ -296,7 +299,7 @@ def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool 
 
 
 async def find_chat(client: AsyncRookery, reference: str) -> UUID:
-    """Return the chat with this id, or the only one whose id begins with it."""
+    """Return the chat with this id, or the only chat whose id begins with this text."""
     text = reference.strip().lower()
     try:
         return UUID(text)

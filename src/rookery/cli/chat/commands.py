@@ -1,4 +1,4 @@
-"""The commands of `rookery chat` by name: each reads its arguments, finds server and token, and runs."""
+"""The commands of `rookery chat` by name. Each reads its arguments, finds the server and the token, and runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Act: TypeAlias = Callable[[Terminal], Awaitable[int]]
 
 # Chosen: the user waits, and a missing server should be reported within a second.
 RETRIES = 2
-# Chosen: nothing is shown during a try, so it is a third of the default for programs.
+# Chosen: a third of the default for programs, because nothing is shown during a try.
 TIMEOUT_SECONDS = 10.0
 
 
@@ -209,7 +209,7 @@ def _found(attempt: Attempt, arguments: argparse.Namespace, out: Output) -> Cred
 
 
 def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) -> int:
-    """Talk at a terminal, with an event loop that runs only while there is output to show."""
+    """Run the prompt loop at a terminal. The event loop runs only while there is output to show."""
     with failures(out) as attempt:
         if not _has_terminal():
             raise Refused("There is no terminal. Use `rookery chat new PROMPT`.", code=Exit.USAGE)
@@ -227,7 +227,7 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
 
 
 async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | None:
-    """Check the server before the user types a message. Return the chat to continue, if one is named."""
+    """Check the server before the user types a message. Return the chat to continue, if the arguments name one."""
     user = await at.client.me()
     at.screen.lines(f"At {at.client.base_url} as {user.username}.")
     if reference is None:
@@ -238,7 +238,7 @@ async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | No
 
 
 def _asked(run: Run, out: Output, question: Coroutine[Any, Any, bool]) -> bool:
-    """Return a yes or no of the server, before the user is prompted."""
+    """Return a yes-or-no answer of the server, before the user is prompted."""
 
     async def asked() -> int:
         return int(await question)

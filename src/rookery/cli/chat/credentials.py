@@ -1,6 +1,6 @@
 """The server and the token of the terminal client: from arguments, the environment, or a file of the user.
 
-A token is stored with its server's address, and sent nowhere else. Only its owner can read the file.
+A token is stored with its server's address, and is sent only to that server. Only its owner can read the file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 class CredentialsFile:
     def __init__(self, environ: Mapping[str, str]) -> None:
-        # The XDG specification: a relative path is invalid and must be ignored.
+        # According to the XDG specification, a relative path is invalid and must be ignored.
         given = Path(environ.get("XDG_CONFIG_HOME", ""))
         home = Path(environ["HOME"]) if environ.get("HOME") else Path("~").expanduser()
         self.path = (given if given.is_absolute() else home / ".config") / "rookery" / FILE_NAME
@@ -64,7 +64,7 @@ class CredentialsFile:
             ) from None
 
     def save(self, logins: Logins) -> None:
-        """Replace the file atomically. It is private from the moment it is created."""
+        """Replace the file atomically. Only its owner can read it from its creation on."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.path.with_name(f".{FILE_NAME}.{os.getpid()}")
         with suppress(FileNotFoundError):
@@ -97,7 +97,7 @@ class CredentialsFile:
 
 
 def find(flag: str | None, environ: Mapping[str, str], file: CredentialsFile) -> Credentials:
-    """Return the server and its token. The environment wins over the file."""
+    """Return the server and its token. The environment takes precedence over the file."""
     url = address(flag, environ, file)
     if given := environ.get(TOKEN_VARIABLE):
         try:

@@ -18,7 +18,7 @@ DEFAULT_PORT = 7117
 
 
 class Attempt:
-    """A running command: its server, once that is known, and its exit code."""
+    """A running command: its server, as soon as it is known, and its exit code."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -30,7 +30,7 @@ class Attempt:
 
 @contextmanager
 def failures(out: Output) -> Iterator[Attempt]:
-    """Turn exceptions of the client into one line for users, an error for programs, and an exit code."""
+    """Convert exceptions of the client to one line for users, an error for programs, and an exit code."""
     attempt = Attempt()
     try:
         yield attempt
@@ -90,12 +90,13 @@ def explain(
 def _not_accepted(url: str, log_in: str, *, is_from_environment: bool) -> str:
     if not is_from_environment:
         return f"The server at {url} does not accept the token: it is wrong, revoked or expired. Run {log_in}."
-    # The variable wins over a stored login, so logging in alone would change nothing.
+    # The variable takes precedence over a stored login, so a login alone would change nothing.
     return f"The server at {url} does not accept the token in ROOKERY_TOKEN. Set another, or unset it and run {log_in}."
 
 
 def _unreachable(error: errors.Unreachable, url: str) -> str:
-    # Any other failure means that something listens there, such as a server without TLS at an https address.
+    # Any other failure means that a program listens at this address, for example a server without TLS at an https
+    # address.
     if not is_loopback(url) or error.reason != REFUSED:
         return str(error)
     port = urlsplit(url).port

@@ -20,7 +20,7 @@ async def export(at: Terminal, reference: str) -> int:
     chat_id: UUID = await chat.find_chat(at.client, reference)
     found = await at.client.chats.get(chat_id)
     messages = [message async for message in at.client.messages.iterate(chat_id, page_size=PAGE)]
-    # Escaped: on a terminal, control sequences in tool output must not take effect.
+    # The text is escaped, because control sequences in tool output must not take effect on a terminal.
     at.screen.text(markdown(found, messages))
     at.out.result({"chat": found, "messages": messages})
     return Exit.OK
@@ -63,7 +63,7 @@ def _code(value: object) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a fence longer than any inside, so that quoted text cannot end it."""
+    """Return a fence that is longer than any fence in the text, so that quoted text cannot end it."""
     longest = max((len(run) for run in _runs_of_backticks(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

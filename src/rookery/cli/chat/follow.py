@@ -1,7 +1,7 @@
-"""The follower of a chat's stream: it shows text on stdout, and everything else on stderr.
+"""The follower of a chat's stream: it shows the answer on stdout, and everything else on stderr.
 
-A step may be sent twice, after a lost connection or when its live parts restart. Shown parts of an attempt are not
-shown again: they are counted, and as many characters are skipped.
+A step may be sent twice: after a lost connection, or if its live parts restart. Parts that were already shown are not
+shown again: their characters are counted, and the same number is skipped.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part, Reasoning, Text
 from rookery.runtime.clock import Clock
 
-# Wrappers forward a signal that the terminal has also sent to this process: a second one this soon is the same key
-# press.
+# Wrapper programs forward a signal that the terminal has also sent to this process. A second signal within this time is
+# the same key press.
 ECHO_SECONDS = 0.2
 
 _parts = msgspec.json.Decoder(tuple[Part, ...])
 
 
 class UserLeft(Exception):
-    """Raised when the user leaves; the chat continues."""
+    """Raised when the user ends the command. The chat continues."""
 
 
 class Follower:
@@ -73,8 +73,7 @@ class Follower:
         self._is_lost = False
 
     async def to_rest(self, since: int = 0, *, at_rest: Collection[str] = AT_REST) -> View:
-        """Show everything until the chat has one of these statuses. In every case the next output starts on its own
-        line."""
+        """Show everything until the chat has one of these statuses. The next output always starts on its own line."""
         try:
             async for change in self._live:
                 self.show(change)
@@ -115,7 +114,7 @@ class Follower:
                 self._screen.note("Connected again.")
 
     def _tell_loss(self, reason: str, seconds: float) -> None:
-        """Print the reason once; after that only the time until the next try."""
+        """Print the reason once. Later, print only the time until the next try."""
         if self._is_lost:
             text = f"Still no connection. Trying again in {seconds:.0f} s."
         else:
@@ -141,7 +140,10 @@ class Follower:
             self._printer.print_live(unseen, at=self._clock.now())
 
     def _unseen(self, part: Part) -> Part | None:
-        """Return the part without what was already shown; None if that was all. Calls and results are matched by id."""
+        """Return the part without the text that was already shown; None if nothing is left.
+
+        Calls and results are matched by id.
+        """
         if not isinstance(part, Text | Reasoning):
             return part
         kind = type(part)
@@ -170,7 +172,7 @@ class Follower:
 
 
 class Interrupts:
-    """Ctrl-C: the first stops the followed turn, the second leaves it running."""
+    """The handling of Ctrl-C. The first one stops the followed turn, and the second one leaves it running."""
 
     def __init__(self, client: AsyncRookery, chat_id: UUID, screen: Screen) -> None:
         self._client = client
@@ -193,7 +195,7 @@ class Interrupts:
             if not self.is_leaving:
                 raise
             assert self._work is not None
-            self._work.uncancel()  # it was our own, and ends here
+            self._work.uncancel()  # it was our own cancellation, and ends here
             raise UserLeft from None
         finally:
             loop.remove_signal_handler(signal.SIGINT)
@@ -213,17 +215,17 @@ class Interrupts:
         self._stopping = asyncio.ensure_future(self._stop())
 
     async def _stop(self) -> None:
-        # It rests by now, or another client has stopped it.
+        # The chat is already at rest, or another client has stopped it.
         with suppress(Conflict):
             await self._client.chats.interrupt(self._chat_id)
 
     async def settle(self) -> None:
-        """Wait for the request to stop, so that its failure is raised here."""
+        """Wait for the request to stop the chat, so that its failure is raised here."""
         if self._stopping is not None:
             await self._stopping
 
     async def abandon(self) -> None:
-        """Stop waiting for that request."""
+        """Stop waiting for the request."""
         if self._stopping is not None:
             self._stopping.cancel()
             await asyncio.wait([self._stopping])

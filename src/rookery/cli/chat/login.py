@@ -1,7 +1,7 @@
-"""Login from a terminal: a password is exchanged for a token, which is stored; the password is not.
+"""Login from a terminal: the password is exchanged for a token. The token is stored; the password is not.
 
-Secrets are prompted for or piped in, never taken from the arguments: those appear in the process list and in the
-shell's history.
+Secrets are prompted for or read from stdin, never taken from the arguments, because arguments appear in the process
+list and in the shell's history.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: bool) -> Answers:
-    """Prompt for what is missing. Runs before the event loop, which would keep Ctrl-C from ending the prompt."""
+    """Prompt for missing credentials. This runs before the event loop, in which Ctrl-C would not end the prompt."""
     if token_stdin:
         return Answers(token=_piped_token())
     if password_stdin and name is None:
@@ -79,7 +79,7 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
     if known is None:
         raise Refused(f"You are not logged in at {url}.")
     if known.token_id is None:
-        # Provided by the user, who may use it elsewhere.
+        # The user provided this token and may use it elsewhere, so it is not revoked.
         revoked, more = False, " The token was not created here, and stays valid."
     else:
         revoked = await _revoke(url, known.token, known.token_id)
@@ -90,7 +90,7 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
 
 
 def notice_text(notice: AccessNotice) -> str:
-    """Describe what administrators did since the last notice, in a sentence."""
+    """Describe the actions of administrators since the last notice, in a sentence."""
     did = []
     if notice.password_resets:
         did.append("reset your password" + (f" {notice.password_resets} times" if notice.password_resets > 1 else ""))
@@ -127,27 +127,27 @@ async def _revoke(url: str, token: str, token_id: str) -> bool:
         try:
             await client.tokens.delete(token_id)
         except (Unauthenticated, NotFound):
-            return True  # it is no longer valid
+            return True  # the token is no longer valid
         except errors.RookeryError:
             return False
     return True
 
 
 def _token_name() -> str:
-    """Return a token name. Names are unique per user: the time keeps two logins on one machine apart."""
+    """Return a token name. Names are unique per user. The time distinguishes two logins on one machine."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{socket.gethostname()[: MAX_NAME_CHARS - len(stamp) - 15]}, terminal, {stamp}"
 
 
 def _setup_token() -> str:
-    """Prompt for the setup token. Users paste the token, or the whole address that was printed with it."""
+    """Prompt for the setup token. The user may paste the token, or the whole address that was printed with it."""
     question = "This server has no account yet. Setup token (printed when it started): "
     given = _asked(question, getpass.getpass).strip()
     return given.rpartition("#")[2].removeprefix("token=")
 
 
 def _asked(question: str, ask: Callable[[str], str] = input) -> str:
-    """Prompt for input. If the user leaves instead, the next message starts on its own line."""
+    """Prompt for input. If the user cancels the prompt, the next message starts on its own line."""
     try:
         answer = ask(question)
     except (EOFError, KeyboardInterrupt) as leaving:
@@ -171,7 +171,7 @@ def _piped_token() -> str:
 
 def _piped(what: str) -> str:
     data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_SECRET_BYTES + 1)
-    # `echo` and editors add one line end; the server refuses other odd input.
+    # `echo` and editors add one line end. The server refuses other unusual input.
     text = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     if not text or len(data) > MAX_SECRET_BYTES:
         raise Refused(f"There is no {what} on stdin. Pipe it in: rookery chat login ... < FILE", code=Exit.USAGE)

@@ -22,7 +22,7 @@ ReadLine = Callable[[str], str]
 
 
 async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: str | None) -> int:
-    """Show the MCP servers that files of the chat's workspace name, after storing an answer about one of them."""
+    """Store an answer about an MCP server, if one is given. Then show the MCP servers of the chat's workspace."""
     workspace_id = (await at.client.chats.get(await chat.find_chat(at.client, reference))).workspace_id
     if workspace_id is None:
         raise Refused("This chat has no workspace.", code=Exit.FAILED)
@@ -48,7 +48,7 @@ async def send(client: AsyncRookery, workspace_id: UUID, server: McpServer, answ
 
 
 async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[McpServer]] | None:
-    """Return the workspace of the user's chat and the servers it asks about; None if there are none."""
+    """Return the workspace of the chat and the servers without an answer; None if there are none."""
     found = await client.chats.get(chat_id)
     if found.workspace_id is None or found.my_role != "owner":
         return None
@@ -58,7 +58,7 @@ async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[
 
 
 def question_lines(server: McpServer) -> Iterator[str]:
-    """Return the lines of a question. The server has already escaped characters that could hide something."""
+    """Return the lines of a question. The server has already escaped characters that could hide or reorder text."""
     if server.state == "changed":
         yield f"The project has changed its MCP server {server.name}. It would run now:"
     else:

@@ -1,7 +1,7 @@
-"""`rookery chat` without a command: type a message, watch the answer, repeat.
+"""`rookery chat` without a command: reads a message, shows the turn, and repeats.
 
 The prompt is read outside the event loop, where the terminal edits lines and Ctrl-C works as usual. Each turn is
-followed over its own stream: no connection is open while the user types.
+followed over its own stream, so no connection is open while the user types.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class PromptLoop:
         self._model = model
         self._chat_id = chat_id
         self._asked_servers: set[str] = set()
-        self._plans = False  # for the chat that the next message creates
+        self._plans = False  # the plan mode of the chat that the next message creates
 
     def run(self, read_line: ReadLine) -> int:
-        """Run until the user leaves."""
+        """Run until the user ends the loop."""
         self._at.screen.lines("Type a message; /help lists the commands.")
         self._answer_questions(read_line)
         while True:
@@ -65,7 +65,7 @@ class PromptLoop:
         return Exit.OK
 
     def _handle(self, line: str) -> bool:
-        """Execute the line. Return whether it may have left a question."""
+        """Execute the line. Return whether the chat may ask a question afterwards."""
         with self._errors_shown():
             match line:
                 case "/help":
@@ -100,8 +100,10 @@ class PromptLoop:
             self._answer_about_servers(read_line)
 
     def _answer_about_servers(self, read_line: ReadLine) -> None:
-        """Ask whether MCP servers of the project may run. Each entry is asked about once; nothing waits for the
-        answer."""
+        """Ask whether MCP servers of the project may run.
+
+        Each entry is asked about once. The chat does not wait for the answer.
+        """
         if self._chat_id is None:
             return
         waiting = self._runner.run(mcp_servers.find_waiting(self._at.client, self._chat_id))
@@ -118,7 +120,7 @@ class PromptLoop:
             except approvals.Undecided:
                 self._at.screen.lines("", "It does not run. To allow it later: rookery chat servers CHAT --agree NAME")
                 continue
-            with suppress(NotFound):  # changed meanwhile: it is asked about again
+            with suppress(NotFound):  # it has changed meanwhile, so the user is asked again
                 self._runner.run(mcp_servers.send(self._at.client, workspace_id, server, answer))
 
     async def _questions(self) -> list[Asked]:
@@ -127,14 +129,14 @@ class PromptLoop:
     async def _answer(self, asked: Asked, answers: Sequence[ApprovalAnswer]) -> None:
         assert self._chat_id is not None
         known = await self._at.client.messages.list(self._chat_id, limit=1)
-        # The answer continues the chat that asked. A root chat continues when its subagent is done, and may rest
+        # The answer continues the chat that asked. A root chat continues when its subagent is done, and may be at rest
         # meanwhile.
         since = known.snapshot_version + 1 if asked.chat_id == self._chat_id else 0
         try:
             await self._at.client.chats.answer_approvals(asked.chat_id, answers)
         except Conflict:
             self._at.screen.lines("Another client has already answered.")
-            since = 0  # the result may be complete already
+            since = 0  # the result may already be complete
         await self._follow(since=since, after_id=known.items[0].id if known.items else 0)
 
     @contextmanager

@@ -36,7 +36,7 @@ def read_file(name: str) -> bytes:
 
 
 async def rules(at: Terminal, reference: str | None, *, server: bool, given: bytes | None) -> int:
-    """Show the rules, after replacing them if new ones are given."""
+    """Replace the rules if new ones are given, then show them."""
     if server:
         return await _of_server(at, given)
     if reference is None:
@@ -97,7 +97,7 @@ def _read_settings(given: bytes) -> ApprovalSettings:
 
 
 def _strictly(value: dict[str, Any], kind: type[T]) -> T:
-    """Refuse unknown fields: a misspelled one would widen the rule that it should narrow."""
+    """Refuse unknown fields. A misspelled field would widen the rule that it should narrow."""
     if unknown := value.keys() - set(kind.__struct_fields__):
         raise msgspec.ValidationError(f"unknown field `{min(unknown)}`")
     return msgspec.convert(value, kind)

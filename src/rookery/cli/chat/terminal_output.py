@@ -1,7 +1,7 @@
 """The screen of a followed chat: the answer on stdout, and everything else on stderr.
 
-stdout gets only the text of the answer, so that it can be piped. If both streams are one terminal, lines of one must
-not break into lines of the other: this class tracks the cursor.
+stdout gets only the text of the answer, so that it can be piped. If both streams are the same terminal, a line of one
+must not interrupt a line of the other. Therefore this class tracks the cursor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = re.compile(r"[^\n\t]+")
 
 
 class Style(StrEnum):
-    """Escape sequences; used on terminals only."""
+    """Escape sequences. They are used on terminals only."""
 
     DIM = "\x1b[2m"
     RED = "\x1b[31m"
@@ -34,9 +34,9 @@ def has_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
 
 
 class Screen:
-    """Prints the answer and notes. `quiet` shows only the answer and errors; `close` ends open lines.
+    """Prints the answer and notes. With `quiet`, only the answer and errors are shown. `close` ends open lines.
 
-    After the reader of stdout has left, `mute` lets the work continue without it.
+    After the reader of stdout has closed it, `mute` lets the work continue without output.
     """
 
     def __init__(self, out: Output, *, quiet: bool = False, environ: Mapping[str, str] | None = None) -> None:
@@ -47,9 +47,9 @@ class Screen:
         self._has_colour = has_colour(os.environ if environ is None else environ, is_terminal=out.stderr_is_terminal)
         self._has_text = False
         self._is_block_over = False
-        self._newlines = 0  # at the end of what stdout got
+        self._newlines = 0  # the line ends at the end of stdout's output so far
         self._is_thinking = False  # a line of reasoning is open on stderr
-        self._is_torn = False  # a line of stderr came after the last text, on the same terminal
+        self._is_torn = False  # a line of stderr was printed after the last text, on the same terminal
 
     def text(self, piece: str) -> None:
         """Print a piece of the answer immediately."""
@@ -62,7 +62,7 @@ class Screen:
         self._is_block_over = self._is_torn = False
 
     def end_block(self) -> None:
-        """End the paragraph: what follows is separated from it."""
+        """End the paragraph. The next text is separated from it."""
         self._is_block_over = True
 
     def thought(self, piece: str) -> None:
@@ -84,19 +84,19 @@ class Screen:
         self._line(_cut(printable(text), self._width()), style)
 
     def lines(self, *texts: str) -> None:
-        """Print lines that are not cut: they may hold commands to copy."""
+        """Print lines without cutting them, because they may contain commands to copy."""
         if not self._quiet:
             for text in texts:
                 self._line(printable(text), Style.DIM)
 
     def error(self, text: str) -> None:
-        """Print an error, also with `quiet`."""
+        """Print an error, even with `quiet`."""
         self._end_thought()
         self._leave_text()
         self._out.error(text)
 
     def busy(self, text: str) -> None:
-        """Show what is being waited for, until there is other output. On terminals only."""
+        """Show the reason of a wait until there is other output. On terminals only."""
         at_line_start = not self._is_thinking and (self._is_torn or self._newlines > 0 or not self._has_text)
         if self._out.stderr_is_terminal and not self._quiet and at_line_start:
             self._out.progress(text)
@@ -130,7 +130,7 @@ class Screen:
         self._is_torn = True
 
     def _separator(self) -> str:
-        """Return the separator of a new paragraph; on a terminal, a line of stderr between them is enough."""
+        """Return the separator of a new paragraph. On a terminal, a line of stderr between two paragraphs is enough."""
         if not self._has_text or not self._is_block_over or self._is_torn:
             return ""
         return "\n" * max(0, 2 - self._newlines)
@@ -143,7 +143,7 @@ class Screen:
 
 
 def _safe(text: str) -> str:
-    """Escape control characters: a model may write anything. Line ends and tabs are kept."""
+    """Escape control characters, because a model may write any text. Line ends and tabs are kept."""
     return _SHOWN.sub(lambda match: printable(match[0]), text)
 
 

@@ -1,7 +1,7 @@
 """The transcript printer: shows live parts as they arrive, and committed messages that were not seen live.
 
-Live parts are a preview: they may be cut off, restart after a failed attempt, or never come if another process drives
-the chat. The shown text of a step is compared with its committed text, and the rest is printed then.
+Live parts are a preview. They may be cut off, restart after a failed attempt, or never arrive if another process drives
+the chat. When a step is committed, its text is compared with the shown text, and the rest is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_ARGUMENTS = 300
 
 
 class Shown(Protocol):
-    """The screen methods that the printer needs; see `Screen`."""
+    """The screen methods that the printer needs. See `Screen`."""
 
     def text(self, piece: str) -> None: ...
 
@@ -39,8 +39,10 @@ class Shown(Protocol):
 
 
 class TranscriptPrinter:
-    """One per followed chat. Call `print_live` between `begin` and the commit of a step, `print_committed` for every
-    message. `at` is the time of the part or message; tools are timed by it.
+    """Prints one followed chat.
+
+    Call `print_live` between `begin` and the commit of a step, and `print_committed` for every message. `at` is the
+    time of the part or message, from which the duration of tools is computed.
     """
 
     def __init__(self, screen: Shown) -> None:
@@ -51,7 +53,7 @@ class TranscriptPrinter:
         self._answered: set[str] = set()
 
     def begin(self) -> None:
-        """Start another attempt: the output of the previous one is void, and is shown again if needed."""
+        """Start another attempt. The output of the previous attempt is void, and is shown again if needed."""
         if self._said:
             self._screen.end_block()
             self._screen.note("The answer was cut off; it starts again.")
@@ -80,7 +82,7 @@ class TranscriptPrinter:
             case Role.TOOL:
                 self._others(content, at)
             case Role.SYSTEM:
-                # Texts for users are never cut. Notes about the context alone have none.
+                # Texts for users are never cut. Notes about the context have no text.
                 self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
             case Role.USER:
                 self._said = ""  # a user's next message begins another turn
@@ -97,7 +99,7 @@ class TranscriptPrinter:
         else:
             self._leave_text()
         if not self._said:
-            # Nothing was seen live: the blocks are separated as they are stored.
+            # No live part was shown, so the blocks are separated as they are stored.
             for text in texts:
                 self._say(text)
                 self._leave_text()

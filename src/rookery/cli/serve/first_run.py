@@ -1,6 +1,6 @@
 """The instructions for the first account, printed at the first start.
 
-Printed, never logged: the token lets its holder become the administrator.
+They are printed, never logged, because the token allows its holder to become the administrator.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PROGRAM = "rookery"
 
 
 async def find_token(settings: Settings, database: Database) -> str | None:
-    """Return the setup token, while there is no administrator."""
+    """Return the setup token; None if there is an administrator."""
     async with database.api.acquire() as conn:
         now = SystemClock().now()
         return await first_admin.ensure_token(conn, settings.data_dir, now=now, configured=settings.setup_token)
 
 
 def show(url: str, token: str | None, out: Output) -> None:
-    """Print how to make the first account, if there is none."""
+    """Print the instructions for the first account, if there is none."""
     if token is None:
         return
     body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
@@ -51,6 +51,6 @@ def show(url: str, token: str | None, out: Output) -> None:
 
 
 def _program() -> str:
-    """Return the command that starts this program: one in a virtual environment is not on the path."""
+    """Return the command that starts this program. A program in a virtual environment is not on the PATH."""
     is_ours = Path(sys.argv[0]).name == PROGRAM
     return shlex.quote(sys.argv[0]) if is_ours and shutil.which(PROGRAM) is None else PROGRAM

@@ -1,14 +1,15 @@
 """`rookery serve --replicas N`: the process that owns the database and the port, and supervises the replicas.
 
 It serves nothing itself. Each replica is a separate process that accepts connections on the port it was given. Replicas
-receive messages from here through their stdin, and end when it is closed: killing this process leaves none.
+receive messages of this process through their stdin, and end when it is closed. If this process is killed, its replicas
+therefore end as well.
 
 A replica that dies is started again after a pause, so that a slot whose replicas cannot work does not keep the machine
 busy with starts:
 
 - It doubles with each death, up to half a minute.
-- Each few seconds that a replica served take one doubling back. Replicas that work well until they are killed are
-  thus replaced soon, however often that happens.
+- Each few seconds for which a replica served undo one doubling. Replicas that work well until they are killed are
+  therefore replaced soon, even if that happens often.
 - It is long only while other replicas serve. When none does, every slot is tried within a second.
 
 When the parent ends:
@@ -53,24 +54,24 @@ from rookery.store.db.pool import Database
 from rookery.telemetry import log
 
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
-# About the time of a start. A replica that served this long takes back one doubling of the pause.
+# About the time of a start. After a replica has served this long, one doubling of the pause is undone.
 FORGIVEN_SECONDS = 5.0
-# The deaths of a slot are counted from zero again after a replica that served this long.
+# After a replica that served this long, the deaths of its slot are counted from zero again.
 SETTLED_SECONDS = 60.0
 # The longest pause while no replica is ready.
 UNSERVED_RESTART_SECONDS = 1.0
-# A replica that is not ready after this long hangs, and is killed. Usually it takes a few seconds.
+# A replica that is not ready after this time hangs and is killed. A start usually takes a few seconds.
 READY_SECONDS = 120.0
-# With no replica ready for this long, the supervisor of this process should restart it.
+# If no replica is ready for this long, this process ends, so that its supervisor can restart it.
 UNSERVED_SECONDS = 60.0
-# The time a replica may take to end after the second request, before it is killed.
+# The time that a replica may take to end after the second request. Then it is killed.
 HURRY_SECONDS = 10.0
 
 _log = log.get_logger("serve")
 
 
 class CannotServe(Exception):
-    """Raised when the replicas cannot be kept running. `exit_code` is theirs, if they had one."""
+    """Raised when the replicas cannot be kept running. `exit_code` is that of the replicas, if they had one."""
 
     def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
         super().__init__(message)
@@ -97,7 +98,7 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
 
 
 async def _prepare(settings: Settings, url: str) -> str | None:
-    """Do the work shared by all replicas. Return the setup token, if it is needed. Keeps no connection."""
+    """Do the work that all replicas share. Return the setup token if it is needed. No connection stays open."""
     async with await Database.connect(installation.database_config(settings, url)) as database:
         await installation.prepare_schema(settings, database)
         await installation.prepare_accounts(database)
@@ -117,20 +118,25 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
 
 
 class Restarts:
-    """The pause before the next replica of a slot is started: longer after each that served only briefly."""
+    """The pause before the next replica of a slot is started.
+
+    It is longer after each replica that served only briefly.
+    """
 
     def __init__(self) -> None:
         self.deaths = 0
         self._doublings = 0.0
 
     def pause_after(self, served_seconds: float) -> float:
-        """Return the seconds to wait before the next restart. `served_seconds` is how long the replica was ready; 0 if
-        never.
+        """Return the pause before the next start, in seconds.
+
+        `served_seconds` is the time for which the replica was ready; 0 if it never was.
         """
         self.deaths = 1 if served_seconds >= SETTLED_SECONDS else self.deaths + 1
         doublings = max(0.0, self._doublings - served_seconds / FORGIVEN_SECONDS)
         pause: float = min(FIRST_RESTART_SECONDS * 2.0**doublings, LAST_RESTART_SECONDS)
-        # Capped at the count of the longest pause: a slot that has failed for weeks recovers as fast as any other.
+        # Limited to the count of the longest pause, so that a slot that has failed for weeks recovers as fast as any
+        # other.
         self._doublings = min(doublings + 1.0, math.log2(LAST_RESTART_SECONDS / FIRST_RESTART_SECONDS))
         return pause
 
@@ -242,7 +248,7 @@ class ReplicaSupervisor:
             if not self._has_served:
                 self._failures.append(code)
                 if not self._untried:
-                    # A death by signal has no exit code to pass on.
+                    # A child that was ended by a signal has no exit code to pass on.
                     codes = [failure for failure in self._failures if failure is not None and failure > 0]
                     raise CannotServe("No replica could start. Their messages are above.", (codes or [Exit.FAILED])[0])
             pause = restarts.pause_after(served_seconds)
@@ -256,7 +262,10 @@ class ReplicaSupervisor:
             await self._pause(index, pause)
 
     async def _pause(self, index: int, seconds: float) -> None:
-        """Wait before the next child of a slot; briefly if no child serves, and not at all during a stop."""
+        """Wait before the next child of a slot is started.
+
+        The wait is short if no child serves, and skipped during a stop.
+        """
         began = self._clock.monotonic()
         try:
             async with self._clock.deadline(seconds, "replica-restart"):
@@ -273,7 +282,7 @@ class ReplicaSupervisor:
                 await self._stopping.wait()
 
     async def _live(self, index: int) -> tuple[int | None, float]:
-        """Run one child until it ends. Return its exit code and how many seconds it served.
+        """Run one child until it ends. Return its exit code and the time for which it served, in seconds.
 
         The code is None if the system could not start a process.
         """
@@ -300,7 +309,7 @@ class ReplicaSupervisor:
         return code, 0.0 if ready_at is None else self._clock.monotonic() - ready_at
 
     async def _is_ready(self, child: Child) -> bool:
-        """Wait until it serves. Return False if it ended instead, or had to be killed."""
+        """Wait until the child serves. Return False if it ended before, or had to be killed."""
         try:
             async with self._clock.deadline(READY_SECONDS, "replica-ready"):
                 return await child.wait_ready()
@@ -319,7 +328,7 @@ class ReplicaSupervisor:
             _log.warning("slots_not_written", error=str(error))
 
     async def _end_all(self) -> None:
-        """End all children, in every case."""
+        """End all children. This always completes."""
         left = list(filter(None, self._children))
         for child in left:
             child.tell(HURRY)

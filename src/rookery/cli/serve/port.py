@@ -1,4 +1,4 @@
-"""The public port: bound before anything else is started, served by a replica, and released in order."""
+"""The public port: bound before any other part starts, served by a replica, and released in order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rookery.settings.settings import Settings, url_of
 from rookery.settings.values import Address
 
 BACKLOG = 1024
-# For requests that still run when everything else has ended.
+# The time limit of requests that still run after all other parts have ended.
 LEAST_SECONDS = 1
-# For a unix socket: the user and the group of the server.
+# The mode of a unix socket: for the user and the group of the server.
 UNIX_MODE = 0o660
 PROBE_SECONDS = 1.0
 
@@ -35,7 +35,7 @@ class CannotListen(Exception):
 
 @contextmanager
 def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
-    """Bind the port before anything is started, so that a second server fails within milliseconds."""
+    """Bind the port before any other part starts, so that a second server fails within milliseconds."""
     if address.path is not None:
         with _unix(Path(address.path), flag) as listening:
             yield listening
@@ -55,7 +55,7 @@ def _unix(path: Path, flag: str) -> Iterator[socket.socket]:
     _remove_dead(path, flag)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        before = os.umask(0o777 & ~UNIX_MODE)  # from the moment it is created
+        before = os.umask(0o777 & ~UNIX_MODE)  # the mode applies from the creation of the socket on
         try:
             listening.bind(str(path))
         finally:
@@ -92,7 +92,7 @@ def _remove_dead(path: Path, flag: str) -> None:
                 path.unlink()
             return
         except OSError:
-            pass  # so busy that it is alive, or owned by another user
+            pass  # the server is alive but busy, or the socket belongs to another user
     raise CannotListen(f"unix:{path} is already in use. Stop its program, or choose another with {flag}.")
 
 
@@ -119,8 +119,8 @@ async def serve_until_stopped(
     stop: Stop,
     on_ready: Callable[[], Awaitable[None]],
 ) -> None:
-    """Serve requests until a stop is requested; then let the work end, and clients reconnect elsewhere."""
-    # The settings may leave the port to the system.
+    """Serve requests until a stop is requested. Then let the work end, and ask clients to reconnect."""
+    # The settings may let the system choose the port.
     if (port := port_of(listening)) is not None:
         replica.workspaces.add_own_port(port)
     server = InProcessServer(
@@ -132,14 +132,15 @@ async def serve_until_stopped(
                 header=settings.proxy_secret_header,
             ),
             **PUBLIC_OPTIONS,
-            log_config=None,  # its own handlers would bypass ours, and its access lines carry query strings
+            log_config=None,  # its own handlers would bypass ours, and its access lines contain query strings
             access_log=False,
             log_level="warning",
             lifespan="off",
             server_header=False,
             date_header=False,
-            proxy_headers=False,  # ours check the secret
-            # Connections of these peers do not count as unauthenticated. With a secret it has to be presented first.
+            proxy_headers=False,  # our middleware checks the secret
+            # Connections of these peers do not count as unauthenticated. If a secret is set, they have to present it
+            # first.
             forwarded_allow_ips=[] if settings.proxy_secret else list(settings.trusted_proxies),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
@@ -153,7 +154,7 @@ async def serve_until_stopped(
         await on_ready()
         await stop.requested.wait()
         began = asyncio.get_running_loop().time()
-        # Load balancers check readiness: it changes first, and requests are still served during the delay.
+        # Load balancers check readiness. It changes first, and requests are still served during the delay.
         await replica.announce_stop()
         if stop.is_alone:
             server.stop_listening()

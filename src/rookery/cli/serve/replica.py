@@ -1,7 +1,7 @@
 """One of several replicas, as a process (`python -m rookery.cli.serve.replica`), started by `rookery serve`.
 
-It serves a port that its parent has opened, with a database that its parent supervises. When the parent is gone it
-stops in order, without accepting new clients; the last replica to end stops the embedded database.
+It serves a port that its parent has opened, with a database that its parent supervises. When the parent has ended, the
+replica stops in order, without accepting new clients. The last replica to end stops the embedded database.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rookery.store.db.errors import DataDirInUse
 from rookery.store.db.pool import Database
 from rookery.telemetry import log
 
-HARD_END_SECONDS = 15.0  # beyond drain_timeout
+HARD_END_SECONDS = 15.0  # in addition to drain_timeout
 DATABASE_STOP_SECONDS = 30.0
 SIBLINGS_FILE = "replicas.lock"
 _STDIN, _STDOUT = 0, 1
@@ -108,7 +108,7 @@ def _report(replica: Replica) -> None:
 
 
 class ParentPipe:
-    """Reads the parent's messages in a thread: a process whose event loop hangs must also end with its parent."""
+    """Reads the parent's messages in a thread. A process whose event loop hangs must also end with its parent."""
 
     def __init__(self, stop: Stop, hard_end_seconds: float) -> None:
         self.is_gone = False
@@ -120,7 +120,7 @@ class ParentPipe:
         threading.Thread(target=self._read_messages, args=(loop,), name="parent", daemon=True).start()
 
     def _read_messages(self, loop: asyncio.AbstractEventLoop) -> None:
-        # A closed loop has nothing left to stop: the process is ending.
+        # If the loop is closed, the process is already ending.
         with suppress(RuntimeError):
             while (line := read_line(_STDIN)) is not None:
                 loop.call_soon_threadsafe(self._on_message, line.decode())
@@ -138,13 +138,13 @@ class ParentPipe:
     def _orphaned(self) -> None:
         _log.warning("parent_gone")
         self.is_gone = True
-        # The port is released immediately: a restarted server needs it.
+        # The port is released immediately, because a restarted server needs it.
         self._stop.ask(is_alone=True)
 
 
 @contextmanager
 def _siblings(data_dir: Path) -> Iterator[int]:
-    """A lock that all replicas of a data directory share, so that the last one can tell."""
+    """A lock that all replicas of a data directory share. With it, a replica can detect that it is the last one."""
     descriptor = os.open(data_dir / SIBLINGS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -154,7 +154,7 @@ def _siblings(data_dir: Path) -> Iterator[int]:
 
 
 def _stop_database_if_last(data_dir: Path, siblings: int) -> None:
-    """Stop a database whose server was killed. One that a new server has taken over is left alone."""
+    """Stop a database whose server was killed. A database that a new server has taken over is not stopped."""
     try:
         fcntl.flock(siblings, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with DataDirLock(data_dir, Use.VISITING):

@@ -1,7 +1,7 @@
-"""The messages between a parent process and its replicas: orders at the start, a request when it is time to end.
+"""The messages between a parent process and its replicas: the orders at the start, and the request to end.
 
-Orders go through the child's stdin, because they hold secrets: other users can read command lines and environments. The
-pipe stays open while the parent runs, so its end shows the child that the parent is gone.
+The orders are sent through the child's stdin, because they contain secrets, and other users can read command lines and
+environments. The pipe stays open while the parent runs, so its end shows the child that the parent has ended.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica's only answer: it serves. `internal` is the socket for requests about itself."""
+    """The only answer of a replica, sent when it serves.
+
+    `internal` is the socket for requests about the replica itself.
+    """
 
     replica_id: UUID
     internal: str | None
 
 
 class Child:
-    """A replica's process, seen from its parent. `ready` is None until it serves."""
+    """A replica's process as its parent sees it. `ready` is None until the replica serves."""
 
     def __init__(self, index: int, process: Process) -> None:
         self.index = index
@@ -57,7 +60,7 @@ class Child:
 
     @classmethod
     async def start(cls, orders: Orders, listening: socket.socket) -> Child:
-        """Start it in its own session: Ctrl-C is for the parent, which forwards it in order."""
+        """Start the child in its own session. Ctrl-C then reaches only the parent, which forwards it in order."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # do not import from the current directory
@@ -78,7 +81,7 @@ class Child:
         return self._process.pid
 
     async def wait_ready(self) -> bool:
-        """Return whether it became ready; False if it ended instead."""
+        """Return whether the child became ready; False if it ended before."""
         assert self._process.stdout is not None
         try:
             self.ready = msgspec.json.decode(await self._process.stdout.readline(), type=Ready)
@@ -87,7 +90,7 @@ class Child:
         return True
 
     async def wait(self) -> int:
-        """Return its exit code, below zero for a signal."""
+        """Return the exit code of the child. It is negative for a signal."""
         return await self._process.wait()
 
     def tell(self, word: str) -> None:
@@ -104,10 +107,10 @@ class Child:
 
 
 def read_line(descriptor: int) -> bytes | None:
-    """Return one line from the parent; None if the parent is gone. Blocks."""
+    """Return one line from the parent; None if the parent has ended. Blocks."""
     line = b""
     while not line.endswith(b"\n"):
-        # Byte by byte: what follows belongs to the next reader, and the line is short.
+        # Read byte by byte, because the bytes after the line belong to the next reader. The line is short.
         piece = os.read(descriptor, 1)
         if not piece:
             return None
@@ -118,10 +121,10 @@ def read_line(descriptor: int) -> bytes | None:
 def _encode_path(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(type(value))  # the way such a hook reports an unknown type to msgspec
+    raise NotImplementedError(type(value))  # tells msgspec that the hook does not know this type
 
 
 def _decode_path(kind: type, value: Any) -> Any:
     if kind is Path or issubclass(kind, Path):
         return Path(value)
-    raise NotImplementedError(kind)  # likewise
+    raise NotImplementedError(kind)  # tells msgspec that the hook does not know this type

@@ -21,16 +21,16 @@ from rookery.settings.settings import Settings, is_in_the_clear
 from rookery.store.db.embedded.data_dir import Use
 from rookery.telemetry import log
 
-HARD_END_SECONDS = 15.0  # beyond drain_timeout
-# A parent outlasts its replicas: what it supervises is stopped after them.
+HARD_END_SECONDS = 15.0  # in addition to drain_timeout
+# A parent process outlasts its replicas, because the services that it supervises are stopped after them.
 PARENT_SECONDS = 20.0
 
 _log = log.get_logger("serve")
 
 
 async def run(settings: Settings, out: Output) -> int:
-    """Serve until stopped. Exit 0 after an orderly end, 130 if the waiting was skipped."""
-    # Keys are in the memory of this process, its replicas and the database: a crash must not write them to a disk.
+    """Serve until stopped. Exit 0 after an orderly end, 130 if the wait for running work was skipped."""
+    # Keys are in the memory of this process, its replicas and the database. A crash must not write them to a disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     is_alone = settings.replicas == 1
     patience = (settings.shutdown_delay + settings.drain_timeout).total_seconds() + HARD_END_SECONDS
@@ -61,7 +61,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                 await installation.prepare_accounts(database)
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
                 await installation.apply_pins(database, os.environ, clock=SystemClock())
-                # Before the port is served: a client that sees the server ready may set it up immediately.
+                # Done before the port is served, because a client may set up the server as soon as it is ready.
                 token = await first_run.find_token(settings, database)
                 choices = Choices(
                     ring=ring,

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from rookery.cli.exit_codes import Exit
 from rookery.telemetry import log
 
-# Supervisors signal a process and its group: a second signal this soon is the same request.
+# Supervisors signal a process and its group. A second signal within this time is the same request.
 ECHO_SECONDS = 0.5
 
 _log = log.get_logger("serve")
 
 
 class Stop:
-    """SIGTERM and SIGINT: the first asks for an orderly end, the second skips the waiting, the third exits immediately.
+    """The handling of SIGTERM and SIGINT. The first signal requests an orderly end, the second one skips the wait for
+    running work, and the third one exits immediately.
 
-    Before `serving` is set there is nothing to end in order, and the first one already skips the waiting. With
-    `is_alone` only this process ends, and other processes continue to serve the same port.
+    Before `serving` is set, there is nothing to end in order, and the first signal already skips the wait. With
+    `is_alone`, only this process ends, and other processes continue to serve the same port.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Stop:
                 loop.remove_signal_handler(number)
 
     def ask(self, *, is_alone: bool = False) -> None:
-        """Request an orderly end. Repeated calls change nothing."""
+        """Request an orderly end. Repeated calls have no effect."""
         if self.requested.is_set():
             return
         self.is_alone = is_alone
-        # The process ends within this time, even if something hangs: the operator asked for it.
+        # The process ends within this time, even if a part of it hangs, because the operator asked for it.
         asyncio.get_running_loop().call_later(self._hard_end_seconds, leave_at_once)
         self.requested.set()
         if not self.serving:
@@ -64,7 +65,10 @@ class Stop:
         self._on_asked()
 
     def cut(self) -> None:
-        """Skip the waiting. Works once: a second time would interrupt the cleanup."""
+        """Skip the wait for running work.
+
+        Only the first call has an effect, because a second one would interrupt the cleanup.
+        """
         if self._work is not None and not self._is_cut:
             self._is_cut = True
             self._work.cancel()

@@ -1,7 +1,7 @@
-"""The follower of a chat that this process drives: it shows the turn, stops it on request, and keeps the chat driven.
+"""The follower of a chat that this process drives: it shows the turn, stops it on request, and takes the chat again if
+it has no worker.
 
-The turn is shown by the follower of the terminal client. Only the driving is special to this command: a chat without a
-worker is taken again.
+The terminal client's follower shows the turn. Only the acquisition of the chat is specific to this command.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from rookery.store.db.hints import ChatHint
 from rookery.store.machine import Tx
 from rookery.store.machine import View as StoredView
 
-# A read every second covers lost hints.
+# The chat is read every second, in case a hint is lost.
 POLL_SECONDS = 1.0
-# The time an interrupt may take before the command leaves without it: saving partial output is one commit.
+# The time limit of an interrupt, which saves partial output in one commit. After it, the command ends without waiting.
 INTERRUPT_SECONDS = 20.0
 WAITS_FOR_PERSON = (
     "The chat waits for the approval of a tool call, which this command cannot ask for. "
     "Answer in the web application, or stop it with Ctrl-C."
 )
-# A chat that needs an action is not at rest: it continues when another client has answered.
+# A chat that needs an action is not at rest. It continues when another client has answered.
 AT_REST = frozenset({"waiting", "error"})
 
 
 class Stop(StrEnum):
-    """The reason to stop a chat before it rests."""
+    """The reason to stop a chat before it is at rest."""
 
     SIGNAL = "signal"
     TIMEOUT = "timeout"
@@ -47,7 +47,7 @@ class Stop(StrEnum):
 
 
 class TurnFollower:
-    """`follow` returns the chat at rest. `stop` interrupts it, which keeps the partial output.
+    """Follows one turn. `follow` returns the chat at rest. `stop` interrupts the chat and keeps the partial output.
 
     `stopped` is the reason that ended the turn, if any.
     """
@@ -71,10 +71,10 @@ class TurnFollower:
             self._told.set()
 
     async def follow(self, first_id: int, *, timeout_seconds: float | None = None) -> View:
-        """Show the turn that begins with this message until the chat rests. After a stop that does not complete, return
-        the chat as it is then.
+        """Show the turn that begins with this message until the chat is at rest.
 
-        Raise `ChatDeleted` if it is deleted meanwhile, and `OutputClosed` if the reader of stdout has left.
+        After a stop that does not complete, return the chat in its current state. Raise `ChatDeleted` if the chat is
+        deleted meanwhile, and `OutputClosed` if the reader of stdout has closed it.
         """
         async with self._client.chats.stream(self._chat.id, after_id=first_id - 1) as live:
             follower = Follower(
@@ -101,14 +101,17 @@ class TurnFollower:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def interrupt(self) -> None:
-        """Stop the turn and wait until the chat rests, without showing it."""
-        with suppress(Conflict, TimeoutError):  # a conflict: it rests already
+        """Stop the turn and wait until the chat is at rest, without showing the turn."""
+        with suppress(Conflict, TimeoutError):  # a conflict means that the chat is already at rest
             async with asyncio.timeout(INTERRUPT_SECONDS):
                 chat = await self._client.chats.interrupt(self._chat.id)
                 await self._client.chats.wait_idle(self._chat.id, chat.snapshot_version)
 
     async def _stop_when_told(self, timeout_seconds: float | None) -> None:
-        """Interrupt the chat once the time is over or `stop` is called. Return when it had enough time to rest."""
+        """Interrupt the chat when the time is over or `stop` is called.
+
+        Return after the chat had enough time to come to rest.
+        """
         if timeout_seconds is None:
             await self._told.wait()
         else:
@@ -123,7 +126,7 @@ class TurnFollower:
 
 
 async def keep_driven(replica: Replica, chat_id: ChatId, *, clock: Clock) -> None:
-    """Drive the chat here whenever it has no worker: its lease was lost, or its other worker is gone."""
+    """Drive the chat here whenever it has no worker, because its lease was lost or its other worker has ended."""
     wake = asyncio.Event()
 
     def hinted(_: ChatHint) -> None:
@@ -138,7 +141,7 @@ async def keep_driven(replica: Replica, chat_id: ChatId, *, clock: Clock) -> Non
             try:
                 await take_if_free(replica, await replica.machine.chat(chat_id).read(row))
             except ChatNotFound:
-                return  # the stream ends with the reason
+                return  # the stream raises the reason
             with suppress(DeadlineExceeded):
                 async with clock.deadline(POLL_SECONDS, "run-look"):
                     await wake.wait()
@@ -147,7 +150,7 @@ async def keep_driven(replica: Replica, chat_id: ChatId, *, clock: Clock) -> Non
 async def take_if_free(replica: Replica, chat: Chat) -> None:
     """Drive the chat here if it has no worker.
 
-    Capacity is not checked: the chat was admitted when it began, and the user is waiting for it.
+    Capacity is not checked, because the chat was admitted when it began, and the user is waiting for it.
     """
     if chat.leased or not chat.state.is_runnable:
         return

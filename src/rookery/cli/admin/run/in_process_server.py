@@ -20,7 +20,7 @@ from rookery.domain.access.rights import Scope
 from rookery.server import listener
 from rookery.store.people import tokens
 
-# At the end, open requests belong to a client that has left: they are ended soon, and without a log line.
+# At the end, open requests belong to a client that has disconnected. They are ended soon, and without a log line.
 SERVING: Mapping[str, Any] = {"timeout_graceful_shutdown": 1, "log_level": "critical"}
 # The path of a socket has at most 107 bytes.
 _MAX_DIRECTORY = 40
@@ -28,7 +28,7 @@ _MAX_DIRECTORY = 40
 
 @asynccontextmanager
 async def connected(replica: Replica, user_id: UUID) -> AsyncIterator[AsyncRookery]:
-    """Serve the API as long as the block runs, and return a client of it that acts as this user."""
+    """Serve the API until the block ends, and return a client that acts as this user."""
     # A command works before the first administrator exists.
     parts = dataclasses.replace(replica.api, requires_setup=False, log_access=False)
     usual = tempfile.gettempdir()

@@ -1,6 +1,6 @@
-"""The model choice of `rookery admin run`: the named model, the default, or the built-in offline one.
+"""The model choice of `rookery admin run`: the named model, the default, or the built-in offline model.
 
-An installation without any model gets the offline one, so that the first command of a new user has an answer.
+An installation without any model gets the offline model, so that a new user's first command is answered.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def find_model(found: Sequence[Named], reference: str) -> Named:
 async def choose(
     found: Sequence[Named], reference: str | None, *, directory: Directory, owner_id: UUID, last: UUID | None = None
 ) -> Named:
-    """Return the model of the next turn. `last` is the one that a continued chat used before.
+    """Return the model of the next turn. `last` is the model that a continued chat used before.
 
-    If no model was named and this one cannot be used, raise an error that lists the others.
+    If no model was named and the chosen one cannot be used, raise an error that lists the others.
     """
     models = await directory.models(owner_id)
     if reference is not None:

@@ -18,7 +18,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked command-line arguments. `agreed` are hashes of entries of MCP servers that may run from now on."""
+    """The checked command-line arguments. `agreed` are the hashes of MCP server entries that may run from now on."""
 
     prompt: str
     model: str | None = None
@@ -41,7 +41,7 @@ def read_request(
     has_workspace: bool = False,
     agreed: Sequence[str] = (),
 ) -> Request:
-    """Check the arguments. `-` reads the prompt from stdin, before an event loop would block Ctrl-C."""
+    """Check the arguments. `-` reads the prompt from stdin, before the event loop starts, so that Ctrl-C works."""
     if chat is not None and system is not None:
         raise Refused("--system is for new chats; the chat of --chat has its instructions already.", code=Exit.USAGE)
     if agreed and (chat is None or not has_workspace):

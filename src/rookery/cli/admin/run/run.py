@@ -1,4 +1,4 @@
-"""`rookery admin run`: one prompt in one chat, driven in this process and shown as it happens.
+"""`rookery admin run`: one prompt in one chat, driven in this process and shown while it runs.
 
 The chat is as durable as any other. It is created and acquired in one transaction, so that no server can take it in
 between. Everything after that goes through the API of this process, as in the terminal client. The worker in this
@@ -53,21 +53,22 @@ from rookery.store.settings import settings as runtime_settings
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
 
-# Wrappers forward a signal that the terminal has also sent to this process: a second one this soon is the same key
-# press.
+# Wrapper programs forward a signal that the terminal has also sent to this process. A second signal within this time is
+# the same key press.
 ECHO_SECONDS = 0.2
-# Chosen: work after a turn (labels, summaries) is not worth a longer wait.
+# Chosen: the work after a turn (labels, summaries) is not worth a longer wait.
 CLEANUP_SECONDS = 2.0
-# After the second Ctrl-C the process ends within this time, even if something hangs.
+# After the second Ctrl-C, the process ends within this time, even if a part of it hangs.
 HARD_END_SECONDS = 5.0
-# The command runs one chat; the pools of a server would only take connections from it.
+# The command runs one chat and needs no more connections. The pools of a server would be larger.
 POOLS = {"database_pool_api": 4, "database_pool_worker": 4}
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first stops the chat, the second leaves it running, the third skips the cleanup.
+    """The handling of Ctrl-C and SIGTERM. The first signal stops the chat, the second one leaves it running, and the
+    third one skips the cleanup.
 
-    Before there is a chat to stop, the first one already leaves.
+    Before there is a chat to stop, the first signal already ends the command.
     """
 
     def __init__(self) -> None:
@@ -148,7 +149,7 @@ def choices_for(
 ) -> Choices:
     """Return the options of a replica that drives only the chats it is given.
 
-    Tools are off by default: they act in workspaces, which take seconds to create and outlive the command.
+    Tools are off by default, because they use workspaces, which take seconds to create and outlive the command.
     """
     return Choices(
         toolbox=None if has_workspace else PlainToolbox(),
@@ -174,7 +175,7 @@ async def converse(
     failure: Exception | None = None
     code = int(Exit.FAILED)
     if request.has_workspace:
-        # It identifies this machine: without it, a workspace of this turn could never be started again.
+        # The id identifies this machine. Without it, a workspace of this turn could never be started again.
         prepare_data_dir(settings.data_dir)
     async with running_replica(settings, database, choices) as replica:
         try:
@@ -182,7 +183,7 @@ async def converse(
             code = await run.to_the_end()
             await replica.announce_stop()
         except Exception as error:
-            # Raised outside: the replica's tasks would wrap it into a group.
+            # Raised outside of the block, because the replica's tasks would wrap the error into an exception group.
             failure = error
     if failure is not None:
         raise failure
@@ -258,7 +259,7 @@ class Run:
             if self._request.has_workspace:
                 self._screen.lines(*await workspace.waiting_servers(client, started.chat.id))
         except OutputClosed:
-            # The reader of the answer is gone: the chat is stopped as with Ctrl-C, and its partial answer stays.
+            # The reader of stdout has closed it. The chat is stopped as with Ctrl-C, and its partial answer is kept.
             self._screen.mute()
             follower.stop(Stop.NOBODY_READS)
             await follower.interrupt()
@@ -270,7 +271,7 @@ class Run:
     # Starting
 
     async def _introduce(self, model: Named) -> None:
-        """Print which model answers, and how to get a better one."""
+        """Print the model that answers, and the commands that add a better one."""
         if not model.is_offline:
             self._screen.note(f"{model.name} answers")
             return
@@ -384,7 +385,7 @@ class Run:
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of a turn. `cost_micros` is None, which is not zero, if no call had a price."""
+    """The usage of a turn. `cost_micros` is None if no call had a price. This differs from zero."""
 
     tokens: dict[str, int]
     requests: int
@@ -401,7 +402,8 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         return cls(tokens=tokens, requests=requests, cost_micros=None if unpriced >= requests else cost)
 
     def line(self) -> str:
-        # Empty if there was no output, or the turn was stopped: such a call is entered in the ledger a moment later.
+        # Empty if there was no output. Also empty if the turn was stopped, because such a call is added to the ledger a
+        # moment later.
         read = sum(self.tokens[name] for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
         return follow.figures_line(read, self.tokens["output_tokens"], self.cost_micros)
 

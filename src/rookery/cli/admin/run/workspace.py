@@ -1,6 +1,6 @@
 """The workspace of a chat that `rookery admin run` continues: consent to its MCP servers, and its stop after the turn.
 
-A server stops idle workspaces; after this command ends, there may be no server to do that.
+A server stops idle workspaces. After this command, there may be no server that does this.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rookery.cli.chat import mcp_servers
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApiError, AsyncRookery, NotFound
 
-# Chosen: a workspace gets ten seconds to end its processes; the command does not wait longer.
+# Chosen: a workspace gets ten seconds to end its processes. The command does not wait longer.
 STOP_SECONDS = 60.0
 
 
 class WorkspaceBoot(NamedTuple):
-    """A workspace and the time of its start. None: it is stopped."""
+    """A workspace and the time of its start; None if it is stopped."""
 
     workspace_id: UUID
     started_at: datetime | None
@@ -61,7 +61,7 @@ async def stop_started(
 
 
 async def agree(client: AsyncRookery, workspace_id: UUID | None, hashes: Sequence[str]) -> None:
-    """Store the consent to these entries. Each hash names one exact entry."""
+    """Store the consent to these entries. Each hash identifies one exact entry."""
     for each in hashes:
         try:
             if workspace_id is None:
@@ -73,7 +73,7 @@ async def agree(client: AsyncRookery, workspace_id: UUID | None, hashes: Sequenc
 
 
 async def waiting_servers(client: AsyncRookery, chat_id: UUID) -> Iterator[str]:
-    """Return lines about the MCP servers of the workspace that have no consent, with the argument that gives it."""
+    """Return lines about MCP servers of the workspace that have no consent, with the argument that gives consent."""
     found = await mcp_servers.find_waiting(client, chat_id)
     lines: list[str] = []
     for server in () if found is None else found[1]:
