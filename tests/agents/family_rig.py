@@ -107,7 +107,7 @@ async def open_family(
             random=lambda: 0.0,
             retry=AT_ONCE,
         )
-        return FamilyToolbox([SubagentTools(parts, kinds=kinds), AdvisorTools(advisor)], tools)
+        return FamilyToolbox([SubagentTools(parts, catalog=kinds), AdvisorTools(advisor)], tools)
 
     def play(call: Call) -> Sequence[Step]:
         if call.purpose is Purpose.ADVISOR:

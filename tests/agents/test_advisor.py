@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from rookery.agents.advisor import DEADLINE_SECONDS
+from rookery.domain.chat import parts
+from rookery.domain.chat.advisor_prompt import INSTRUCTIONS
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
+from rookery.domain.chat.states import Status
 from rookery.domain.models.options import ProviderType
-from rookery.llm.scripted import CallTool, Fail, Say, Step, Think
-from rookery.llm.types import Call, ErrorKind, Purpose
+from rookery.live.part_buffer import EpisodeKey, EpisodeNotFound
+from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Think, Wait
+from rookery.llm.types import Call, ErrorKind, Purpose, Usage
+from rookery.loop.config import LoopConfig
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
-from rookery.testing import FakeAnthropic, FakeCompletions, FakeResponses, fake_anthropic, fake_completions
+from rookery.testing import FakeAnthropic, FakeClock, FakeCompletions, FakeResponses, fake_anthropic, fake_completions
 from rookery.testing.fake_responses_events import FunctionCall, Text
+from rookery.testing.fake_server import RecordedRequest, Scenario
 from tests.agents.family_rig import FamilyRig, open_family, texts
 from tests.agents.test_family import steps
 from tests.eventually import until
@@ -249,59 +258,370 @@ async def test_cost_is_counted_under_its_purpose(database_url: str) -> None:
         assert purposes.count("advisor") == 1
 
 
+async def test_configured_model_is_read_anew_and_not_from_the_cache(database_url: str) -> None:
+    def parent(call: Call) -> Sequence[Step]:
+        return (Say("ok"),) if is_after_result(call) else (ASK,)
+
+    async with open_family(database_url, parent=parent) as rig:
+        (first,) = await asked(rig, {"enabled": True, "model_config_id": str(rig.worker.quick)})
+
+        # Without a hint, and sooner than the cache of models expires.
+        await rig.sql(
+            "UPDATE model_configs SET display_name = 'Q2', updated_at = now() WHERE id = $1", rig.worker.quick
+        )
+        (renamed,) = await told_in_a_new_chat(rig)
+        await rig.sql("UPDATE model_configs SET enabled = false WHERE id = $1", rig.worker.quick)
+        (replaced,) = await told_in_a_new_chat(rig)
+        await rig.sql("UPDATE model_configs SET enabled = true WHERE id = $1", rig.worker.quick)
+        provider = await rig.sql("SELECT provider_id FROM model_configs WHERE id = $1", rig.worker.quick)
+        await rig.sql("UPDATE model_providers SET enabled = false WHERE id = $1", provider)
+        (without_provider,) = await told_in_a_new_chat(rig)
+
+        advised = [each["advisor_model"] for each in (first, renamed, replaced, without_provider)]
+        assert advised == ["quick", "Q2", "test", "test"]
+
+
+def is_after_result(call: Call) -> bool:
+    return any(isinstance(part, PromptResult) for part in call.prompt.messages[-1].parts)
+
+
+async def told_in_a_new_chat(rig: FamilyRig) -> list[Any]:
+    chat_id = await rig.worker.ask()
+    await rig.worker.rested(chat_id)
+    return await rig.worker.results(chat_id)
+
+
+async def test_model_that_cannot_be_read_is_replaced_and_the_effort_is_that_of_the_chats_model(
+    database_url: str,
+) -> None:
+    options = {"reasoning_effort": {"default": "low", "max": "high"}}
+    async with open_family(database_url, parent=steps((ASK,), (Say("ok"),)), options=options) as rig:
+        settings = {"enabled": True, "model_config_id": "the best one", "reasoning_effort": "high"}
+        (given,) = await asked(rig, settings)
+
+        assert given["advisor_model"] == "test"
+        assert nested(rig)[0].effort == "low"
+
+
+@pytest.mark.parametrize("limit", [{"max_uses_per_run": -1}, {"max_output_tokens": "many"}])
+async def test_limit_that_cannot_be_read_turns_the_advisor_off(database_url: str, limit: dict[str, Any]) -> None:
+    async with open_family(database_url, parent=lambda call: (Say("ok"),)) as rig:
+        await asked(rig, {"enabled": True, **limit})
+
+        (call,) = rig.worker.calls
+        assert "advisor" not in {tool.name for tool in call.tools}
+
+
+async def test_turn_fails_if_the_configured_model_has_no_key(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((ASK,), (Say("ok"),))) as rig:
+        provider = await rig.sql("SELECT provider_id FROM model_configs WHERE id = $1", rig.worker.quick)
+        await rig.sql("UPDATE model_providers SET type = 'openai' WHERE id = $1", provider)
+        await rig.worker.set("advisor", {"enabled": True, "model_config_id": str(rig.worker.quick)})
+
+        error = await rig.worker.error(await rig.worker.ask())
+
+        assert error.message.startswith("The advisor's model cannot be used: ")
+        assert rig.worker.calls == []
+
+
+async def test_limit_of_the_model_counts_if_it_is_smaller(database_url: str) -> None:
+    options = {"max_output_tokens": 1000}
+    async with open_family(database_url, parent=steps((ASK,), (Say("ok"),)), options=options) as rig:
+        await asked(rig)
+
+        assert nested(rig)[0].max_output_tokens == 1000
+
+
+async def test_reached_spend_limit_is_told_with_its_reason(database_url: str) -> None:
+    # The first call of the turn uses up what the limit allows.
+    parent = steps((Count(Usage(input=1000, output=1000)), ASK), (Say("ok"),))
+    async with open_family(database_url, parent=parent) as rig:
+        await rig.sql("UPDATE model_configs SET price_input = 1, price_output = 1 WHERE id = $1", rig.worker.model)
+        await rig.worker.set("spend", {"enabled": True, "default_limit_micros": 1500, "period": "month"})
+        (told,) = await asked(rig)
+
+        assert (told["type"], told["remaining_uses"]) == ("limit_reached", 5)
+        assert "limit" in told["reason"]
+        assert nested(rig) == []
+
+
+# A provider that is slow
+
+
+async def test_slow_advice_is_shown_as_it_comes_and_a_new_try_begins_anew(database_url: str) -> None:
+    tries: list[Call] = []
+
+    def advice(call: Call) -> Sequence[Step]:
+        tries.append(call)
+        return (Say("Half an idea"), Fail(ErrorKind.OVERLOADED)) if len(tries) == 1 else (Say("Go."), Wait(3600.0))
+
+    async with open_family(database_url, parent=steps((ASK,), (Say("ok"),)), advice=advice) as rig:
+        await rig.worker.set("advisor", ON)
+        chat_id = await rig.worker.ask()
+
+        async def texts_shown() -> list[str]:
+            """The text of each try: a reset begins the next one."""
+            chat = await rig.worker.chat(chat_id)
+            key = EpisodeKey(chat_id, chat.history_version, chat.generation_attempt)
+            shown = [""]
+            with suppress(EpisodeNotFound):
+                for live in rig.worker.worker.buffer.get_parts(key):
+                    if isinstance(live.part, parts.ToolResult):
+                        shown += [""] if live.part.result_reset else []
+                        shown[-1] += live.part.result_delta or ""
+            return shown
+
+        async def is_shown() -> bool:
+            return await texts_shown() == ["Half an idea", "Go."]
+
+        await until(is_shown)
+
+
+async def test_user_stops_a_slow_advisor_and_what_it_sent_is_billed(database_url: str) -> None:
+    def advice(call: Call) -> Sequence[Step]:
+        return (Say("Well"), Wait(3600.0))
+
+    async with open_family(database_url, parent=steps((ASK,), (Say("ok"),)), advice=advice) as rig:
+        await rig.worker.set("advisor", ON)
+        chat_id = await rig.worker.ask()
+        await until(lambda: bool(nested(rig)))
+        await rig.worker.interrupt(chat_id)
+        chat = await rig.worker.until_status(chat_id, Status.WAITING)
+
+        assert chat.last_error is None
+        assert (await rig.worker.story(chat_id))[-1] == ("tool", "advisor=error")
+
+        async def billed() -> bool:
+            return bool(await rig.sql("SELECT status = 'interrupted' FROM model_usage WHERE purpose = 'advisor'"))
+
+        await until(billed)
+
+
+async def test_silent_advisor_ends_at_its_deadline_and_the_agent_goes_on(database_url: str) -> None:
+    clock = FakeClock()
+    parent = steps((ASK,), (Say("I go on alone."),))
+    loop = LoopConfig(stream_silence_seconds=10 * DEADLINE_SECONDS)
+
+    def advice(call: Call) -> Sequence[Step]:
+        return (Wait(10 * DEADLINE_SECONDS),)
+
+    async with open_family(database_url, parent=parent, advice=advice, clock=clock, loop=loop) as rig:
+        await rig.worker.set("advisor", ON)
+        chat_id = await rig.worker.ask()
+        await until(lambda: bool(nested(rig)))
+
+        await clock.fire("tool")
+        await rig.worker.rested(chat_id)
+
+        (told,) = await rig.worker.results(chat_id)
+        assert told["error"] == "advisor did not finish within 15 min and was stopped."
+        assert (await rig.worker.story(chat_id))[-1] == ("assistant", "I go on alone.")
+
+
+# The request of each wire
+
+
 QUESTION = {"question": "Rewrite or patch?"}
+LOOK = {"path": "/a"}
+# An administrator may let the provider store and cache what chats send.
+SHARING = {"store": True, "prompt_cache_key": "ours"}
 
 
-def on_anthropic() -> tuple[Any, ProviderType, str]:
+def on_anthropic() -> tuple[Any, dict[str, Any]]:
     fake, text = FakeAnthropic(api_key=KEY), fake_anthropic.Text
     fake.answer(
+        fake_anthropic.Answer([text("I look."), fake_anthropic.Call("look", LOOK)]),
         fake_anthropic.Answer([text("I think."), fake_anthropic.Call("advisor", QUESTION)]),
         fake_anthropic.Answer([text("Patch it.")]),
         fake_anthropic.Answer([text("I patch it.")]),
     )
-    return fake, ProviderType.ANTHROPIC, "claude-sonnet-4-5"
+    search = {"web_search_enabled": True}
+    return fake, {"provider": ProviderType.ANTHROPIC, "model_name": "claude-sonnet-4-5", "options": search}
 
 
-def on_responses() -> tuple[Any, ProviderType, str]:
+def on_responses() -> tuple[Any, dict[str, Any]]:
     fake = FakeResponses()
+    fake.answer(Text(parts=("I look.",)), FunctionCall(name="look", arguments=json.dumps(LOOK)))
     fake.answer(Text(parts=("I think.",)), FunctionCall(name="advisor", arguments=json.dumps(QUESTION)))
     fake.answer(Text(parts=("Patch it.",)))
     fake.answer(Text(parts=("I patch it.",)))
-    return fake, ProviderType.OPENAI, "gpt-5"
+    options = {**SHARING, "web_search_enabled": True}
+    return fake, {"provider": ProviderType.OPENAI, "model_name": "gpt-5", "options": options}
 
 
-def on_completions() -> tuple[Any, ProviderType, str]:
+def on_completions() -> tuple[Any, dict[str, Any]]:
     fake = FakeCompletions()
-    call = fake_completions.FakeCall("advisor", json.dumps(QUESTION), id="call_1")
+    look = fake_completions.FakeCall("look", json.dumps(LOOK), id="call_0")
+    ask = fake_completions.FakeCall("advisor", json.dumps(QUESTION), id="call_1")
     fake.enqueue(
-        fake_completions.Answer(text="I think.", calls=[call]),
+        fake_completions.Answer(text="I look.", calls=[look]),
+        fake_completions.Answer(text="I think.", calls=[ask]),
         fake_completions.Answer(text="Patch it."),
         fake_completions.Answer(text="I patch it."),
     )
-    return fake, ProviderType.OPENAI_COMPAT, "test"
+    return fake, {"provider": ProviderType.OPENAI_COMPAT, "model_name": "test", "options": SHARING}
 
 
-@pytest.mark.parametrize("on_wire", [on_anthropic, on_responses, on_completions])
-async def test_request_of_every_wire_has_the_question_and_no_tools(database_url: str, on_wire: Any) -> None:
-    fake, provider, model = on_wire()
-    options: dict[str, Any] = {"provider": provider, "model_name": model}
+SYSTEM = "You are an agent."
+NOTE = '[parent used look, input {"path":"/a"}, got: seen]'
+CACHED = {"cache_control": {"type": "ephemeral"}}
+
+
+def anthropic_request() -> dict[str, Any]:
+    def said(role: str, text: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "content": [{"type": "text", "text": text, **more}]}
+
+    return {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 16_384,
+        "stream": True,
+        "system": [
+            {"type": "text", "text": SYSTEM},
+            {"type": "text", "text": INSTRUCTIONS, **CACHED},
+        ],
+        "messages": [
+            said("user", "fix it"),
+            said("assistant", "I look."),
+            said("user", NOTE, **CACHED),
+            said("assistant", "I think."),
+            said("user", "Rewrite or patch?", **CACHED),
+        ],
+    }
+
+
+def responses_request() -> dict[str, Any]:
+    def said(role: str, text: str) -> dict[str, Any]:
+        content: Any = text if role == "assistant" else [{"type": "input_text", "text": text}]
+        return {"type": "message", "role": role, "content": content}
+
+    return {
+        "model": "gpt-5",
+        "stream": True,
+        "store": False,
+        "truncation": "disabled",
+        "include": ["reasoning.encrypted_content"],
+        "max_output_tokens": 16_384,
+        "reasoning": {"summary": "auto"},
+        "input": [
+            said("developer", SYSTEM),
+            said("developer", INSTRUCTIONS),
+            said("user", "fix it"),
+            said("assistant", "I look."),
+            said("user", NOTE),
+            said("assistant", "I think."),
+            said("user", "Rewrite or patch?"),
+        ],
+    }
+
+
+def completions_request() -> dict[str, Any]:
+    return {
+        "model": "test",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 16_384,
+        "messages": [
+            {"role": "system", "content": f"{SYSTEM}\n\n{INSTRUCTIONS}"},
+            {"role": "user", "content": "fix it"},
+            {"role": "assistant", "content": "I look."},
+            {"role": "user", "content": NOTE},
+            {"role": "assistant", "content": "I think."},
+            {"role": "user", "content": "Rewrite or patch?"},
+        ],
+    }
+
+
+WIRES = [
+    pytest.param(on_anthropic, anthropic_request, id="anthropic"),
+    pytest.param(on_responses, responses_request, id="responses"),
+    pytest.param(on_completions, completions_request, id="completions"),
+]
+
+
+async def ask_on_wire(rig: FamilyRig) -> ChatId:
+    await rig.worker.set("advisor", ON)
+    first = NewMessage(role=Role.SYSTEM, content=(parts.Text(SYSTEM),))
+    asked = NewMessage(role=Role.USER, content=(parts.Text("fix it"),), created_by=rig.worker.user)
+    return await rig.worker.ask(messages=(first, asked))
+
+
+@pytest.mark.parametrize(("on_wire", "expected"), WIRES)
+async def test_request_of_every_wire_is_exactly_the_specified_prompt(
+    database_url: str, on_wire: Any, expected: Any
+) -> None:
+    fake, options = on_wire()
     async with (
         fake.listening() as url,
-        open_family(database_url, parent=lambda call: (), server=url, **options) as rig,
+        open_family(database_url, parent=lambda call: (), server=url, tools=[_look()], **options) as rig,
     ):
-        await rig.worker.set("advisor", ON)
-        chat_id = await rig.worker.ask()
+        chat_id = await ask_on_wire(rig)
         chat = await rig.worker.rested(chat_id)
         assert chat.last_error is None
-        (given,) = await rig.worker.results(chat_id)
+        advice = (await rig.worker.results(chat_id))[-1]
 
-        assert (given["type"], given["advice"]) == ("advice", "Patch it.")
-        first, second, third = (request.body for request in fake.requests if request.method == "POST")
-        assert not second.get("tools")
-        assert "previous_response_id" not in second
-        assert second.get("store") in (None, False)
-        assert "prompt_cache_key" not in second
-        assert "Rewrite or patch?" in str(second)
-        assert "You advise another agent" in str(second)
-        assert "advisor-guidance" not in str(second)
-        assert first["tools"] == third["tools"]
+        assert (advice["type"], advice["advice"]) == ("advice", "Patch it.")
+        first, before, nested_call, after = (request for request in fake.requests if request.method == "POST")
+        assert nested_call.body == expected()
+        assert not [name for name in nested_call.headers if name.startswith("x-rookery")]
+        # The options of the chat are the same before and after the nested call.
+        told = {"messages", "input"}
+        assert _without(before.body, told) == _without(after.body, told) == _without(first.body, told)
+        assert after.body["tools"]
+        assert after.body.get("prompt_cache_key") == options["options"].get("prompt_cache_key")
+
+
+def _without(body: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}
+
+
+async def test_nested_call_leaves_the_memory_of_the_chat_alone(database_url: str) -> None:
+    fake = FakeAnthropic(api_key=KEY, binds_thinking=False)
+    asking, advising = asyncio.Event(), asyncio.Event()
+
+    def held(answer: fake_anthropic.Answer, gate: asyncio.Event) -> Scenario:
+        """The answer without its last event until the gate opens."""
+        *events, last = fake.events(answer, {"model": "claude-sonnet-4-5", "messages": []})
+        return Scenario(events=[*events, gate, last])
+
+    thinking, text = fake_anthropic.Thinking("two ways"), fake_anthropic.Text
+    fake.answer(
+        held(fake_anthropic.Answer([thinking, text("Hm."), fake_anthropic.Call("advisor", QUESTION)]), asking),
+        held(fake_anthropic.Answer([text("Patch it.")]), advising),
+        fake_anthropic.Answer([text("I patch it.")]),
+    )
+
+    def memory(rig: FamilyRig) -> list[dict[Any, Any]]:
+        """Every entry of every cache of the model clients, by identity."""
+        caches = rig.worker.replicas[0].connector.caches
+        return [{key: (id(entry.value), entry.size_bytes) for key, entry in each._entries.items()} for each in caches]
+
+    async with (
+        fake.listening() as url,
+        open_family(
+            database_url,
+            parent=lambda call: (),
+            server=url,
+            provider=ProviderType.ANTHROPIC,
+            model_name="claude-sonnet-4-5",
+        ) as rig,
+    ):
+        chat_id = await ask_on_wire(rig)
+        await until(lambda: len(posts(fake)) == 1)
+        before = memory(rig)
+        asking.set()
+        await until(lambda: len(posts(fake)) == 2)
+        during = memory(rig)
+        advising.set()
+        chat = await rig.worker.rested(chat_id)
+
+        assert chat.last_error is None
+        assert any(before)
+        assert during == before
+        first, _, last = (request.body for request in posts(fake))
+        # The prefix of the chat is still the cached one, and its thinking is still replayed.
+        assert last["messages"][: len(first["messages"]) - 1] == first["messages"][:-1]
+        assert [block["type"] for block in last["messages"][1]["content"]] == ["thinking", "text", "tool_use"]
+
+
+def posts(fake: FakeAnthropic) -> list[RecordedRequest]:
+    return [request for request in fake.requests if request.method == "POST"]

@@ -316,6 +316,54 @@ async def test_wait_of_a_restarted_call_lasts_only_for_the_rest_of_its_time(data
         assert 4 <= waited < 6
 
 
+async def test_reports_that_are_too_long_together_are_cut_and_all_children_stay_in_the_result(
+    database_url: str,
+) -> None:
+    is_awaited = asyncio.Event()
+    long = "first " + "x" * 8000 + " last"
+
+    def wait(found: list[Any]) -> Sequence[Step]:
+        is_awaited.set()
+        return (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),)
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say(long),) if is_awaited.is_set() else (Fail(ErrorKind.OVERLOADED),)
+
+    parent = steps((SPAWN,) * 8, wait, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=child, context_limit=16_384) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        children = (await rig.worker.results(chat_id))[-1]["agents"]
+        assert len(children) == 8
+        for each in children:
+            assert each["report_bytes"] == len(long)
+            assert each["report"].startswith("first x")
+            assert "Read it whole with read_agent_report." in each["report"]
+        assert await told(rig, chat_id) == ["finished"] * 8
+
+
+async def test_end_in_a_wait_result_without_room_for_its_shape_is_told_once(database_url: str) -> None:
+    is_awaited = asyncio.Event()
+
+    def ask_for_it_often(found: list[Any]) -> Sequence[Step]:
+        is_awaited.set()
+        return (CallTool("wait_agent", {"chat_ids": [found[0]["chat_id"]] * 50}),) * 6
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("My report."),) if is_awaited.is_set() else (Fail(ErrorKind.OVERLOADED),)
+
+    parent = steps((SPAWN,), ask_for_it_often, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=child, context_limit=16_384) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, *waited = await rig.worker.results(chat_id)
+        assert [list(each) for each in waited] == [["output"]] * 6
+        assert await rig.ends(chat_id) == [("finished", "wait", False)]
+        assert "AgentNotice" not in [said for _, said in await rig.worker.story(chat_id)]
+
+
 # Notices and wakes
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID, uuid4
 
-from rookery.agents.kinds import BUILTIN, EXPLORE, AgentKind, KindList, merged
+import pytest
+
+from rookery.agents import kinds
+from rookery.agents.kinds import BUILTIN, EXPLORE, AgentKind, AllKinds, KindList, merged
 from rookery.domain.chat.messages import Effort
 from rookery.llm.scripted import CallTool, Say, Step
 from rookery.llm.types import Call
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
-from rookery.store.chats.step_reads import Step as LoadedStep
+from rookery.models.directory import Directory
+from rookery.runtime.clock import SystemClock
 from rookery.store.chats.subagents import KindSource
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus
 from rookery.store.workspaces.context import ContextResource
 from tests.agents.family_rig import open_family, texts
 from tests.agents.test_family import steps, wait_for
@@ -27,7 +34,7 @@ class Fixed:
     def __init__(self, *kinds: AgentKind) -> None:
         self._kinds = kinds
 
-    async def list_kinds(self, step: LoadedStep, resources: Sequence[ContextResource]) -> KindList:
+    async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
         return merged(BUILTIN, self._kinds)
 
 
@@ -106,3 +113,71 @@ async def test_tool_that_the_kind_does_not_list_cannot_be_called(database_url: s
 
         assert change.runs == []
         assert (await rig.worker.results(chat_id))[1]["report"] == "ok"
+
+
+# The list in the prompt
+
+
+def test_list_in_the_prompt_is_bounded_and_names_the_kinds_that_it_does_not_describe() -> None:
+    wordy = [AgentKind(name=f"kind-{number:03}", description="word " * 200) for number in range(150)]
+
+    *described, last = kinds.listed([*BUILTIN, *wordy]).splitlines()
+
+    assert described[0].startswith("- general: ")
+    assert all(line.startswith("- ") and len(line) < 330 for line in described)
+    assert last.startswith("More kinds, without descriptions: kind-")
+    assert len(described) + last.count("kind-") == 152
+    size = sum(len(line) + 1 for line in (*described, last))
+    assert size <= kinds.MAX_LIST_BYTES + kinds.MAX_NAMES_BYTES + 64
+
+
+def test_names_that_do_not_fit_are_counted() -> None:
+    long = [AgentKind(name=f"{'k' * 60}{number:03}", description="x") for number in range(100)]
+
+    told = kinds.named(long)
+
+    shown = told.count("kkk") // 20
+    assert len(told) <= kinds.MAX_NAMES_BYTES + 64
+    assert told.endswith(f", and {100 - shown} more.")
+
+
+def test_short_list_has_every_description() -> None:
+    assert kinds.listed([kind("reviewer")]) == "- reviewer: A reviewer."
+    assert kinds.named([kind("a"), kind("b")]) == "a, b."
+
+
+# Files of workspaces
+
+
+def file(body: str, *, source: str = ".agents/agents/a.md", hash: str = "") -> ContextResource:
+    return ContextResource(ordinal=0, kind="agent_kind", source=source, body=body, hash=hash)
+
+
+@pytest.fixture
+async def catalog(database_url: str) -> AsyncIterator[AllKinds]:
+    async with await Database.connect(DatabaseConfig(database_url)) as database:
+        clock = SystemClock()
+        directory = Directory(database.worker, ring=None, environ={}, clock=clock)
+        yield AllKinds(database.worker, directory, bus=Bus(), clock=clock)
+        await directory.close()
+
+
+async def test_file_is_read_once_for_each_content(catalog: AllKinds) -> None:
+    first = file("---\nname: a\ndescription: one\n---\nDo it.")
+    # A workspace may claim the same hash for another content.
+    changed = file("---\nname: a\ndescription: two\n---\nDo it.", hash=first.hash)
+    broken = file("---\nname: A B\n---\n")
+    files = catalog.caches[1].stats
+
+    listed = [await catalog.list_kinds(uuid4(), [each]) for each in (first, first, changed, broken, broken)]
+
+    assert [[kind.description for kind in each.kinds[2:]] for each in listed] == [["one"], ["one"], ["two"], [], []]
+    assert (files().misses, files().hits, files().entries) == (3, 2, 3)
+    assert files().size_bytes <= files().max_bytes
+
+
+async def test_resources_of_other_kinds_are_no_kinds(catalog: AllKinds) -> None:
+    skill = ContextResource(ordinal=0, kind="skill", source="a", body="---\nname: a\ndescription: b\n---\n")
+    unread = ContextResource(ordinal=1, kind="agent_kind", source="b", body=None)
+
+    assert (await catalog.list_kinds(uuid4(), [skill, unread])).kinds == BUILTIN

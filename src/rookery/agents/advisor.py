@@ -26,7 +26,7 @@ from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
 from rookery.loop.model_step import AssistantOutcome, StepMeter, StepSetup, generate_assistant
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
-from rookery.models import cost
+from rookery.models import call_options, cost
 from rookery.models.connect import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel
 from rookery.models.resolve import Choice
@@ -103,10 +103,8 @@ class AdvisorTools:
     ) -> FamilyTools:
         if at is not Column.ROOT:
             return FamilyTools()
-        stored = await self._parts.directory.setting(groups.ADVISOR.name)
-        settings = groups.read(groups.ADVISOR, stored)
-        assert isinstance(settings, AdvisorSettings)
-        if not settings.enabled:
+        settings = read_settings(await self._parts.directory.setting(groups.ADVISOR.name))
+        if settings is None or not settings.enabled:
             return FamilyTools()
         ready, effort = await self._model(step, settings)
         if ready is None:
@@ -115,18 +113,40 @@ class AdvisorTools:
         return FamilyTools(tools=self._tools, services=(runtime,), has_advisor=True)
 
     async def _model(self, step: Step, settings: AdvisorSettings) -> tuple[ReadyModel | None, Effort | None]:
-        """Return the advisor's model: the configured one, else the chat's. None if neither can be used."""
+        """Return the advisor's model: the configured one, else the chat's. None if neither can be used.
+
+        The configured model is read anew for each step: a model that was disabled a moment ago must not advise.
+        """
         directory, owner_id = self._parts.directory, step.chat.owner_id
-        if settings.model_config_id is not None:
-            config = (await directory.snapshot()).configs.get(settings.model_config_id)
-            if config is not None and config.enabled and not config.deleted:
-                ready = await directory.ready(Choice(config.id), owner_id=owner_id)
-                if isinstance(ready, ProviderError):
-                    raise ToolsUnavailable(f"The advisor's model cannot be used: {ready.message}")
+        if (configured := settings.model_config_id) is not None:
+            if await directory.is_enabled_now(configured):
+                ready = await directory.ready(Choice(configured), owner_id=owner_id)
+                built = ready if isinstance(ready, ProviderError) else await self._parts.connector.model(ready)
+                if isinstance(built, ProviderError):
+                    raise ToolsUnavailable(f"The advisor's model cannot be used: {built.message}")
+                assert isinstance(ready, ReadyModel)
                 return ready, settings.reasoning_effort
-            log.warning("advisor_model_unusable", model_config_id=settings.model_config_id)
+            log.warning("advisor_model_unusable", model_config_id=configured)
         own = await directory.for_generation(step.chat.last_model_config_id, owner_id=owner_id)
         return (None, None) if isinstance(own, ProviderError) else (own, None)
+
+
+def read_settings(stored: object) -> AdvisorSettings | None:
+    """Return the settings; None if a limit cannot be read, because the default could be more than was allowed.
+
+    A model that cannot be read counts as not set, and its effort with it.
+    """
+    settings = groups.read(groups.ADVISOR, stored)
+    assert isinstance(settings, AdvisorSettings)
+    raw = stored if isinstance(stored, dict) else {}
+    for limit in ("max_uses_per_run", "max_output_tokens"):
+        if limit in raw and raw[limit] != getattr(settings, limit):
+            log.warning("advisor_limit_unusable", key=limit)
+            return None
+    if settings.model_config_id is None and raw.get("model_config_id") is not None:
+        log.warning("advisor_model_unusable", model_config_id=str(raw["model_config_id"])[:64])
+        return msgspec.structs.replace(settings, reasoning_effort=None)
+    return settings
 
 
 class Advisor:
@@ -235,7 +255,7 @@ class Advisor:
         """Return the nested call: no origin, so nothing of it is remembered for the chat, and no tools of any kind."""
         own = self._ready.config.options.max_output_tokens
         limit = self._settings.max_output_tokens if own is None else min(own, self._settings.max_output_tokens)
-        return make_call(
+        call = make_call(
             self._ready,
             model,
             prompt=prompt,
@@ -245,6 +265,7 @@ class Advisor:
             may_search=False,
             window_tokens=self._ready.windows().effective,
         )
+        return call_options.without_storage(call)
 
     async def _find_spend_limit(self) -> SpendLimitReached | None:
         if self._ready.key_source is KeySource.USER:

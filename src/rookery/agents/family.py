@@ -7,7 +7,7 @@ Refusals are `Refused`, with a text for the model.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,9 +16,10 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
+from rookery.agents import kinds
 from rookery.agents.kinds import EXPLORE, GENERAL, AgentKind, KindList
 from rookery.domain.access.rights import OwnerActor
-from rookery.domain.chat import submission, system_blocks, titles
+from rookery.domain.chat import agent_reports, submission, system_blocks, titles, truncation
 from rookery.domain.chat.agent_reports import AgentOutcome
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId, Effort, NewMessage, NewQueuedMessage, Role
@@ -62,6 +63,10 @@ DATABASE_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
 # Less than the smallest budget of a result, so that a page is never cut.
 REPORT_PAGE_BYTES = 12 * 1024
+# Of a result besides those of the children.
+WRAPPING_BYTES = 64
+# Longer reports are cut in a thread.
+CUT_IN_THREAD_CHARS = 256 * 1024
 # What a personal or administrator's model is set for, in preferences and settings.
 _OVERRIDES = {GENERAL.name: "general_subagents", EXPLORE.name: "explore_subagents"}
 PERSONAL_SETTING = "model_overrides"
@@ -100,12 +105,12 @@ class AgentFamily:
     """The family of the chat of one step."""
 
     def __init__(
-        self, parts: FamilyParts, step: Step, *, mode: Mode, kinds: KindList, settings: SubagentSettings
+        self, parts: FamilyParts, step: Step, *, mode: Mode, available: KindList, settings: SubagentSettings
     ) -> None:
         self._parts = parts
         self._step = step
         self._mode = mode
-        self.kinds = kinds
+        self._available = available
         self.settings = settings
 
     @property
@@ -145,10 +150,10 @@ class AgentFamily:
             known = await subagents.find_subagents(conn, [child_id], root_id=self._root_id)
         if (made_before := known.get(child_id)) is not None:
             return self.summary(made_before)
-        kind = self.kinds.find(order.kind.strip())
+        kind = self._available.find(order.kind.strip())
         if kind is None:
-            names = ", ".join(each.name for each in self.kinds.kinds)
-            raise Refused(f"There is no kind of subagent {order.kind!r}. The kinds are: {names}.")
+            names = kinds.named(self._available.kinds)
+            raise Refused(f"There is no kind of subagent {order.kind[:64]!r}. The kinds are: {names}")
         effort = _effort(order.reasoning_effort)
         choice, ready = await self._choose_model(kind, order)
         chosen_effort = effort or kind.reasoning_effort or choice.reasoning_effort
@@ -274,7 +279,9 @@ class AgentFamily:
 
     # Waiting
 
-    async def wait(self, ctx: ToolContext, ids: Sequence[str], *, mode: WaitMode, seconds: int) -> list[dict[str, Any]]:
+    async def wait(
+        self, ctx: ToolContext, ids: Sequence[str], *, mode: WaitMode, seconds: int
+    ) -> list[Mapping[str, Any]]:
         """Wait until one or all of these children are at rest, or the time is over. Return one result per child."""
         chat_ids = [_chat_id(each) for each in ids]
         await self.insist(lambda: self._find(chat_ids))
@@ -305,7 +312,11 @@ class AgentFamily:
                         await ended.wait()
                 except DeadlineExceeded:
                     continue
-        return [await self._told(found[chat_id], timed_out=not is_over) for chat_id in chat_ids]
+        told = [await self._told(found[chat_id], timed_out=not is_over) for chat_id in chat_ids]
+        max_bytes = truncation.budget_bytes(ctx.context_limit) - WRAPPING_BYTES
+        if sum(len(each.get("report", "")) for each in told) > CUT_IN_THREAD_CHARS:
+            return await asyncio.to_thread(agent_reports.fit_reports, told, max_bytes)
+        return agent_reports.fit_reports(told, max_bytes)
 
     def _seconds_since_call(self, call_id: str) -> float:
         """Return how long ago the model made the call: a call that is run again after a crash waits for the rest."""
@@ -323,9 +334,10 @@ class AgentFamily:
         told = self.summary(child)
         if not child.is_at_rest:
             return {**told, "timed_out": True} if timed_out else told
-        told["report"] = await self.insist(lambda: self._report(child))
         if child.end_id is not None:
-            told["end_id"] = child.end_id
+            # Directly after the chat: `agent_reports.told_ends` looks for the pair in a result that was cut.
+            told = {"chat_id": told["chat_id"], "end_id": child.end_id, **told}
+        told["report"] = await self.insist(lambda: self._report(child))
         if child.outcome == AgentOutcome.DEADLINE:
             told["last_error"] = "The subagent was stopped at its time limit. The report is what it had by then."
             told["last_error_kind"] = "deadline"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from sys import getsizeof
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
@@ -15,11 +15,10 @@ import msgspec
 
 from rookery.domain.chat.messages import Effort
 from rookery.domain.content import agent_kinds as definitions
-from rookery.domain.content.agent_kinds import KindProblem
+from rookery.domain.content.agent_kinds import KindDefinition, KindProblem
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
-from rookery.store.chats.step_reads import Step
 from rookery.store.chats.subagents import KindSource
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ConfigHint
@@ -35,6 +34,11 @@ log = get_logger("agents.kinds")
 KIND_BYTES = 1024
 MAX_CACHE_BYTES = 4 * 1024 * 1024
 MAX_AGE_SECONDS = 600.0
+# Chosen: the list of kinds is part of every prompt of a chat that can spawn. With these limits it has at most about
+# 3,000 tokens, however many kinds the deployment, the user and the workspace define.
+MAX_LIST_BYTES = 8 * 1024
+MAX_LISTED_DESCRIPTION_CHARS = 300
+MAX_NAMES_BYTES = 2 * 1024
 
 
 class AgentKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,21 +89,23 @@ class KindList(msgspec.Struct, frozen=True):
 
 
 class KindCatalog(Protocol):
-    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
-        """Return the kinds that this chat can spawn. Never fails: kinds that cannot be read are left out."""
+    async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
+        """Return the kinds that chats of this owner with these resources can spawn. Never fails: kinds that cannot be
+        read are left out."""
 
 
 class BuiltinKinds:
     """The catalog that has the built-in kinds only."""
 
-    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
+    async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
         return KindList(BUILTIN)
 
 
 class AllKinds:
     """The built-in kinds, those of the deployment and of the chat's owner, and those of its workspace.
 
-    Stored kinds are cached per owner, until a hint says that one has changed.
+    Stored kinds are cached per owner, until a hint says that one has changed. Files of workspaces are read once for
+    each content, because every step of a chat has the same ones.
     """
 
     def __init__(self, pool: asyncpg.Pool, directory: Directory, *, bus: Bus, clock: Clock) -> None:
@@ -110,25 +116,43 @@ class AllKinds:
         self._stored: Cache[tuple[int, UUID], tuple[StoredKind, ...]] = Cache(
             "agent_kinds", max_bytes=MAX_CACHE_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=clock
         )
+        # By the whole text of a file, because the hash that a workspace reports about it cannot be trusted. The value
+        # is the definition, or the problem with it.
+        self._files: Cache[str, KindDefinition | str] = Cache(
+            "agent_kind_files", max_bytes=MAX_CACHE_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=clock
+        )
         self._subscriptions = [
             bus.subscribe(ConfigHint, lambda hint: self._forget(), key=HINT),
             bus.on_resync(self._forget),
         ]
 
     @property
-    def caches(self) -> tuple[Cache[tuple[int, UUID], tuple[StoredKind, ...]], ...]:
-        return (self._stored,)
+    def caches(self) -> tuple[Cache[Any, Any], ...]:
+        return self._stored, self._files
 
-    async def list_kinds(self, step: Step, resources: Sequence[ContextResource]) -> KindList:
-        stored = await self._list_stored(step.chat.owner_id)
+    async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
+        stored = await self._list_stored(owner_id)
         models = await self._directory.snapshot()
         by_name = {config.model: config.id for config in models.configs.values() if config.enabled}
         return merged(
             BUILTIN,
             [_of_stored(kind) for kind in stored if kind.owner_id is None],
             [_of_stored(kind) for kind in stored if kind.owner_id is not None],
-            [kind for each in resources if (kind := _of_file(each, by_name)) is not None],
+            [_of_file(found, by_name) for each in resources if (found := self._definition(each)) is not None],
         )
+
+    def _definition(self, resource: ContextResource) -> KindDefinition | None:
+        """Return the kind that a workspace's file defines; None if it does not define one."""
+        if resource.kind != "agent_kind" or not resource.body:
+            return None
+        found = self._files.find(resource.body)
+        if found is None:
+            found = _read_file(resource.body)
+            if isinstance(found, str):
+                log.info("kind_unusable", source=resource.source, error=found)
+            # The text is the key, and the prompt is a part of it.
+            self._files.keep(resource.body, found, size_bytes=KIND_BYTES + 2 * getsizeof(resource.body))
+        return found if isinstance(found, KindDefinition) else None
 
     def _forget(self) -> None:
         self._epoch += 1
@@ -162,15 +186,16 @@ def _of_stored(kind: StoredKind) -> AgentKind:
     )
 
 
-def _of_file(resource: ContextResource, models: Mapping[str, UUID]) -> AgentKind | None:
-    """Return the kind of a workspace's file; None if the file does not define one. A model is named by id or name."""
-    if resource.kind != "agent_kind" or not resource.body:
-        return None
+def _read_file(text: str) -> KindDefinition | str:
+    """Return the definition in a file, or the problem with it."""
     try:
-        kind = definitions.read(resource.body)
+        return definitions.read(text)
     except KindProblem as problem:
-        log.info("kind_unusable", source=resource.source, error=str(problem))
-        return None
+        return str(problem)
+
+
+def _of_file(kind: KindDefinition, models: Mapping[str, UUID]) -> AgentKind:
+    """Return the kind of a workspace's file. A model is named by id or name."""
     return AgentKind(
         name=kind.name,
         description=kind.description,
@@ -204,5 +229,31 @@ def merged(*sources: Iterable[AgentKind]) -> KindList:
 
 
 def listed(kinds: Sequence[AgentKind]) -> str:
-    """Return the kinds as lines of the tool's description."""
-    return "\n".join(f"- {kind.name}: {' '.join(kind.description.split())}" for kind in kinds)
+    """Return the kinds as lines of the tool's description. Those that do not fit are named, or at least counted."""
+    lines: list[str] = []
+    room = MAX_LIST_BYTES
+    for place, kind in enumerate(kinds):
+        line = f"- {kind.name}: {_shortened(' '.join(kind.description.split()))}"
+        room -= len(line.encode("utf-8", "replace")) + 1
+        if room < 0:
+            return "\n".join((*lines, f"More kinds, without descriptions: {named(kinds[place:])}"))
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def named(kinds: Sequence[AgentKind]) -> str:
+    """Return the names of the kinds. Those that do not fit are counted."""
+    names: list[str] = []
+    room = MAX_NAMES_BYTES
+    for kind in kinds:
+        room -= len(kind.name) + 2
+        if room < 0:
+            return f"{', '.join(names)}, and {len(kinds) - len(names)} more."
+        names.append(kind.name)
+    return f"{', '.join(names)}."
+
+
+def _shortened(description: str) -> str:
+    if len(description) <= MAX_LISTED_DESCRIPTION_CHARS:
+        return description
+    return f"{description[: MAX_LISTED_DESCRIPTION_CHARS - 3].rstrip()}..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rookery.agents import monitor, tools
+from rookery.agents import kinds, monitor, tools
 from rookery.agents.family import AgentFamily, FamilyParts
 from rookery.agents.kinds import BuiltinKinds, KindCatalog
 from rookery.domain.chat.system_blocks import Mode
@@ -18,9 +18,10 @@ from rookery.tools.step_tools import FamilyTools
 class SubagentTools:
     """Offers the tools in chats that can have subagents."""
 
-    def __init__(self, parts: FamilyParts, *, kinds: KindCatalog | None = None) -> None:
+    def __init__(self, parts: FamilyParts, *, catalog: KindCatalog | None = None) -> None:
         self._parts = parts
-        self._kinds = kinds or BuiltinKinds()
+        self._kinds = catalog or BuiltinKinds()
+        self._tools = tools.tools()
 
     async def open(
         self, step: Step, *, mode: Mode, at: Column, resources: Sequence[ContextResource] = ()
@@ -30,6 +31,7 @@ class SubagentTools:
         settings = await monitor.read_settings(self._parts.directory)
         if not settings.enabled:
             return FamilyTools()
-        kinds = await self._kinds.list_kinds(step, resources)
-        family = AgentFamily(self._parts, step, mode=mode, kinds=kinds, settings=settings)
-        return FamilyTools(tools=tools.tools(kinds), services=(family,))
+        available = await self._kinds.list_kinds(step.chat.owner_id, resources)
+        family = AgentFamily(self._parts, step, mode=mode, available=available, settings=settings)
+        spawn = tools.spawn_tool(kinds.listed(available.kinds))
+        return FamilyTools(tools=(spawn, *self._tools), services=(family,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from rookery.agents import kinds
 from rookery.agents.family import AgentFamily, SpawnOrder, WaitMode
-from rookery.agents.kinds import KindList
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.tools.step_workspace import Refused, make_tool
 
@@ -75,16 +74,15 @@ _SPAWN = (
 )
 
 
-def tools(available: KindList) -> list[Tool]:
-    """Return the tools of a chat that can spawn these kinds."""
-    return [
-        make_tool(
-            "spawn_agent",
-            _SPAWN + kinds.listed(available.kinds),
-            arguments=SpawnAgent,
-            handler=spawn_agent,
-            replay=Replay.TOKEN,
-        ),
+@functools.lru_cache(maxsize=64)
+def spawn_tool(listed: str) -> Tool:
+    """Return `spawn_agent` with this list of kinds. Most chats have the same one, so its schema is made once."""
+    return make_tool("spawn_agent", _SPAWN + listed, arguments=SpawnAgent, handler=spawn_agent, replay=Replay.TOKEN)
+
+
+def tools() -> tuple[Tool, ...]:
+    """Return the other tools of a chat that can have subagents."""
+    return (
         make_tool(
             "wait_agent",
             "Wait until subagents have ended, and return their reports. A subagent that is still at work when the time "
@@ -128,7 +126,7 @@ def tools(available: KindList) -> list[Tool]:
             arguments=OneAgent,
             handler=interrupt_agent,
         ),
-    ]
+    )
 
 
 def _family(ctx: ToolContext) -> AgentFamily:

@@ -246,7 +246,7 @@ def _wire(
     family = FamilyParts(pool=database.worker, store=driving_store, bus=bus, directory=directory, clock=clock)
     kinds = AllKinds(database.worker, directory, bus=bus, clock=clock)
     toolbox = app_workspaces.toolbox(
-        workspaces, driving_store, directory, families=(SubagentTools(family, kinds=kinds), AdvisorTools(advisor))
+        workspaces, driving_store, directory, families=(SubagentTools(family, catalog=kinds), AdvisorTools(advisor))
     )
     worker = Worker(
         WorkerServices(

@@ -322,24 +322,13 @@ def _common_limit(results: Sequence[CallResult], max_bytes: int) -> int | None:
     sizes = [_text_bytes(result) for result in results]
     if sum(sizes) <= max_bytes:
         return None
-    return max(_common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
+    return max(truncation.common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
 
 
 def is_capping_slow(results: Sequence[CallResult], max_bytes: int) -> bool:
     """Return whether `cap_batch` would block the event loop."""
     total = sum(map(_text_bytes, results))
     return total > max_bytes and total > LARGE_BYTES
-
-
-def _common_length(sizes: Sequence[int], max_bytes: int) -> int:
-    """Return the largest length L such that all sizes, each limited to L, add up to at most `max_bytes`."""
-    limit, left = max_bytes, len(sizes)
-    for size in sorted(sizes):
-        if size * left >= limit:
-            break
-        limit -= size
-        left -= 1
-    return limit // max(left, 1)
 
 
 def _text_bytes(result: CallResult) -> int:

@@ -49,6 +49,7 @@ _USER_FIELDS: Mapping[Wire, str] = {
     "responses": "safety_identifier",
     "completions": "user",
 }
+_STORAGE = ("store", "prompt_cache_key")
 _CALL_FIELDS = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
@@ -71,6 +72,15 @@ def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
     if options.thinking is not None and wire == "anthropic":
         given["budget_tokens"] = options.thinking.budget_tokens
     return struct(**{name: value for name, value in given.items() if value is not None})
+
+
+def without_storage(call: Call) -> Call:
+    """Return the call without the options by which the provider stores it, or shares a cache between calls."""
+    if call.options is None:
+        return call
+    usual = type(call.options)()
+    named = {name: getattr(usual, name) for name in _STORAGE if hasattr(usual, name)}
+    return msgspec.structs.replace(call, options=msgspec.structs.replace(call.options, **named))
 
 
 def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:

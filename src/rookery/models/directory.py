@@ -216,6 +216,22 @@ class Directory:
             window=snapshot.windows.get(config.id),
         )
 
+    async def is_enabled_now(self, model_config_id: UUID) -> bool:
+        """Return whether a model config and its provider are enabled, as the database has them now.
+
+        If the cached models are older, they are dropped, so that `ready` returns this version.
+        """
+        async with self._pool.acquire() as conn:
+            config = await model_configs.find_model_config(conn, model_config_id)
+            provider = None if config is None else await providers.find_provider(conn, config.provider_id)
+        if config is None or provider is None:
+            return False
+        cached = await self.snapshot()
+        known = cached.configs.get(config.id), cached.providers.get(provider.id)
+        if [each and each.updated_at for each in known] != [config.updated_at, provider.updated_at]:
+            self._snapshots.invalidate()
+        return config.enabled and not config.deleted and provider.is_live
+
     async def title_candidates(self) -> tuple[UUID, ...]:
         """Return the small enabled models, for `resolve.for_title`."""
         snapshot = await self.snapshot()

@@ -31,7 +31,7 @@ MAX_MESSAGE_BYTES = 12_000
 MAX_NOTE_BYTES = 2000
 
 INSTRUCTIONS = """\
-You advise another agent, not its user. The messages above are the end of that agent's work; the last message is its
+You advise another agent, not its user. The messages below are the end of that agent's work; the last message is its
 question to you.
 You have no tools, and nothing that you say happens by itself. Claim no actions.
 Begin with a recommendation. Then give the trade-offs that decide it. Then say what would change your mind.

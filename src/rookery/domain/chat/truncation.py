@@ -5,7 +5,7 @@ A result is cut once, before it is stored. A cut that depended on the prompt wou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
@@ -60,6 +60,17 @@ def cut_middle(text: str, max_bytes: int, marker: Callable[[int], str]) -> str:
     head = cut_utf8(data, kept * 2 // 3)
     tail = _tail_utf8(data, kept // 3)
     return head.decode() + marker(len(data) - len(head) - len(tail)) + tail.decode()
+
+
+def common_length(sizes: Sequence[int], max_bytes: int) -> int:
+    """Return the largest length L such that all sizes, each limited to L, add up to at most `max_bytes`."""
+    limit, left = max_bytes, len(sizes)
+    for size in sorted(sizes):
+        if size * left >= limit:
+            break
+        limit -= size
+        left -= 1
+    return limit // max(left, 1)
 
 
 def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
