@@ -72,12 +72,19 @@ class HttpStream(Protocol):
         """Return the body, cut to `limit` bytes."""
         ...
 
-    async def finish(self) -> None:
-        """Keep the connection for the next request if the body ends immediately, else close it."""
+    async def finish(self) -> bytes:
+        """Keep the connection for the next request if the body ends immediately, else close it.
+
+        Return the rest of the body, as far as it was read.
+        """
         ...
 
     def close(self) -> None:
         """Drop the connection now, unless the body was read to its end. Idempotent."""
+        ...
+
+    def unread(self) -> bytes:
+        """Return the bytes that arrived and were not read. Nothing is awaited; it also works after `close`."""
         ...
 
 
@@ -416,16 +423,22 @@ class _Stream:
                 break
         return bytes(body[:limit])
 
-    async def finish(self) -> None:
+    async def finish(self) -> bytes:
+        rest = b""
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
+                rest = await self._read()
                 # At most one more read. A server that sends more has not ended the body.
-                if await self._read() and not self._response.content.is_eof():
-                    await self._read()
+                if rest and not self._response.content.is_eof():
+                    rest += await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):
             pass
         finally:
             self.close()
+        return rest
+
+    def unread(self) -> bytes:
+        return self._response.content._read_nowait(-1)
 
     def close(self) -> None:
         self._end_pause()

@@ -5,36 +5,93 @@ The log, the command line and all recordings use these rules.
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator
 from urllib.parse import quote, unquote_plus, urlsplit
 
 REDACTED = "[REDACTED]"
+# Shorter values are not registered, because ordinary text may contain them.
+MIN_SECRET_CHARS = 8
 
 
 class SecretRegistry:
-    """The secrets that this process knows by value. They are hidden in all texts."""
+    """The secrets that this process knows by value. They are hidden in all texts, also in their usual encodings."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
+        # The name of each encoded form, and the pattern of all forms; the pattern is made when it is needed.
+        self._forms: dict[str, str] = {}
+        self._matcher: tuple[dict[str, str], dict[str, str], re.Pattern[str]] | None = None
 
     def add(self, name: str, value: str) -> None:
-        """Add a secret. Values under 8 characters are ignored, because ordinary text may contain them."""
-        if len(value) < 8:
+        """Add a secret. Values under `MIN_SECRET_CHARS` characters are ignored."""
+        if len(value) < MIN_SECRET_CHARS or self._names.get(value) == name:
             return
-        # The objects are replaced, because another thread may read them. Longer values are first, so that a secret that
-        # begins with another secret is hidden as a whole.
-        names = {**self._names, value: name}
-        pattern = re.compile("|".join(re.escape(text) for text in sorted(names, key=len, reverse=True)))
-        self._names, self._pattern = names, pattern
+        # The objects are replaced, because another thread may read them.
+        self._names = {**self._names, value: name}
+        self._forms = {**self._forms, **dict.fromkeys(_encoded_forms(value), name)}
+        self._matcher = None
 
     def hide(self, text: str) -> str:
-        if self._pattern is None:
+        forms, matcher = self._forms, self._matcher
+        if not forms:
             return text
-        return self._pattern.sub(lambda match: f"[REDACTED:{self._names[match[0]]}]", text)
+        if matcher is None or matcher[0] is not forms:
+            # Longer values are first, so that a secret that begins with another secret is hidden as a whole.
+            pattern = re.compile("|".join(_pattern(form) for form in sorted(forms, key=len, reverse=True)))
+            names = {form.replace("\\", ""): name for form, name in forms.items()}
+            self._matcher = matcher = (forms, names, pattern)
+        _, known, pattern = matcher
+        return pattern.sub(lambda match: f"[REDACTED:{known[match[0].replace(_BACKSLASH, '')]}]", text)
+
+    def hide_cut(self, text: str, *, at_start: bool = False, at_end: bool = False) -> str:
+        """Hide a part of a secret at an end of a text that was cut there. Call `hide` first."""
+        for form in self._forms:
+            if at_end and (count := _overlap(text, form)):
+                text = text[:-count] + REDACTED
+            if at_start and (count := _overlap(form, text)):
+                text = REDACTED + text[count:]
+        return text
 
 
-# Values under names that contain "token" are hidden as well, unless they are numbers or counters of providers.
+_BACKSLASH = "\\"
+
+
+def _pattern(form: str) -> str:
+    """Return a pattern that also matches the form inside JSON that was encoded several times."""
+    return re.escape(form).replace("\\\\", r"\\+").replace('"', r"\\*" + '"').replace("/", r"\\*/")
+
+
+def _overlap(left: str, right: str) -> int:
+    """Return the length of the longest proper beginning of `right` that ends `left`; 0 if it is under 4 characters."""
+    for count in range(min(len(left), len(right) - 1), 3, -1):
+        if left.endswith(right[:count]):
+            return count
+    return 0
+
+
+def _encoded_forms(value: str) -> Iterator[str]:
+    """Yield the value as it is, and as it appears in URLs, in JSON and inside base64."""
+    yield value
+    yield quote(value, safe="")
+    yield json.dumps(value)[1:-1]
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        return
+    for offset in range(3):
+        # Base64 encodes groups of three bytes. Characters that also depend on neighbors of the secret are left out.
+        first, last = -(-offset * 8 // 6), (offset + len(data)) * 8 // 6
+        if last - first >= MIN_SECRET_CHARS:
+            padded = bytes(offset) + data
+            yield b64encode(padded).decode()[first:last]
+            yield urlsafe_b64encode(padded).decode()[first:last]
+
+
+# Names of headers, query parameters and log fields. Values under names that contain "token" are hidden as well, unless
+# they are numbers or counters of providers.
 _HIDDEN_NAMES = frozenset(
     {"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey", "signature"}
 )
@@ -54,6 +111,21 @@ _SHOWN_NAMES = re.compile(
     r"anthropic-(ratelimit-(requests|(input-|output-)?tokens)|(priority|fast)-(input|output)-tokens)-(limit|remaining|reset)"
     r"|x-ratelimit-(limit|remaining|reset)-(requests|tokens)"
 )
+# Parameters that carry a key or a signature only in URLs. Elsewhere these names are ordinary words.
+_HIDDEN_PARAMETERS = frozenset({"key", "sig"})
+# Keys of JSON objects, without `_` and `-`. "token" counts only at the end, because usage counters end with "tokens".
+_HIDDEN_KEY_ENDS = ("token", "cookie")
+_HIDDEN_KEY_PARTS = (
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "authorization",
+    "credential",
+    "apikey",
+    "privatekey",
+    "signingkey",
+)
 _SECRET_TEXTS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\b(?i:bearer)\s+[A-Za-z0-9._~+/=-]{8,}"
@@ -72,16 +144,23 @@ def is_secret_name(name: str, value: object = None) -> bool:
     return "token" in folded and not isinstance(value, int | float) and not _SHOWN_NAMES.fullmatch(folded)
 
 
+def is_secret_key(key: str) -> bool:
+    """Return whether to hide the value under this key of a JSON object."""
+    folded = key.casefold().replace("_", "").replace("-", "")
+    return folded.endswith(_HIDDEN_KEY_ENDS) or any(part in folded for part in _HIDDEN_KEY_PARTS)
+
+
 def hide_secrets(text: str, secrets: SecretRegistry | None = None) -> str:
     """Hide known secrets, secrets in URLs, and text that matches the pattern of a key."""
     if secrets is not None:
         text = secrets.hide(text)
     if "://" in text:
-        text = _URLS.sub(lambda match: _hide_in_url(match[0]), text)
+        text = _URLS.sub(lambda match: hide_in_url(match[0]), text)
     return _SECRET_TEXTS.sub(REDACTED, text)
 
 
-def _hide_in_url(url: str) -> str:
+def hide_in_url(url: str) -> str:
+    """Remove user information from a URL, and hide the values of secret parameters. The path is kept."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -90,16 +169,22 @@ def _hide_in_url(url: str) -> str:
     if ":" in host and "@" in parts.path + parts.query + parts.fragment:
         # The password contains an unescaped / ? or #, so the parsed host and port may be a part of it.
         return "[REDACTED_URL]"
-    query, fragment = _hide_in_query(parts.query), _hide_in_query(parts.fragment)
+    query, fragment = hide_in_query(parts.query), hide_in_query(parts.fragment)
     return parts._replace(netloc=host, query=query, fragment=fragment).geturl()
 
 
-def _hide_in_query(query: str) -> str:
+def hide_in_query(query: str) -> str:
+    """Hide the values of secret parameters in a query or in a form."""
     pairs = [item.partition("=") for item in query.split("&")]
     return "&".join(
-        f"{name}={quote(REDACTED)}" if is_secret_name(unquote_plus(name), value) and value else name + equals + value
+        f"{name}={quote(REDACTED)}" if value and _is_secret_parameter(unquote_plus(name)) else name + equals + value
         for name, equals, value in pairs
     )
+
+
+def _is_secret_parameter(name: str) -> bool:
+    folded = name.casefold()
+    return folded in _HIDDEN_PARAMETERS or folded.endswith("signature") or is_secret_name(name) or is_secret_key(name)
 
 
 # Characters that move a cursor, end a line or change the writing direction, and halves of surrogate pairs.
