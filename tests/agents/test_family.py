@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -316,21 +317,35 @@ async def test_wait_of_a_restarted_call_lasts_only_for_the_rest_of_its_time(data
         assert 4 <= waited < 6
 
 
+class Gate:
+    """Holds children at work, by a tool, until their parent waits for them."""
+
+    def __init__(self, report: str) -> None:
+        self.opened = asyncio.Event()
+        self.tool = ScriptedTool("hold", self._hold)
+        self._report = report
+
+    async def _hold(self, ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        await self.opened.wait()
+        return ToolOutput("held")
+
+    def child(self, call: Call) -> Sequence[Step]:
+        return (Say(self._report),) if results(call) else (CallTool("hold"),)
+
+
 async def test_reports_that_are_too_long_together_are_cut_and_all_children_stay_in_the_result(
     database_url: str,
 ) -> None:
-    is_awaited = asyncio.Event()
     long = "first " + "x" * 8000 + " last"
+    gate = Gate(long)
 
     def wait(found: list[Any]) -> Sequence[Step]:
-        is_awaited.set()
+        gate.opened.set()
         return (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),)
 
-    def child(call: Call) -> Sequence[Step]:
-        return (Say(long),) if is_awaited.is_set() else (Fail(ErrorKind.OVERLOADED),)
-
     parent = steps((SPAWN,) * 8, wait, (Say("ok"),))
-    async with open_family(database_url, parent=parent, child=child, context_limit=16_384) as rig:
+    options: dict[str, Any] = {"tools": [gate.tool], "context_limit": 16_384}
+    async with open_family(database_url, parent=parent, child=gate.child, **options) as rig:
         chat_id = await rig.worker.ask()
         await rig.worker.rested(chat_id)
 
@@ -344,17 +359,15 @@ async def test_reports_that_are_too_long_together_are_cut_and_all_children_stay_
 
 
 async def test_end_in_a_wait_result_without_room_for_its_shape_is_told_once(database_url: str) -> None:
-    is_awaited = asyncio.Event()
+    gate = Gate("My report.")
 
     def ask_for_it_often(found: list[Any]) -> Sequence[Step]:
-        is_awaited.set()
+        gate.opened.set()
         return (CallTool("wait_agent", {"chat_ids": [found[0]["chat_id"]] * 50}),) * 6
 
-    def child(call: Call) -> Sequence[Step]:
-        return (Say("My report."),) if is_awaited.is_set() else (Fail(ErrorKind.OVERLOADED),)
-
     parent = steps((SPAWN,), ask_for_it_often, (Say("ok"),))
-    async with open_family(database_url, parent=parent, child=child, context_limit=16_384) as rig:
+    options: dict[str, Any] = {"tools": [gate.tool], "context_limit": 16_384}
+    async with open_family(database_url, parent=parent, child=gate.child, **options) as rig:
         chat_id = await rig.worker.ask()
         await rig.worker.rested(chat_id)
 
@@ -368,20 +381,17 @@ async def test_end_in_a_wait_result_without_room_for_its_shape_is_told_once(data
 
 
 async def test_child_that_ends_while_its_parent_rests_wakes_it_once(database_url: str) -> None:
-    gate = asyncio.Event()
+    gate = Gate("My report.")
 
     def parent(call: Call) -> Sequence[Step]:
         if "subagent-notice" in texts(call):
             return (Say("Thank you, child."),)
         return (Say("I go on alone."),) if results(call) else (SPAWN,)
 
-    def child(call: Call) -> Sequence[Step]:
-        return (Say("My report."),) if gate.is_set() else (Fail(ErrorKind.OVERLOADED),)
-
-    async with open_family(database_url, parent=parent, child=child) as rig:
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
         chat_id = await rig.worker.ask("delegate and rest")
         await rig.worker.until_status(chat_id, Status.WAITING)
-        gate.set()
+        gate.opened.set()
 
         async def is_woken() -> bool:
             return ("assistant", "Thank you, child.") in await rig.worker.story(chat_id)
@@ -450,6 +460,12 @@ async def test_parent_is_woken_at_most_ten_times_between_messages_of_its_user(da
             "SELECT count(DISTINCT notice_id) FROM subagent_ends WHERE parent_chat_id = $1 AND woke_parent", chat_id
         )
         assert wakes == machine.MAX_WAKES
+        shown = [said for role, said in await rig.worker.story(chat_id) if role == "system"]
+        assert shown == [
+            "Subagents have resumed this chat 10 times since your last message. They do not resume it again until you "
+            "send one."
+        ]
+        assert not any("resumed this chat" in texts(call) for call in rig.worker.calls)
 
         await rig.worker.send(chat_id, "go on")
 
@@ -499,6 +515,43 @@ async def test_setting_keeps_parents_at_rest(database_url: str) -> None:
             return (await rig.ends(chat_id))[0][1] == "notice"
 
         await until(told)
+
+
+async def test_unarchived_parent_stays_at_rest_and_is_told_with_its_next_message(database_url: str) -> None:
+    gate = Gate("My report.")
+    parent = steps((SPAWN,), (Say("rest"),))
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
+        await rig.worker.set("subagents", {"wake_parent": False})
+        chat_id = await rig.worker.ask()
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        gate.opened.set()
+
+        async def ended() -> bool:
+            return len(await rig.ends(chat_id)) == 1
+
+        await until(ended)
+        assert await list_waking(rig) == [chat_id]
+        for archived in (True, False):
+            await rig.worker.machine.bundle(partial(machine.set_family_archived, root_id=chat_id, archived=archived))
+        await rig.worker.set("subagents", {"wake_parent": True})
+
+        await monitor(rig).look()
+        await monitor(rig).wake(chat_id)
+
+        assert await list_waking(rig) == []
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert await rig.ends(chat_id) == [("finished", None, False)]
+        await rig.worker.send(chat_id, "and?")
+
+        async def is_told() -> bool:
+            return await rig.ends(chat_id) == [("finished", "notice", False)]
+
+        await until(is_told)
+
+
+async def list_waking(rig: FamilyRig) -> list[UUID]:
+    async with rig.worker.database.api.acquire() as conn:
+        return await subagents.list_to_wake(conn, limit=10)
 
 
 # Deadlines, stalls and budgets

@@ -70,7 +70,7 @@ REPORT = """
 """
 
 UNTOLD = """
-    SELECT e.id, e.chat_id, c.title, coalesce(s.kind, 'general'), e.outcome, c.last_error
+    SELECT e.id, e.chat_id, c.title, coalesce(s.kind, 'general'), e.outcome, c.last_error, e.is_set_aside
       FROM subagent_ends e
       JOIN chats c ON c.id = e.chat_id
       LEFT JOIN subagents s ON s.chat_id = e.chat_id
@@ -94,13 +94,16 @@ TELL_BY_NOTICE = """
        SET told_at = clock_timestamp(), told_by = 'notice', notice_id = $2, woke_parent = $3
      WHERE id = ANY ($1::bigint[])
 """
-# An end that was requested wakes no parent: the user or the parent itself stopped the child.
+# An end that was requested wakes no parent: the user or the parent itself stopped the child. Neither does an end that
+# was set aside. The index `subagent_ends_waking` has exactly the others, so that the search does not grow with chats
+# that stay at rest.
 TO_WAKE = """
     SELECT DISTINCT e.parent_chat_id
       FROM subagent_ends e
       JOIN chats p ON p.id = e.parent_chat_id
       JOIN users u ON u.id = p.owner_id AND u.status = 'active'
      WHERE e.told_at IS NULL
+       AND NOT e.is_set_aside
        AND e.outcome <> 'interrupted'
        AND p.status = 'waiting'
        AND NOT p.archived
@@ -113,7 +116,11 @@ MAY_WAKE = """
            SELECT FROM chats p
             WHERE p.id = $1 AND p.status = 'waiting' AND NOT p.archived AND NOT p.wake_held AND NOT p.plan_mode
               AND EXISTS (SELECT FROM subagent_ends e
-                           WHERE e.parent_chat_id = p.id AND e.told_at IS NULL AND e.outcome <> 'interrupted'))
+                           WHERE e.parent_chat_id = p.id AND e.told_at IS NULL AND NOT e.is_set_aside
+                             AND e.outcome <> 'interrupted'))
+"""
+SET_ASIDE = """
+    UPDATE subagent_ends SET is_set_aside = true WHERE parent_chat_id = $1 AND told_at IS NULL AND NOT is_set_aside
 """
 HOLD_WAKE = "UPDATE chats SET wake_held = true WHERE id = $1"
 # Returns whether the chat may be resumed, and the number of resumptions since the user's last message. A chat in plan
@@ -332,12 +339,15 @@ class AgentList(msgspec.Struct, frozen=True):
 
 
 class UntoldEnd(msgspec.Struct, frozen=True):
+    """An end that is not in the parent's history yet. One that was set aside resumes nobody."""
+
     id: int
     chat_id: ChatId
     title: str
     kind: str
     outcome: str
     last_error: str | None
+    is_set_aside: bool
 
 
 async def lock_children(conn: Connection, root_id: UUID) -> None:
@@ -516,6 +526,11 @@ async def may_wake(conn: Connection, parent_id: UUID) -> bool:
     return bool(await conn.fetchval(MAY_WAKE, parent_id))
 
 
+async def set_aside(conn: Connection, parent_id: UUID) -> None:
+    """Let the untold ends of this parent's children resume it no more. Its model is told with its next turn."""
+    await conn.execute(SET_ASIDE, parent_id)
+
+
 async def hold_wake(conn: Connection, parent_id: UUID) -> None:
     """Prevent children from resuming this chat before its next turn."""
     await conn.execute(HOLD_WAKE, parent_id)
@@ -534,8 +549,8 @@ async def read_wake_state(conn: Connection, parent_id: UUID) -> WakeState:
 
 
 def resumes(ends: Sequence[UntoldEnd]) -> bool:
-    """Return whether one of the ends is a reason to resume the parent. An end that was requested is not."""
-    return any(end.outcome != AgentOutcome.INTERRUPTED for end in ends)
+    """Return whether one of the ends is a reason to resume the parent; one that was requested or set aside is not."""
+    return any(end.outcome != AgentOutcome.INTERRUPTED and not end.is_set_aside for end in ends)
 
 
 async def list_overdue(conn: Connection, *, limit: int) -> list[UUID]:

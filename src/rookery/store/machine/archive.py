@@ -11,7 +11,7 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import Transition
-from rookery.store.chats import pins, shares
+from rookery.store.chats import pins, shares, subagents
 from rookery.store.machine.bundle import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
@@ -30,6 +30,8 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
     if archived:
         await pins.drop_pins(tx.conn, tx.chat.id)
         await tx.remove_records(delete_from=0)
+        # A chat that is unarchived later stays at rest until its user writes.
+        await subagents.set_aside(tx.conn, tx.chat.id)
     await tx.settle(
         Transition.SET_ARCHIVED, "archived = $2, archived_at = CASE WHEN $2 THEN clock_timestamp() END", archived
     )

@@ -12,7 +12,8 @@ import msgspec
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError
-from rookery.domain.chat.messages import Message, NewMessage, Role
+from rookery.domain.chat.messages import Message, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
@@ -24,6 +25,17 @@ from rookery.store.machine.lock import Machine
 
 # The limit since the user's last message. It keeps a parent and its subagents from waking each other forever.
 MAX_WAKES = 10
+# Shown to the user with the last wake. The model does not see it.
+LAST_WAKE = NewMessage(
+    role=Role.SYSTEM,
+    visibility=Visibility.USER,
+    content=(
+        Text(
+            f"Subagents have resumed this chat {MAX_WAKES} times since your last message. They do not resume it again "
+            "until you send one."
+        ),
+    ),
+)
 
 
 class _NotWoken(Exception):
@@ -63,7 +75,10 @@ async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
             raise _NotWoken
         if state.wakes >= MAX_WAKES:
             await subagents.hold_wake(tx.conn, chat_id)
+            await subagents.set_aside(tx.conn, chat_id)
             return None
+        if state.wakes + 1 == MAX_WAKES:
+            await message_rows.insert(tx, [message_rows.row_of(LAST_WAKE)])
         message = await wake_parent(tx, await _notice(tx, ends))
         await subagents.tell_by_notice(tx.conn, ends, notice_id=message.id, woke_parent=True)
         return Woken(tx.chat, message)
