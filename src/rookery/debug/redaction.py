@@ -209,18 +209,23 @@ class Redactor:
     def _event_lines(self, sections: list[list[str]]) -> list[list[str]]:
         """Redact the lines of an event stream. A secret may be split over the deltas of several events."""
         events = [[_EventLine(line) for line in lines] for lines in sections]
-        for section in events:
+        for lines, section in zip(sections, events, strict=True):
+            # One check of all lines is much faster than one of each string. It does not see inside escapes.
+            whole = "\n".join(lines)
+            is_clean = self.text(whole) == whole
             for line in section:
-                self._redact_event(line)
+                self._redact_event(line, is_clean=is_clean and "\\" not in line.source)
         self._hide_split_secrets(events)
         return [[line.text() for line in section] for section in events]
 
-    def _redact_event(self, line: _EventLine) -> None:
+    def _redact_event(self, line: _EventLine, *, is_clean: bool) -> None:
         if not line.is_data:
             line.source = _without_base64(self.text(line.source))
             return
         try:
             line.value = _decoder.decode(line.payload)
+            if is_clean and not (len(line.payload) >= 256 and _BASE64.search(line.payload)):
+                return
             redacted = self._value(line.value, path=())
         except _UNREADABLE:
             line.payload = line.payload if line.payload.strip() in ("", "[DONE]") else NOT_JSON

@@ -29,6 +29,7 @@ from rookery.debug.redaction import (
 )
 from rookery.llm.http import HttpClient, HttpStream
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.store.debug.rows import AttemptStatus
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.transport")
@@ -38,14 +39,6 @@ CANCELLED = "cancelled"
 # Buffered bytes that are read after the consumer closed a body in JSON, to see whether the document is complete.
 _MAX_UNREAD_BYTES = 65_536
 _WITHOUT_BODY = frozenset({204, 304})
-
-
-class AttemptStatus(StrEnum):
-    """The end of an exchange. It is about the transport: an error response with a complete body is `completed`."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    ABORTED = "aborted"
 
 
 class DocumentRule(StrEnum):
@@ -62,7 +55,8 @@ class DocumentRule(StrEnum):
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange, not redacted. It must not be stored or logged; see `redact_attempt`.
 
-    `error` is a text, `unexpected_eof`, or the reason for which this server ended the exchange.
+    `status` is about the transport: an error response with a complete body is `completed`. `error` is a text,
+    `unexpected_eof`, or the reason for which this server ended the exchange.
     """
 
     number: int
