@@ -23,14 +23,15 @@ export default defineConfig(({ mode }) => ({
     rolldownOptions: {
       output: {
         // Libraries change less often than the application: they stay in the browser's cache over a new version.
-        // Only what the start needs: the lines of a long diff are windowed by a part of the panel.
+        // Only what the start needs: the lines of a long diff are windowed by a part of the panel, and icons are
+        // loaded with the pages that show them.
         codeSplitting: {
           groups: [
             { name: "react", test: /node_modules\/(react|react-dom|scheduler)\// },
             { name: "router", test: /node_modules\/(react-router|@tanstack\/(react-query|query-core)|zustand)\// },
             {
               name: "controls",
-              test: /node_modules\/(@radix-ui|@floating-ui|radix-ui|lucide-react|aria-hidden|react-remove-scroll[\w-]*|react-style-singleton|use-[\w-]+|get-nonce|tslib)\//,
+              test: /node_modules\/(@radix-ui|@floating-ui|radix-ui|aria-hidden|react-remove-scroll[\w-]*|react-style-singleton|use-[\w-]+|get-nonce|tslib)\//,
             },
             { name: "markdown", test: /node_modules\/(marked|remend)\// },
           ],

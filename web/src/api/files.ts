@@ -7,11 +7,16 @@ import type { ErrorBody, FileView } from "@/api/types.gen";
 /** Return the address of a file's bytes. An `<img>` or a link needs the signed form (`links.ts`). */
 export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
 
-/** Fetch a file of a chat. An administrator who reads another user's file must send a reason, in a header. */
+/** Fetch a file of a chat. */
 export async function fetchFile(id: string, chat: string, signal?: AbortSignal): Promise<Blob> {
+  return (await fetchBytes(fileAddress(id), chat, signal)).blob();
+}
+
+/** Fetch data of a chat. An administrator who reads another user's data must send a reason, in a header. */
+export async function fetchBytes(url: string, chat: string, signal?: AbortSignal): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(fileAddress(id), {
+    response = await fetch(url, {
       credentials: "same-origin",
       headers: { ...keyHeaders(), ...reasonOf(chat) },
       ...(signal ? { signal } : {}),
@@ -21,7 +26,7 @@ export async function fetchFile(id: string, chat: string, signal?: AbortSignal):
     throw new Unreachable(error);
   }
   if (!response.ok) throw new ApiError(response.status, parsed(await response.text()) as Partial<ErrorBody>);
-  return response.blob();
+  return response;
 }
 
 export interface Upload {

@@ -28,7 +28,7 @@ export function ChatPage() {
     if (tab) tabs.set(id, tab);
     const next = new URLSearchParams(params);
     if (tab) next.set("panel", tab);
-    else for (const name of ["panel", "file", "line"]) next.delete(name);
+    else for (const name of ["panel", "file", "line", "step"]) next.delete(name);
     setParams(next, { replace: true });
   }
 

@@ -29,6 +29,7 @@ export interface TurnFigures {
   output: number;
   costMicros: number | null;
   answer: string;
+  firstMessageId: number;
   lastMessageId: number;
 }
 
@@ -288,6 +289,7 @@ function figuresOf(turn: Turn): TurnFigures {
     output: sum((m) => m.usage?.output_tokens),
     costMicros: priced.length > 0 ? sum((m) => m.cost_micros) : null,
     answer: (spoken?.content ?? []).flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n\n"),
+    firstMessageId: (turn.user ?? turn.rest[0])?.id ?? 0,
     lastMessageId: last?.id ?? 0,
   };
 }

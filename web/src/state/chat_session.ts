@@ -55,8 +55,8 @@ export class ChatSession {
   private users = 0;
   private loading: Promise<void> | null = null;
   private sending: Promise<unknown> = Promise.resolve();
-  /** Called for recorded model calls, for the debug panel. */
-  onDebug: ((runId: string | null) => void) | null = null;
+  /** Scrolls the timeline to a message. Set by the timeline while it is mounted. */
+  onShow: ((messageId: number) => void) | null = null;
 
   constructor(id: string, host: Host = browserHost) {
     this.id = id;
@@ -130,7 +130,6 @@ export class ChatSession {
   private frame(events: StreamEvent[]): void {
     let publish: "no" | "soon" | "now" = "no";
     for (const event of events) {
-      if (event.type === "debug_update") this.onDebug?.(event.run_id);
       const taken = take(this.held, event, this.host.now());
       this.held = taken.held;
       if (taken.resync) this.resync();

@@ -75,10 +75,13 @@ export function useSelf(): Me {
   return data;
 }
 
-/** Return whether the server has a feature, by its API tag; false until it is known. */
+/** Return the features of the server, which are the tags of its API; empty until they are known. */
+export function useFeatures(): readonly string[] {
+  return useQuery(versionQuery).data?.features ?? [];
+}
+
 export function useFeature(name: string): boolean {
-  const { data } = useQuery(versionQuery);
-  return data?.features.includes(name) ?? false;
+  return useFeatures().includes(name);
 }
 
 /** Sign out, and delete all data of the user in this browser. */

@@ -22,6 +22,7 @@ import { useFollowAgents } from "@/state/agents";
 import type { ChatSession } from "@/state/chat_session";
 import { useSession } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
+import { useRecordedTurns } from "@/state/recorded_turns";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
@@ -55,6 +56,7 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
   const openFile = useOpenFile(chat);
   useTurnAnnouncements(session);
   useFollowAgents(chatId, chat?.root_chat_id);
+  useRecordedTurns(session, chat);
 
   const modelName = useCallback(
     (id: string | null) => models.find((one) => one.id === id)?.display_name ?? null,

@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { ConversationContext } from "@/features/conversation/context";
+import { DebugGallery } from "@/features/gallery/debug_gallery";
 import {
   AGENTS,
   APPROVAL,
@@ -110,6 +111,7 @@ export function GalleryPage() {
           {ERRORS.map((error) => (
             <ErrorRow key={error.kind} error={error} queued={2} lastPrompt={() => {}} />
           ))}
+          <DebugGallery />
         </div>
       </div>
     </ConversationContext>

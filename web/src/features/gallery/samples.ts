@@ -5,6 +5,7 @@ import { newTool, type ToolView } from "@/chat/preview";
 import type { Row } from "@/chat/rows";
 import { TOOL_NAMES } from "@/chat/tools";
 import type { Action, ChatError, Message, Retry } from "@/chat/types";
+import { said } from "@/features/gallery/words";
 
 const AT = "2026-01-05T10:00:00Z";
 const LATER = "2026-01-05T10:00:03.200Z";
@@ -111,22 +112,6 @@ export interface Sample {
   title: string;
   call: ToolView;
   active: boolean;
-}
-
-const words = new URLSearchParams(location.search).get("words") ?? "";
-
-/**
- * With `?words=TEXT`, append TEXT to every text of a model, tool or user. Single words (states) and times are not
- * changed.
- */
-function said<T>(value: T): T;
-function said(value: unknown): unknown {
-  if (words === "" || value === null) return value;
-  if (typeof value === "string")
-    return /^(?:[a-z_]*|\d{4}-.*Z)$/.test(value) ? value : value.replace(/$/gm, ` ${words}`);
-  if (Array.isArray(value)) return value.map((one) => said(one));
-  if (typeof value !== "object") return value;
-  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, said(one)]));
 }
 
 /** Return the samples of one tool. */
@@ -308,6 +293,7 @@ const FIGURES = {
   output: 800,
   costMicros: 12_300,
   answer: "All of it.",
+  firstMessageId: 1,
   lastMessageId: 1,
 };
 

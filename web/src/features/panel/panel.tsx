@@ -1,6 +1,6 @@
 import { X } from "lucide-react";
 import { Tabs } from "radix-ui";
-import type { CSSProperties } from "react";
+import { type CSSProperties, lazy, Suspense } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
 import { AgentsTab } from "@/features/panel/agents_tab";
@@ -9,6 +9,7 @@ import { FilesTab } from "@/features/panel/files_tab";
 import { InfoTab } from "@/features/panel/info_tab";
 import { useAgents } from "@/state/agents";
 import { layout, setLayout } from "@/state/layout";
+import { useHasDebug } from "@/state/recorded_turns";
 import { useFeature } from "@/state/session";
 import { IconButton } from "@/ui/button";
 import { Resizer } from "@/ui/resizer";
@@ -24,10 +25,14 @@ interface Props {
   onClose: () => void;
 }
 
+// Loaded with the first look at it, because few users debug.
+const DebugTab = lazy(() => import("@/features/debug/debug_tab").then((module) => ({ default: module.DebugTab })));
+
 const TABS = [
   { id: "changes", label: "Changes" },
   { id: "files", label: "Files" },
   { id: "agents", label: "Agents" },
+  { id: "debug", label: "Debug" },
   { id: "info", label: "Info" },
 ];
 
@@ -40,9 +45,12 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
   const isShown: Record<string, boolean> = {
     files: hasWorkspaces && chat.my_role === "owner",
     agents: agents.length > 0,
+    debug: useHasDebug(chat),
   };
   const tabs = TABS.filter((one) => isShown[one.id] ?? true);
-  const current = tabs.some((one) => one.id === tab) ? tab : "info";
+  // A tab may have a place after a colon, such as a run.
+  const [wanted = ""] = tab.split(":");
+  const current = tabs.some((one) => one.id === wanted) ? wanted : "info";
   return (
     <>
       <Resizer
@@ -85,6 +93,11 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
           </Tabs.Content>
           <Tabs.Content value="agents" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
             <AgentsTab chat={chat} agents={agents} />
+          </Tabs.Content>
+          <Tabs.Content value="debug" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
+            <Suspense>
+              <DebugTab chat={chat} />
+            </Suspense>
           </Tabs.Content>
           <Tabs.Content value="info" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
             <InfoTab chat={chat} />

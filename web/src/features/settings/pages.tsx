@@ -7,6 +7,8 @@ export interface SettingsEntry {
   group: "You" | "Server";
   /** The roles that may open the page. */
   roles?: Me["role"][];
+  /** The feature of the server that the page is about. Without it, the page is not in the menu. */
+  feature?: string;
   component: LazyExoticComponent<ComponentType>;
 }
 
@@ -21,7 +23,15 @@ export const PAGES: SettingsEntry[] = [
   page("instructions", "Instructions", "You", () => import("@/features/settings/instructions"), "Instructions"),
   page("approvals", "Approvals", "You", () => import("@/features/settings/approvals"), "Approvals"),
   page("agent-kinds", "Subagents", "You", () => import("@/features/settings/agent_kinds"), "AgentKinds"),
-  page("own-workspaces", "Your workspaces", "You", () => import("@/features/settings/own_workspaces"), "OwnWorkspaces"),
+  page(
+    "own-workspaces",
+    "Your workspaces",
+    "You",
+    () => import("@/features/settings/own_workspaces"),
+    "OwnWorkspaces",
+    undefined,
+    "workspaces",
+  ),
   page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
   page("keys", "Provider keys", "You", () => import("@/features/settings/keys"), "Keys"),
   page("tokens", "API tokens", "You", () => import("@/features/settings/tokens"), "Tokens"),
@@ -33,6 +43,7 @@ export const PAGES: SettingsEntry[] = [
   page("users", "Users", "Server", () => import("@/features/settings/users"), "Users", READERS),
   page("limits", "Spending and sharing", "Server", () => import("@/features/settings/limits"), "Limits", ADMIN),
   page("retention", "Retention", "Server", () => import("@/features/settings/retention"), "Retention", READERS),
+  page("debug", "Debug records", "Server", () => import("@/features/settings/debug"), "Debug", READERS, "debug"),
   page("usage", "Usage", "Server", () => import("@/features/settings/all_usage"), "AllUsage", READERS),
   page("audit", "Audit log", "Server", () => import("@/features/settings/audit"), "Audit", READERS),
   page("health", "Health", "Server", () => import("@/features/settings/health"), "Health", READERS),
@@ -45,7 +56,8 @@ function page<N extends string>(
   load: () => Promise<Record<N, ComponentType>>,
   name: N,
   roles?: Me["role"][],
+  feature?: string,
 ): SettingsEntry {
   const component = lazy(async () => ({ default: (await load())[name] }));
-  return { id, title, group, component, ...(roles ? { roles } : {}) };
+  return { id, title, group, component, ...(roles ? { roles } : {}), ...(feature ? { feature } : {}) };
 }

@@ -1,7 +1,7 @@
 import { Suspense, useEffect, useRef } from "react";
 import { Link, Navigate, NavLink, useParams } from "react-router";
 import { PAGES, type SettingsEntry } from "@/features/settings/pages";
-import { useFeature, useSelf } from "@/state/session";
+import { useFeatures, useSelf } from "@/state/session";
 import { cx } from "@/ui/cx";
 import { Page } from "@/ui/page";
 import { Spinner } from "@/ui/spinner";
@@ -10,9 +10,9 @@ import { Spinner } from "@/ui/spinner";
 export function SettingsPage() {
   const { page } = useParams();
   const me = useSelf();
-  const hasWorkspaces = useFeature("workspaces");
+  const features = useFeatures();
   const mine = PAGES.filter((one) => !one.roles || one.roles.includes(me.role)).filter(
-    (one) => hasWorkspaces || one.id !== "own-workspaces" || one.id === page,
+    (one) => !one.feature || features.includes(one.feature) || one.id === page,
   );
   const current = PAGES.find((one) => one.id === page);
   if (!current) return <Navigate to="/settings/profile" replace />;

@@ -5,6 +5,7 @@ import { sentence } from "@/api/errors";
 import { type ErrorAction, errorCard, offeredActions } from "@/chat/errors";
 import type { ChatError, Retry } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
+import { LastTurnDebugButton } from "@/features/debug/debug_button";
 import { CopyButton } from "@/features/timeline/code";
 import { useNow } from "@/state/hooks";
 import { useMe } from "@/state/queries";
@@ -178,7 +179,10 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
           {queued} queued {queued === 1 ? "message waits" : "messages wait"}.
         </p>
       )}
-      {actions.length > 0 && <div className="mt-3 flex flex-wrap gap-2">{actions.map(button)}</div>}
+      <div className="mt-3 flex flex-wrap gap-2 empty:hidden">
+        {actions.map(button)}
+        <LastTurnDebugButton />
+      </div>
     </section>
   );
 }

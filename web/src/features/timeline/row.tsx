@@ -4,6 +4,7 @@ import { hostOf } from "@/chat/markdown";
 import type { Row, TurnFigures } from "@/chat/rows";
 import { duration, number, text } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
+import { DebugButton } from "@/features/debug/debug_button";
 import { AgentNoticeCard } from "@/features/timeline/agent_notice";
 import { CopyButton } from "@/features/timeline/code";
 import { Files } from "@/features/timeline/files";
@@ -218,6 +219,7 @@ function Footer({ figures }: { figures: TurnFigures }) {
         </span>
       ))}
       {figures.answer && <CopyButton text={figures.answer} label="Copy answer" />}
+      <DebugButton first={figures.firstMessageId} last={figures.lastMessageId} />
     </footer>
   );
 }

@@ -65,6 +65,12 @@ export function useScrollTarget(
     },
     [session],
   );
+  useEffect(() => {
+    session.onShow = (message) => void showMessage(message);
+    return () => {
+      session.onShow = null;
+    };
+  }, [session, showMessage]);
   const loaded = useStore(session.store, (state) => state.data.loaded);
   useEffect(() => {
     if (target !== null && loaded) void showMessage(target);

@@ -1,0 +1,80 @@
+/** The turns of a chat that have debug records. Apart from the other records, because every chat needs it. */
+import { queryOptions, useQuery } from "@tanstack/react-query";
+import { useEffect } from "react";
+import { useStore } from "zustand";
+import { listRuns, type Run } from "@/api/debug";
+import { hasReason } from "@/api/reasons";
+import type { ChatView } from "@/api/types.gen";
+import { isActive } from "@/chat/types";
+import type { ChatSession } from "@/state/chat_session";
+import { queryClient } from "@/state/queries";
+import { useFeature } from "@/state/session";
+
+const RUNS = 100;
+// Records are written after the turn has ended.
+const LATE_RECORD_MS = 3_000;
+
+/** The key of the query; the key of all records of a chat is its beginning. */
+export const turnsKey = (chat: string) => ["debug", chat, "turns"] as const;
+
+/** Return the newest run of a turn, given its first and last message; null if it was not recorded. */
+export function runOfTurn(runs: readonly Run[], first: number, last: number): string | null {
+  const found = runs.find(
+    (run) =>
+      run.kind === "chat_turn" &&
+      run.trigger_message_id !== null &&
+      run.trigger_message_id >= first &&
+      run.trigger_message_id <= last,
+  );
+  return found?.id ?? null;
+}
+
+/** Return whether the user may see the debug records of a chat: its owner, or an administrator who gave a reason. */
+export function useMaySeeRecords(chat: ChatView | undefined): boolean {
+  const isOffered = useFeature("debug");
+  return isOffered && chat !== undefined && (chat.my_role === "owner" || hasReason(chat.id));
+}
+
+const turnsQuery = (chat: string) =>
+  queryOptions({
+    queryKey: turnsKey(chat),
+    queryFn: ({ signal }) => listRuns(chat, { kind: "chat_turn", limit: RUNS }, signal),
+    retry: false,
+  });
+
+/** Load which turns of a chat are recorded, when it is opened and after each turn. */
+export function useRecordedTurns(session: ChatSession, chat: ChatView | undefined): void {
+  const maySee = useMaySeeRecords(chat);
+  const isLoaded = useStore(session.store, (state) => state.data.loaded);
+  const isWorking = isActive(useStore(session.store, (state) => state.data.status));
+  const isEnabled = maySee && isLoaded;
+  useQuery({ ...turnsQuery(session.id), enabled: isEnabled, notifyOnChangeProps: [] });
+  useEffect(() => {
+    if (!isEnabled || isWorking) return;
+    const refetch = () => void queryClient.invalidateQueries({ queryKey: turnsKey(session.id) });
+    if (queryClient.getQueryData(turnsKey(session.id))) refetch();
+    const late = setTimeout(refetch, LATE_RECORD_MS);
+    return () => clearTimeout(late);
+  }, [session, isEnabled, isWorking]);
+}
+
+/** Return the run of a turn, by its first and last message; null if the turn is not recorded. */
+export function useRunOfTurn(chat: string, first: number, last: number): string | null {
+  const { data } = useQuery({
+    ...turnsQuery(chat),
+    // Loaded by `useRecordedTurns`.
+    enabled: false,
+    select: (page) => runOfTurn(page.runs, first, last),
+    notifyOnChangeProps: ["data"],
+  });
+  return data ?? null;
+}
+
+/** Return whether the Debug tab is shown: calls are or can be recorded, or there are records. */
+export function useHasDebug(chat: ChatView): boolean {
+  const maySee = useMaySeeRecords(chat);
+  const { data } = useQuery({ ...turnsQuery(chat.id), enabled: maySee });
+  if (!maySee || !data) return false;
+  const { is_on, is_forced, is_allowed } = data.recording;
+  return is_on || is_forced || (is_allowed && chat.my_role === "owner") || data.runs.length > 0;
+}
