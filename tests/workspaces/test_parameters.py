@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rookery.workspaces import manifest, parameter_values, parameters
@@ -220,6 +222,18 @@ def test_wrong_secrets_are_refused_without_being_repeated(given: dict[str, objec
 def test_user_info_of_urls_is_found(url: str, shown: str, bare: str) -> None:
     assert (parameter_values.masked(url), parameter_values.without_credentials(url)) == (shown, bare)
     assert parameter_values.masked(parameter_values.without_credentials(url)) == bare
+
+
+@pytest.mark.parametrize("unit", [":", "@", ":@", "a:", "://", "a://", "a+", "http://"])
+def test_urls_are_searched_in_time_that_grows_with_their_length_only(unit: str) -> None:
+    values = [f"http://{unit * (parameter_values.MAX_TEXT_BYTES // len(unit) - 8)}{end}" for end in ("", " ")]
+
+    began = time.thread_time()
+    for value in values:
+        parameter_values.masked(value)
+
+    # A search of the whole rest for every colon takes a second.
+    assert time.thread_time() - began < 0.2
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def text(value: Value) -> str:
 
 # The user info of a URL, up to the last @ before the path.
 _USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\s]*)@")
-_ONE_URL = re.compile(r"((?:[a-z]+\+)?https?://)[^/?#\s@]*:\S*@([^\s@]+)", re.IGNORECASE)
+# The user name ends at the first colon. If it could contain colons, a long run of them would be searched many times.
+_ONE_URL = re.compile(r"((?:[a-z]+\+)?https?://)[^/?#\s@:]*:\S*@([^\s@]+)", re.IGNORECASE)
 _WEB = re.compile(r"(?:.*\+)?(?:https?|ftps?)://", re.IGNORECASE)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,16 @@ def test_report_summary_is_the_first_prose_without_markup() -> None:
 
     assert titles.report_summary(report) == "The login test fails. It is slow. It is old."
     assert titles.report_summary("# Only\n\n- lists") is None
+
+
+def test_report_with_many_open_brackets_is_summarized_in_time_that_grows_with_its_length_only() -> None:
+    began = time.thread_time()
+    summary = titles.report_summary("x" + "[" * 1_000_000)
+
+    assert summary is not None
+    assert len(summary) == titles.MAX_REPORT
+    # A search of the whole rest for every bracket takes hours.
+    assert time.thread_time() - began < 1.0
 
 
 @given(st.text(max_size=400), st.integers(0, 300))

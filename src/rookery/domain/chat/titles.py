@@ -28,6 +28,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 # A label describes the state of the work, so a label is refused if it begins with a word for the agent.
 _ABOUT_THE_AGENT = re.compile(r"(?:the\s+)?(?:agent|assistant|i|it|the|we)\b", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[*_`#>]+|\[([^\]]*)\]\([^)]*\)")
+# Longer than the shown text with its markup. Many open brackets in a long paragraph would be searched many times.
+_MAX_PARAGRAPH = 4096
 _NOT_PROSE = re.compile(r"\s*(?:#|[-*+] |\d+[.)] |\||```|~~~|<)")
 
 
@@ -85,7 +87,7 @@ def report_summary(report: str) -> str | None:
     for paragraph in re.split(r"\n\s*\n", report):
         if _NOT_PROSE.match(paragraph) or not paragraph.strip():
             continue
-        plain = _one_line(_MARKDOWN.sub(r"\1", paragraph))
+        plain = _one_line(_MARKDOWN.sub(r"\1", paragraph[:_MAX_PARAGRAPH]))
         short = " ".join(_SENTENCE_END.split(plain)[:MAX_REPORT_SENTENCES])
         return short if len(short) <= MAX_REPORT else short[: MAX_REPORT - 3].rstrip() + "..."
     return None
