@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,12 +20,40 @@ LONG_TEXT = 1000
 
 @contextlib.asynccontextmanager
 async def matches_by_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]:
-    """Count how many patterns are matched against long texts in each turn of the event loop.
+    """Count how many patterns are matched against long texts in each turn of the event loop."""
+    match = Texts.match
+    async with _turns(monkeypatch) as (turn, found):
+
+        def counted(self: Texts, pattern: str, spend: Callable[[int], None]) -> int:
+            if self.size > LONG_TEXT:
+                found[turn()] += 1
+            return match(self, pattern, spend)
+
+        monkeypatch.setattr(Texts, "match", counted)
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def calls_by_turn(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> AsyncIterator[Counter[int]]:
+    """Count how often a function is called in each turn of the event loop."""
+    function = getattr(module, name)
+    async with _turns(monkeypatch) as (turn, found):
+
+        def counted(*given: Any, **named: Any) -> Any:
+            found[turn()] += 1
+            return function(*given, **named)
+
+        monkeypatch.setattr(module, name, counted)
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def _turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Callable[[], int], Counter[int]]]:
+    """Number the turns of the event loop.
 
     Every point at which a computation may be interrupted starts a turn, independent of the speed of the machine.
     """
     monkeypatch.setattr(time_slices, "PIECE_SECONDS", -1.0)
-    found: Counter[int] = Counter()
     turn, is_over = 0, False
 
     async def count() -> None:
@@ -32,17 +62,9 @@ async def matches_by_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coun
             turn += 1
             await asyncio.sleep(0)
 
-    match = Texts.match
-
-    def counted(self: Texts, pattern: str, spend: Callable[[int], None]) -> int:
-        if self.size > LONG_TEXT:
-            found[turn] += 1
-        return match(self, pattern, spend)
-
-    monkeypatch.setattr(Texts, "match", counted)
     counting = asyncio.create_task(count())
     try:
-        yield found
+        yield lambda: turn, Counter()
     finally:
         is_over = True
         await counting

@@ -10,6 +10,7 @@ import pytest
 from rookery.agents import kinds
 from rookery.agents.kinds import BUILTIN, EXPLORE, AgentKind, AllKinds, KindList, merged
 from rookery.domain.chat.messages import Effort
+from rookery.domain.content import front_matter
 from rookery.llm.scripted import CallTool, Say, Step
 from rookery.llm.types import Call
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
@@ -21,6 +22,7 @@ from rookery.store.db.pubsub import Bus
 from rookery.store.workspaces.context import ContextResource
 from tests.agents.family_rig import open_family, texts
 from tests.agents.test_family import steps, wait_for
+from tests.loop_turns import calls_by_turn
 from tests.scripted_tools import ScriptedTool
 
 
@@ -174,6 +176,17 @@ async def test_file_is_read_once_for_each_content(catalog: AllKinds) -> None:
     assert [[kind.description for kind in each.kinds[2:]] for each in listed] == [["one"], ["one"], ["two"], [], []]
     assert (files().misses, files().hits, files().entries) == (3, 2, 3)
     assert files().size_bytes <= files().max_bytes
+
+
+async def test_one_file_is_parsed_in_one_turn_of_the_event_loop(
+    catalog: AllKinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [file(f"---\nname: a{place}\ndescription: one\n---\n") for place in range(50)]
+
+    async with calls_by_turn(monkeypatch, front_matter, "read") as reads:
+        await catalog.list_kinds(uuid4(), files)
+
+    assert (reads.total(), max(reads.values())) == (50, 1)
 
 
 async def test_resources_of_other_kinds_are_no_kinds(catalog: AllKinds) -> None:

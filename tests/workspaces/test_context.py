@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import front_matter
 from rookery.runtime.clock import SystemClock
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.store.workspaces import context
@@ -19,6 +20,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
+from tests.loop_turns import calls_by_turn
 from tests.store.builders import World, open_world
 from tests.store.people.accounts import open_pool
 from tests.workspaces.fake_agent import UnixPath, fake_agent
@@ -44,8 +46,8 @@ def skill(body: str = SKILL, source: str = "/p/.agents/skills/deploy/SKILL.md", 
 # Stored resources
 
 
-def test_skills_are_read_named_and_numbered() -> None:
-    found = snapshot_of(WORKSPACE, 3, told(instructions(), skill()), now=NOW).resources
+async def test_skills_are_read_named_and_numbered() -> None:
+    found = (await snapshot_of(WORKSPACE, 3, told(instructions(), skill()), now=NOW)).resources
 
     assert [(each.ordinal, each.kind, each.name, each.description) for each in found] == [
         (0, "instruction_file", None, None),
@@ -53,40 +55,45 @@ def test_skills_are_read_named_and_numbered() -> None:
     ]
 
 
-def test_skill_that_cannot_be_used_says_why_and_the_first_of_a_name_wins() -> None:
-    found = snapshot_of(
-        WORKSPACE,
-        1,
-        told(skill(), skill(source="/q/skills/deploy/SKILL.md"), skill(source="/p/skills/other/SKILL.md")),
-        now=NOW,
-    ).resources
+async def test_skill_that_cannot_be_used_says_why_and_the_first_of_a_name_wins() -> None:
+    answer = told(skill(), skill(source="/q/skills/deploy/SKILL.md"), skill(source="/p/skills/other/SKILL.md"))
+
+    found = (await snapshot_of(WORKSPACE, 1, answer, now=NOW)).resources
 
     assert [each.status for each in found] == ["ok", "excluded", "invalid"]
     assert [each.body is None for each in found] == [False, True, True]
     assert "folder" in (found[2].error or "")
 
 
-def test_what_this_version_does_not_know_is_left_out_or_invalid() -> None:
-    found = snapshot_of(
-        WORKSPACE,
-        1,
-        told(Resource(kind="hologram", source="/x"), instructions(status="shiny"), instructions("a\0b")),
-        now=NOW,
-    ).resources
+async def test_what_this_version_does_not_know_is_left_out_or_invalid() -> None:
+    answer = told(Resource(kind="hologram", source="/x"), instructions(status="shiny"), instructions("a\0b"))
+
+    found = (await snapshot_of(WORKSPACE, 1, answer, now=NOW)).resources
 
     assert [(each.status, each.body) for each in found] == [("invalid", None), ("ok", "a\N{REPLACEMENT CHARACTER}b")]
 
 
-def test_only_files_that_could_be_read_have_bodies() -> None:
+async def test_only_files_that_could_be_read_have_bodies() -> None:
     resources = told(
         instructions(status="truncated"),
         instructions(status="oversize"),
         Resource(kind="mcp_config", source="/p/.mcp.json", body="secret"),
     )
 
-    found = snapshot_of(WORKSPACE, 1, resources, now=NOW).resources
+    found = (await snapshot_of(WORKSPACE, 1, resources, now=NOW)).resources
 
     assert [each.body for each in found] == ["Be kind.", None, None]
+
+
+async def test_one_file_of_a_hostile_workspace_is_parsed_in_one_turn_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = [skill(source=f"/p/skills/s{place}/SKILL.md") for place in range(100)]
+
+    async with calls_by_turn(monkeypatch, front_matter, "read") as reads:
+        await snapshot_of(WORKSPACE, 1, told(*files), now=NOW)
+
+    assert (reads.total(), max(reads.values())) == (100, 1)
 
 
 # Snapshots, hints, captures
@@ -127,7 +134,8 @@ class Rig:
         return chat_id
 
     async def keep(self, workspace_id: UUID, *resources: Resource, generation: int = 1, **fields: Any) -> None:
-        await self.contexts.store_snapshot(snapshot_of(workspace_id, generation, told(*resources, **fields), now=NOW))
+        answer = told(*resources, **fields)
+        await self.contexts.store_snapshot(await snapshot_of(workspace_id, generation, answer, now=NOW))
 
     async def pinned(self, chat_id: ChatId) -> list[str | None]:
         return [each.body for each in await context.list_resources(self.world.conn, chat_id)]

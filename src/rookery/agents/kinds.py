@@ -5,7 +5,7 @@ A kind never gives a subagent more than its parent has: its tools are an allow l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Protocol
 from uuid import UUID
@@ -19,6 +19,7 @@ from rookery.domain.content.agent_kinds import KindDefinition, KindProblem
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
+from rookery.runtime.time_slices import in_pieces
 from rookery.store.chats.subagents import KindSource
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ConfigHint
@@ -138,8 +139,17 @@ class AllKinds:
             BUILTIN,
             [_of_stored(kind) for kind in stored if kind.owner_id is None],
             [_of_stored(kind) for kind in stored if kind.owner_id is not None],
-            [_of_file(found, by_name) for each in resources if (found := self._definition(each)) is not None],
+            [_of_file(kind, by_name) for kind in await in_pieces(self._definitions(resources))],
         )
+
+    def _definitions(self, resources: Sequence[ContextResource]) -> Generator[None, None, list[KindDefinition]]:
+        """Return the kinds of a workspace. Other tasks run between two files: there may be hundreds, slow to parse."""
+        found: list[KindDefinition] = []
+        for each in resources:
+            yield
+            if (kind := self._definition(each)) is not None:
+                found.append(kind)
+        return found
 
     def _definition(self, resource: ContextResource) -> KindDefinition | None:
         """Return the kind that a workspace's file defines; None if it does not define one."""

@@ -6,7 +6,7 @@ A captured context that has not changed is read from the cache, without a query.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from uuid import UUID
@@ -21,6 +21,7 @@ from rookery.domain.content import prompt_text, skills
 from rookery.domain.content.skills import WORKSPACE, SkillFile
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
+from rookery.runtime.time_slices import in_pieces
 from rookery.store.chats.step_reads import ChatMeta
 from rookery.store.workspaces import context
 from rookery.store.workspaces.context import CaptureState, ContextResource
@@ -39,11 +40,15 @@ MAX_PROBLEM_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class CapturedContext:
-    """A captured context. `key` changes with every capture, and `servers_version` when its MCP servers change."""
+    """A captured context. `key` changes with every capture, and `servers_version` when its MCP servers change.
+
+    `instructions` are the cleaned texts of its instruction files.
+    """
 
     key: tuple[UUID, int, str]
-    resources: tuple[ContextResource, ...]
-    skills: tuple[SkillFile, ...]
+    resources: tuple[ContextResource, ...] = ()
+    skills: tuple[SkillFile, ...] = ()
+    instructions: tuple[str, ...] = ()
     servers_version: int = 0
 
     def servers(self) -> tuple[ContextResource, ...]:
@@ -51,16 +56,11 @@ class CapturedContext:
         return tuple(each for each in self.resources if each.is_server)
 
     def block(self, workspace: Workspace | None, agreed: Collection[str] = ()) -> str:
-        files = [
-            InstructionFile(each.source, each.body, each.status == "truncated")
-            for each in self.resources
-            if each.kind == "instruction_file" and each.body
-        ]
         held = [each.source for each in self.servers() if each.entry is not None and each.entry.hash not in agreed]
         return system_blocks.workspace_context(
             (workspace.os if workspace else None) or "",
             (workspace.directory if workspace else None) or "",
-            files=files,
+            instructions=self.instructions,
             held_servers=[_line(name) for name in held],
         )
 
@@ -118,8 +118,11 @@ class CapturedContexts:
             return known
         async with self._pool.acquire() as conn:
             resources = tuple(await context.list_resources(conn, chat_id))
-        captured = CapturedContext(key, resources, skill_files(resources), servers)
-        # Texts of skills are in memory twice: as resources and as skills.
+        # Cleaning the texts takes long if there are many. It is done once, and other tasks run in between.
+        skill_files = await in_pieces(_skill_files(resources))
+        instructions = await in_pieces(_instructions(resources))
+        captured = CapturedContext(key, resources, skill_files, instructions, servers)
+        # Texts are in memory twice: as resources, and as skills or instructions.
         size = sum(_RESOURCE_BYTES + 2 * getsizeof(each.body or "") for each in resources)
         self.entries.keep(chat_id, captured, size_bytes=_BASE_BYTES + size)
         return captured
@@ -134,20 +137,32 @@ def _key(state: CaptureState, workspace_id: UUID, found: str) -> tuple[UUID, int
     return workspace_id, state.context_generation or 0, found
 
 
-def skill_files(resources: Sequence[ContextResource]) -> tuple[SkillFile, ...]:
+def _skill_files(resources: Sequence[ContextResource]) -> Generator[None, None, tuple[SkillFile, ...]]:
     """Return the skills among the resources. Skills with invalid names are left out."""
-    found = [each for each in resources if each.kind == "skill" and each.name and each.body]
-    usable = [
-        SkillFile(
-            each.name or "",
-            each.description or "",
-            skills.body_text(each.body or ""),
-            WORKSPACE,
-            posixpath.dirname(each.source),
-        )
-        for each in found
-        if skills.is_name(each.name or "")
-    ]
-    if len(usable) < len(found):
-        log.warning("skills_left_out", count=len(found) - len(usable))
+    usable: list[SkillFile] = []
+    left_out = 0
+    for each in resources:
+        if each.kind != "skill" or not each.name or not each.body:
+            continue
+        yield
+        if skills.is_name(each.name):
+            body = skills.body_text(each.body)
+            directory = posixpath.dirname(each.source)
+            usable.append(SkillFile(each.name, each.description or "", body, WORKSPACE, directory))
+        else:
+            left_out += 1
+    if left_out:
+        log.warning("skills_left_out", count=left_out)
     return tuple(usable)
+
+
+def _instructions(resources: Sequence[ContextResource]) -> Generator[None, None, tuple[str, ...]]:
+    found: list[str] = []
+    for each in resources:
+        if each.kind != "instruction_file" or not each.body:
+            continue
+        yield
+        text = system_blocks.instruction_text(InstructionFile(each.source, each.body, each.status == "truncated"))
+        if text:
+            found.append(text)
+    return tuple(found)

@@ -297,7 +297,7 @@ def _begins_turn(step: Step) -> bool:
 def _context_block(row: Workspace | None, captured: CapturedContext | None, agreed: frozenset[str]) -> str:
     if row is None or row.status == Status.DELETED:
         return ""
-    return (captured or CapturedContext((row.id, 0, ""), (), ())).block(row, agreed)
+    return (captured or CapturedContext((row.id, 0, ""))).block(row, agreed)
 
 
 def _trace(step: Step, captured: CapturedContext | None) -> WorkspaceContext | None:

@@ -7,6 +7,7 @@ again. A failure here never fails a turn: the stored copy is used instead.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Generator, Iterable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import skills
 from rookery.domain.content.skills import SkillProblem
 from rookery.runtime.clock import Clock
+from rookery.runtime.time_slices import in_pieces
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
@@ -49,14 +51,23 @@ SETTLE_SECONDS = 10.0
 _WITH_BODY = frozenset({"ok", "truncated"})
 
 
-def snapshot_of(workspace_id: UUID, generation: int, answer: ContextSnapshot, *, now: datetime) -> Snapshot:
-    """Convert the response of an agent to its stored form. Unknown kinds are dropped, and skills are parsed."""
+async def snapshot_of(workspace_id: UUID, generation: int, answer: ContextSnapshot, *, now: datetime) -> Snapshot:
+    """Convert the response of an agent to its stored form. Unknown kinds are dropped, and skills are parsed.
+
+    A workspace may have hundreds of files that are slow to parse, so other tasks run between two files.
+    """
+    found = await in_pieces(_stored_resources(answer.resources))
+    return Snapshot(workspace_id, generation, answer.version, answer.hash, _text(answer.error), found, now)
+
+
+def _stored_resources(resources: Iterable[Resource]) -> Generator[None, None, tuple[ContextResource, ...]]:
     found: list[ContextResource] = []
     names: set[str] = set()
-    for each in answer.resources:
+    for each in resources:
+        yield
         if each.kind in _KINDS:
             found.append(_stored_resource(each, len(found), names))
-    return Snapshot(workspace_id, generation, answer.version, answer.hash, _text(answer.error), tuple(found), now)
+    return tuple(found)
 
 
 def _stored_resource(resource: Resource, ordinal: int, names: set[str]) -> ContextResource:
@@ -168,7 +179,7 @@ class Contexts:
             # Version 0 means that the startup script has not ended yet.
             if answer is None or answer.version <= 0:
                 return False
-            snapshot = snapshot_of(workspace_id, generation, answer, now=self._clock.now())
+            snapshot = await snapshot_of(workspace_id, generation, answer, now=self._clock.now())
             await self.store_snapshot(snapshot)
             self._versions[workspace_id, generation] = answer.version
             await self.run_agreed(snapshot, conn, wait=TURN_SETTLE_SECONDS)
@@ -192,7 +203,8 @@ class Contexts:
         answer = await conn.context()
         if answer is not None and answer.version > 0:
             now = self._clock.now()
-            await self.store_snapshot(snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now))
+            newer = await snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now)
+            await self.store_snapshot(newer)
 
     async def store_snapshot(self, snapshot: Snapshot) -> None:
         """Store a snapshot unless a newer one is stored.

@@ -100,6 +100,6 @@ class ContextWatches:
         if answer is None or answer.version <= 0:
             return
         watch.version = answer.version
-        snapshot = snapshot_of(location.id, location.generation, answer, now=self._clock.now())
+        snapshot = await snapshot_of(location.id, location.generation, answer, now=self._clock.now())
         await self._contexts.store_snapshot(snapshot)
         await self._contexts.run_agreed(snapshot, conn)

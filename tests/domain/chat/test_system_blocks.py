@@ -176,14 +176,12 @@ def test_the_same_context_gives_the_same_blocks() -> None:
 
 
 def test_workspace_context_names_place_and_sources() -> None:
+    files = (
+        InstructionFile("/home/ada/AGENTS.md", "Use tabs.\r\n<!-- hidden -->"),
+        InstructionFile("/home/ada/app/AGENTS.md", "Use spaces.", is_truncated=True),
+    )
     text = system_blocks.workspace_context(
-        "linux",
-        "/home/ada/app",
-        files=[
-            InstructionFile("/home/ada/AGENTS.md", "Use tabs.\r\n<!-- hidden -->"),
-            InstructionFile("/empty.md", "<!-- nothing -->"),
-            InstructionFile("/home/ada/app/AGENTS.md", "Use spaces.", is_truncated=True),
-        ],
+        "linux", "/home/ada/app", instructions=[system_blocks.instruction_text(file) for file in files]
     )
 
     assert text == (
@@ -197,15 +195,19 @@ def test_workspace_context_names_place_and_sources() -> None:
 
 
 def test_a_long_instruction_file_is_cut_and_marked() -> None:
-    text = system_blocks.workspace_context("linux", "/", files=[InstructionFile("/a.md", "é" * 40_000)])
+    text = system_blocks.instruction_text(InstructionFile("/a.md", "é" * 40_000))
 
     assert "Source: /a.md (truncated)\n" in text
     assert text.count("é") == system_blocks.MAX_INSTRUCTION_BYTES // 2
 
 
+def test_instruction_file_with_nothing_for_the_model_has_no_text() -> None:
+    assert system_blocks.instruction_text(InstructionFile("/empty.md", "<!-- nothing -->")) == ""
+
+
 def test_unknown_workspace_gives_no_context() -> None:
-    assert system_blocks.workspace_context("", "", files=[]) == ""
-    assert "Working directory" not in system_blocks.workspace_context("linux", "", files=[])
+    assert system_blocks.workspace_context("", "") == ""
+    assert "Working directory" not in system_blocks.workspace_context("linux", "")
 
 
 def test_skills_are_listed_by_name_and_qualified_only_on_a_clash() -> None:

@@ -74,6 +74,8 @@ HOSTILE = {
     "deep mappings": ("m: " + "{a: " * 1_600, "levels deep"),
     "deep blocks": ("".join(f"{' ' * depth}a:\n" for depth in range(120)), "levels deep"),
     "deep keys": ("? " * 4_000, "levels deep"),
+    "many small mappings": ("a: [" + "a: b, " * 1_300 + "]", "too many values"),
+    "many keys": ("".join(f"k{place}:\n" for place in range(1_000)), "too many values"),
     "much of it": ("a: b\n" * 2_000, "more than 8192 characters"),
 }
 

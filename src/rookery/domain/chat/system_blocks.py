@@ -149,9 +149,9 @@ def user_instructions(text: str) -> str:
 
 
 def workspace_context(
-    operating_system: str, directory: str, *, files: Iterable[InstructionFile], held_servers: Sequence[str] = ()
+    operating_system: str, directory: str, *, instructions: Sequence[str] = (), held_servers: Sequence[str] = ()
 ) -> str:
-    """Return the block about the workspace and its captured instruction files.
+    """Return the block about the workspace, with the texts of its captured instruction files.
 
     `held_servers` are MCP servers of the workspace to which the owner has not consented.
     """
@@ -160,14 +160,14 @@ def workspace_context(
     if held_servers:
         names = ", ".join(held_servers)
         shown.append(f"MCP servers that the user has not agreed to, so that they do not run and have no tools: {names}")
-    texts = [text for file in files if (text := _instructions(file))]
-    if not shown and not texts:
+    if not shown and not instructions:
         return ""
-    body = "\n\n".join(("\n".join(shown), *texts)).strip()
+    body = "\n\n".join(("\n".join(shown), *instructions)).strip()
     return f"<workspace-context>\n{body}\n</workspace-context>"
 
 
-def _instructions(file: InstructionFile) -> str:
+def instruction_text(file: InstructionFile) -> str:
+    """Return the text of an instruction file for the block; empty if nothing of it is for the model."""
     text = prompt_text.clean_markdown(file.text)
     if not text:
         return ""

@@ -17,6 +17,9 @@ import yaml
 MAX_CHARS = 8 * 1024
 # Chosen: only texts and lists of the top level are used, and `metadata` in published skills is two levels deep.
 MAX_DEPTH = 16
+# Chosen: published skills have under 100. It bounds the time of the parser more tightly than the characters do: 1,600
+# small mappings in one list take ten times as long as other texts of the same length.
+MAX_EVENTS = 512
 
 _FENCE = re.compile(r"---[ \t]*\n")
 _COMMAS = re.compile(r"[,\s]+")
@@ -98,7 +101,9 @@ def _fields(events: Iterable[yaml.Event]) -> Fields:
     key: str | None = None
     items: list[str] | None = None  # the items of the list that is being read at the second level
     depth = 0
-    for event in events:
+    for count, event in enumerate(events):
+        if count > MAX_EVENTS:
+            raise FrontMatterProblem("Its front matter has too many values.")
         if isinstance(event, yaml.AliasEvent):
             raise FrontMatterProblem("Its front matter uses YAML aliases, which are not supported.")
         if isinstance(event, yaml.CollectionStartEvent):
