@@ -75,7 +75,7 @@ class NormalizedTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     input_schema: Mapping[str, Any] | None = None
 
 
-class NormalizedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NormalizedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request. `provider_option_names` are the names of the options that were set, without their values."""
 
     messages: tuple[NormalizedMessage, ...]
@@ -127,7 +127,7 @@ class NormalizedWarning(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class NormalizedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NormalizedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An answer, complete or not. `raw_text_length` is the length of a structured answer, whose text is left out."""
 
     content: tuple[NormalizedPart, ...] = ()

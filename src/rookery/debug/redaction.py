@@ -67,6 +67,15 @@ class RedactedBody(msgspec.Struct, frozen=True, kw_only=True):
     is_replaced: bool = False
 
 
+class BodyMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """A `RedactedBody` without its text."""
+
+    size: int
+    encoding: str = "utf-8"
+    is_truncated: bool = False
+    is_replaced: bool = False
+
+
 class Redactor:
     """Hides secrets in everything that is recorded. `header_names` are the headers that administrators configured."""
 

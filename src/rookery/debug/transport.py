@@ -21,6 +21,7 @@ from rookery.debug.redaction import (
     BODY_BYTES,
     MAX_JSON_BYTES,
     TAIL_BYTES,
+    BodyMeta,
     CapturedBody,
     RedactedBody,
     Redactor,
@@ -111,6 +112,25 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime
     duration_ms: int
     ttfb_ms: int | None
+
+
+class AttemptBodies(msgspec.Struct, frozen=True, kw_only=True):
+    """The column `body_meta` of a stored attempt. A body that was not recorded is None."""
+
+    request: BodyMeta | None = None
+    response: BodyMeta | None = None
+
+
+def body_meta(attempt: StoredAttempt) -> AttemptBodies:
+    return AttemptBodies(request=_meta(attempt.request_body), response=_meta(attempt.response_body))
+
+
+def _meta(body: RedactedBody | None) -> BodyMeta | None:
+    if body is None:
+        return None
+    return BodyMeta(
+        size=body.size, encoding=body.encoding, is_truncated=body.is_truncated, is_replaced=body.is_replaced
+    )
 
 
 def redact_attempt(record: AttemptRecord, redactor: Redactor) -> StoredAttempt:

@@ -51,6 +51,33 @@ def test_reader_reads_whatever_else_they_are(role: Role) -> None:
     assert not rights.uses_break_glass(reader, Action.READ, facts=ChatFacts(BOB, True))
 
 
+def test_reader_does_not_see_debug_records() -> None:
+    assert judged(UserActor(ADA), Action.INSPECT) is Verdict.OWNER_ONLY
+    assert judged(UserActor(ADA, Role.AUDITOR), Action.INSPECT) is Verdict.OWNER_ONLY
+    assert judged(UserActor(ADA), Action.INSPECT, shared=False) is Verdict.NOT_FOUND
+    assert judged(UserActor(ADA, Role.AUDITOR), Action.INSPECT, shared=False, reason=True) is Verdict.NOT_FOUND
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_administrator_sees_debug_records_only_as_the_setting_allows_reading(is_shared: bool) -> None:
+    admin = UserActor(ADA, Role.ADMIN)
+    verdicts = {
+        access: tuple(
+            rights.judge_chat(admin, Action.INSPECT, facts=ChatFacts(BOB, is_shared, access), has_reason=reason)
+            for reason in (False, True)
+        )
+        for access in AdminAccess
+    }
+
+    refusal = Verdict.OWNER_ONLY if is_shared else Verdict.NOT_FOUND
+    assert verdicts == {
+        AdminAccess.NONE: (refusal, refusal),
+        AdminAccess.BREAK_GLASS: (Verdict.NEEDS_REASON, Verdict.ALLOWED),
+        AdminAccess.FULL: (Verdict.ALLOWED, Verdict.ALLOWED),
+    }
+    assert rights.uses_break_glass(admin, Action.INSPECT, facts=ChatFacts(BOB, is_shared))
+
+
 def test_share_takes_no_right_from_an_administrator() -> None:
     admin = UserActor(ADA, Role.ADMIN)
 
@@ -68,7 +95,7 @@ def test_who_may_not_read_learns_nothing(
     if reads is Verdict.NOT_FOUND:
         is_staff = rights.role_of(actor) is Role.ADMIN
         assert verdict is Verdict.NOT_FOUND or (is_staff and verdict is Verdict.ALLOWED)
-    assert verdict is not Verdict.NEEDS_REASON or action is Action.READ
+    assert verdict is not Verdict.NEEDS_REASON or action in (Action.READ, Action.INSPECT)
 
 
 @given(ACTIONS, FACTS, st.booleans())
@@ -86,7 +113,7 @@ def test_reason_only_ever_opens_reading(actor: UserActor | OwnerActor, action: A
         rights.judge_chat(actor, action, facts=facts, has_reason=reason) for reason in (False, True)
     )
 
-    if action is not Action.READ:
+    if action not in (Action.READ, Action.INSPECT):
         assert (without is Verdict.ALLOWED) == (with_reason is Verdict.ALLOWED)
 
 

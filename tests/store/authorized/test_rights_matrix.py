@@ -29,6 +29,7 @@ from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chats.shares import SharePatch
 from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db import idempotency
+from rookery.store.debug.rows import DebugMode
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
@@ -229,9 +230,13 @@ def address() -> str:
     return f"{uuid4().hex}@example.org"
 
 
+async def dropped(run: object) -> bool:
+    return True
+
+
 KIND = KindDefinition(name="reviewer", description="Reviews changes.")
 REQUIRED = (
-    *(Action.READ, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
+    *(Action.READ, Action.INSPECT, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
     *(Action.ARCHIVE, Action.DELETE, Action.SHARE, Action.MARK),
 )
 
@@ -246,6 +251,7 @@ CALLS: dict[str, Call] = {
     "chats.list": lambda s, t, x: s.chats.list(x),
     **{f"chats.require {action}": requiring(action) for action in REQUIRED},
     "chats.patch title": lambda s, t, x: s.chats.patch(x, ChatPatch(title=uuid4().hex)),
+    "chats.patch debug_mode": lambda s, t, x: s.chats.patch(x, ChatPatch(debug_mode=DebugMode.OFF)),
     "chats.patch pin": lambda s, t, x: s.chats.patch(x, ChatPatch(pin_order=0)),
     "chats.patch archived": lambda s, t, x: s.chats.patch(x, ChatPatch(archived=False)),
     "chats.delete": lambda s, t, x: s.chats.delete(x),
@@ -261,6 +267,13 @@ CALLS: dict[str, Call] = {
     "agent_kinds.require_shared": lambda s, t, x: s.agent_kinds.require_shared(),
     "agent_kinds.write_shared": lambda s, t, x: s.agent_kinds.write_shared(KIND, None),
     "agent_kinds.delete_shared": lambda s, t, x: s.agent_kinds.delete_shared("none"),
+    "debug.list_runs": lambda s, t, x: s.debug.list_runs(x),
+    "debug.get_run": lambda s, t, x: s.debug.get_run(x, uuid4()),
+    "debug.get_step": lambda s, t, x: s.debug.get_step(x, uuid4(), uuid4()),
+    "debug.get_attempt": lambda s, t, x: s.debug.get_attempt(x, uuid4(), uuid4(), number=1),
+    "debug.export": lambda s, t, x: s.debug.export(x, None, write=dropped),
+    "debug.get_replay": lambda s, t, x: s.debug.get_replay(x, uuid4(), uuid4()),
+    "debug.delete_all": lambda s, t, x: s.debug.delete_all(x),
     "turns.create": lambda s, t, x: s.turns.create(spec(s, t)),
     "turns.spawn": lambda s, t, x: s.turns.spawn(x, spec(s, t), terms(x)),
     "turns.find_answer": lambda s, t, x: s.turns.find_answer(request(s)),

@@ -108,6 +108,7 @@ class Action(StrEnum):
     """Actions on resources. Those of the first group apply to a chat and everything in it."""
 
     READ = "read"
+    INSPECT = "inspect"  # read debug records, which show more than the chat
     DRIVE = "drive"
     PATCH = "patch"
     INTERRUPT = "interrupt"
@@ -152,10 +153,11 @@ class ChatFacts(msgspec.Struct, frozen=True):
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
 
 
-# Rights on chats by relation. The setting `admin_access` may add READ for administrators. A subagent's chat has the
-# rights of its root.
+# Rights on chats by relation. The setting `admin_access` may add READ and INSPECT for administrators. A subagent's chat
+# has the rights of its root.
 CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.READ: frozenset({Relation.OWNER, Relation.READER}),
+    Action.INSPECT: frozenset({Relation.OWNER}),
     Action.DRIVE: frozenset({Relation.OWNER}),
     Action.PATCH: frozenset({Relation.OWNER}),
     Action.INTERRUPT: frozenset({Relation.OWNER, Relation.ADMIN}),
@@ -167,7 +169,7 @@ CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.LEAVE: frozenset({Relation.READER}),
 }
 # Actions of the owner only. Their refusal is `OWNER_ONLY`.
-_OWNER_ACTIONS = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
+_OWNER_ACTIONS = frozenset({Action.INSPECT, Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
 
 
 class RoleRule(msgspec.Struct, frozen=True):
@@ -234,7 +236,7 @@ _READS_CHATS = frozenset({Scope.ALL, Scope.CHAT_READ, Scope.CHAT_WRITE})
 _WRITES_CHATS = frozenset({Scope.ALL, Scope.CHAT_WRITE})
 _READS_USAGE = frozenset({Scope.ALL, Scope.USAGE_READ})
 _ADMINISTERS = frozenset({Scope.ALL, Scope.ADMIN})
-_CHAT_READS = frozenset({Action.READ, Action.SEE_SHARES, Action.LIST, Action.LIST_ALL})
+_CHAT_READS = frozenset({Action.READ, Action.INSPECT, Action.SEE_SHARES, Action.LIST, Action.LIST_ALL})
 _CHAT_RESOURCES = frozenset(
     {
         Resource.CHAT,
@@ -317,7 +319,7 @@ def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFact
     Besides ALLOWED, the verdicts are:
 
     - NOT_FOUND: the actor may not read the chat, and must not learn that it exists.
-    - NEEDS_REASON: an administrator may read the chat only with a reason, and gave none.
+    - NEEDS_REASON: an administrator may read or inspect the chat only with a reason, and gave none.
     - OWNER_ONLY: the actor may read the chat, but only its owner may drive, change or share it.
     - FORBIDDEN: the actor may read the chat, but may not do this.
 
@@ -330,6 +332,11 @@ def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFact
     if not held.isdisjoint(CHAT_RIGHTS[action]):
         return Verdict.ALLOWED
     reads = _reads(held, facts.admin_access, has_reason=has_reason)
+    if action is Action.INSPECT:
+        # Administrators inspect a chat as they read it. A share does not include it.
+        inspects = _reads(held - {Relation.READER}, facts.admin_access, has_reason=has_reason)
+        is_refused_reader = inspects is Verdict.NOT_FOUND and reads is Verdict.ALLOWED
+        return Verdict.OWNER_ONLY if is_refused_reader else inspects
     if reads is not Verdict.ALLOWED:
         # A reason allows reading only. Other actions are refused, and no reason is asked for.
         could_read = reads is Verdict.NEEDS_REASON and action is not Action.READ

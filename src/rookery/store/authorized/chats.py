@@ -24,7 +24,9 @@ from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
 from rookery.store.chats.subagents import AgentList
 from rookery.store.db.hints import WatchKind
-from rookery.store.people import accesses
+from rookery.store.debug import state as debug_state
+from rookery.store.debug.rows import DebugMode
+from rookery.store.people import accesses, preferences
 from rookery.store.people.accesses import AccessPage
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import ArchiveFirst, Disabled
@@ -67,6 +69,7 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: Effort | UnsetType | None = UNSET
     pin_order: int | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
+    debug_mode: DebugMode | UnsetType = UNSET
 
     @property
     def metadata(self) -> tuple[object, ...]:
@@ -83,7 +86,7 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def actions(self) -> frozenset[Action]:
         needed = set()
-        if any(value is not UNSET for value in (*self.metadata, self.workspace_id)):
+        if any(value is not UNSET for value in (*self.metadata, self.workspace_id, self.debug_mode)):
             needed.add(Action.PATCH)
         if self.pin_order is not UNSET:
             needed.add(Action.MARK)
@@ -152,7 +155,9 @@ class Chats(AuthorizedMethods):
         checked = _checked(patch)
         if patch.archived is not UNSET:
             await self._archive(at, chat_id, archived=bool(patch.archived))
-        if Action.PATCH in patch.actions:
+        if not isinstance(patch.debug_mode, UnsetType):
+            await _set_debug_mode(at, chat_id, patch.debug_mode)
+        if any(value is not UNSET for value in (*patch.metadata, patch.workspace_id)):
             await _write(at, chat_id, checked)
         if not isinstance(patch.pin_order, UnsetType):
             await _pin(at, chat_id, patch.pin_order)
@@ -300,6 +305,14 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
         return
     renamed = not isinstance(patch.title, UnsetType) and patch.title != row["title"]
     at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE if renamed else WatchKind.METADATA)
+
+
+async def _set_debug_mode(at: Grant, chat_id: ChatId, mode: DebugMode) -> None:
+    if at.root_id != chat_id:
+        raise ChatNotRoot(chat_id, at.root_id)
+    if mode is DebugMode.ON and not await preferences.may_users_record(at.conn):
+        raise Disabled("Debug records are disabled. Ask an administrator.")
+    await debug_state.set_mode(at.conn, chat_id, mode)
 
 
 async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:

@@ -13,6 +13,7 @@ from rookery.store.authorized.accounts import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
+from rookery.store.authorized.debug import Debug
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.reports import Reports
@@ -34,6 +35,7 @@ class ActorStore:
         "approvals",
         "chats",
         "contexts",
+        "debug",
         "files",
         "mcp_servers",
         "messages",
@@ -56,6 +58,7 @@ class ActorStore:
         self.agent_kinds = AgentKinds(context)
         self.chats = Chats(context)
         self.contexts = Contexts(context)
+        self.debug = Debug(context)
         self.mcp_servers = McpServers(context)
         self.turns = Turns(context)
         self.approvals = Approvals(context)

@@ -1,0 +1,189 @@
+"""Debug records on behalf of an actor. They show more than the chat, so readers of a shared chat may not see them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.messages import ChatId
+from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
+from rookery.store.db.pool import Connection
+from rookery.store.debug import reads, state
+from rookery.store.debug.reads import RunPage
+from rookery.store.debug.rows import (
+    AttemptRow,
+    AttemptSummaryRow,
+    DebugMode,
+    ReplayRow,
+    RequestRow,
+    RunKind,
+    RunRow,
+    RunStatus,
+    StepRow,
+    StepSummaryRow,
+)
+from rookery.store.people import preferences
+from rookery.store.people.errors import Missing
+
+MAX_EXPORTED_RUNS = 100
+
+
+class DebugRecordNotFound(Missing):
+    """Raised if the record does not exist, belongs to another chat, or was deleted since it was listed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"There is no such {what} of this chat. It may have been deleted.")
+
+
+class RecordingFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that decide whether the model calls of a chat are recorded, besides the start settings."""
+
+    mode: DebugMode
+    is_allowed: bool
+    is_preferred: bool
+
+
+class RunList(msgspec.Struct, frozen=True):
+    page: RunPage
+    recording: RecordingFacts
+
+
+class RunDetail(msgspec.Struct, frozen=True):
+    """A run with its steps and their attempts, without prompts, answers and bodies."""
+
+    run: RunRow
+    steps: Sequence[StepSummaryRow]
+    attempts: Sequence[AttemptSummaryRow]
+
+
+class StepDetail(msgspec.Struct, frozen=True):
+    """A step with the requests of all steps up to it, from which its request is put together."""
+
+    step: StepRow
+    requests: Sequence[RequestRow]
+    attempts: Sequence[AttemptSummaryRow]
+
+
+class RecordedCall(msgspec.Struct, frozen=True):
+    """A recorded call that can be made again: the step, and the replay forms of the steps up to it."""
+
+    run: RunRow
+    step: StepRow
+    forms: Sequence[ReplayRow]
+
+
+class ExportedRun(msgspec.Struct, frozen=True):
+    """A run for an export. `steps` reads its steps with their attempts, a few at a time."""
+
+    run: RunRow
+    steps: Callable[[], AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]]
+
+
+class Debug(AuthorizedMethods):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def list_runs(
+        self,
+        at: Grant,
+        chat_id: ChatId,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        kind: RunKind | None = None,
+        status: RunStatus | None = None,
+    ) -> RunList:
+        """Return a page of the chat's runs, the newest first, and whether the chat is recorded."""
+        page = await reads.list_runs(at.conn, chat_id, limit=limit, cursor=cursor, kind=kind, status=status)
+        assert at.owner_id is not None
+        recording = RecordingFacts(
+            mode=await state.find_mode(at.conn, at.root_id or chat_id),
+            is_allowed=await preferences.may_users_record(at.conn),
+            is_preferred=(await preferences.read(at.conn, at.owner_id)).debug,
+        )
+        return RunList(page, recording)
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def get_run(self, at: Grant, chat_id: ChatId, run_id: UUID) -> RunDetail:
+        steps, attempts = await reads.list_steps(at.conn, run_id), await reads.list_attempts(at.conn, run_id)
+        # The run is read last, here and below: if it is gone by then, its steps may be missing as well.
+        return RunDetail(await _run(at.conn, chat_id, run_id), steps, attempts)
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def get_step(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID) -> StepDetail:
+        step = await _step(at.conn, run_id, step_id)
+        requests = await reads.list_requests(at.conn, run_id, last_number=step.step_number)
+        attempts = await reads.list_attempts(at.conn, run_id)
+        await _run(at.conn, chat_id, run_id)
+        return StepDetail(step, requests, [attempt for attempt in attempts if attempt.step_id == step_id])
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def get_attempt(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID, *, number: int) -> AttemptRow:
+        await _step(at.conn, run_id, step_id)
+        found = await reads.find_attempt(at.conn, step_id, number)
+        await _run(at.conn, chat_id, run_id)
+        if found is None:
+            raise DebugRecordNotFound("attempt")
+        return found
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def export(
+        self, at: Grant, chat_id: ChatId, run_id: UUID | None, *, write: Callable[[ExportedRun], Awaitable[bool]]
+    ) -> None:
+        """Call `write` for one run, or for the newest `MAX_EXPORTED_RUNS`, until it returns False.
+
+        It is one call, so that an administrator's access is logged once.
+        """
+        if run_id is not None:
+            runs: Sequence[RunRow] = [await _run(at.conn, chat_id, run_id)]
+        else:
+            runs = (await reads.list_runs(at.conn, chat_id, limit=MAX_EXPORTED_RUNS)).runs
+        for run in runs:
+            if not await write(ExportedRun(run, _steps_of(at.conn, run.id))):
+                return
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
+    async def get_replay(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID) -> RecordedCall:
+        """Return a recorded call. Only the owner may make it again, because it uses the owner's keys and budget."""
+        step = await _step(at.conn, run_id, step_id)
+        forms = await reads.list_replay_forms(at.conn, run_id, last_number=step.step_number)
+        return RecordedCall(await _run(at.conn, chat_id, run_id), step, forms)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def delete_all(self, at: Grant, chat_id: ChatId) -> int:
+        """Delete all records of the chat. Return the number of runs. A run that is going on is not recorded further."""
+        deleted = await state.delete_all(at.conn, chat_id)
+        at.tell(*state.removed_hints(chat_id))
+        return deleted
+
+
+async def _run(conn: Connection, chat_id: ChatId, run_id: UUID) -> RunRow:
+    run = await reads.find_run(conn, chat_id, run_id)
+    if run is None:
+        raise DebugRecordNotFound("run")
+    return run
+
+
+async def _step(conn: Connection, run_id: UUID, step_id: UUID) -> StepRow:
+    step = await reads.find_step(conn, run_id, step_id)
+    if step is None:
+        raise DebugRecordNotFound("step")
+    return step
+
+
+def _steps_of(conn: Connection, run_id: UUID) -> Callable[[], AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]]:
+    async def steps() -> AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]:
+        numbers: dict[UUID, list[int]] = {}
+        for attempt in await reads.list_attempts(conn, run_id):
+            numbers.setdefault(attempt.step_id, []).append(attempt.number)
+        for summary in await reads.list_steps(conn, run_id):
+            step = await reads.find_step(conn, run_id, summary.id)
+            if step is None:
+                continue  # deleted meanwhile
+            attempts = [await reads.find_attempt(conn, step.id, number) for number in numbers.get(step.id, ())]
+            yield step, [attempt for attempt in attempts if attempt is not None]
+
+    return steps
