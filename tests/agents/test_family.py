@@ -15,7 +15,7 @@ import pytest
 from rookery.agents.monitor import SubagentMonitor
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import TransitionNotAllowed
-from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.messages import ChatId, Effort, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
 from rookery.domain.chat.states import Status
@@ -27,7 +27,9 @@ from rookery.store import machine
 from rookery.store.authorized.store import Store
 from rookery.store.chats import subagents
 from rookery.store.models import model_configs
-from rookery.store.models.model_configs import ModelConfigPatch
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.people import preferences
+from rookery.store.people.preferences import PersonalOverride, PreferencesPatch
 from tests.agents.family_rig import FamilyRig, open_family, texts
 from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
@@ -764,6 +766,64 @@ async def test_administrators_choose_the_model_of_a_kind(database_url: str) -> N
 
         (child,) = await rig.children(chat_id)
         assert (await rig.worker.chat(child)).last_model_config_id == rig.worker.quick
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "is_allowed", "deployment", "expected"),
+    [
+        ("third", "quick", True, "quick", "third"),
+        (None, "third", True, "quick", "third"),
+        (None, "third", False, "quick", "quick"),
+        (None, "disabled", True, "quick", "quick"),
+        (None, "chat_default", True, "quick", "model"),
+        (None, "deployment_default", True, "quick", "quick"),
+        (None, "deployment_default", True, None, "model"),
+        (None, None, True, "disabled", "model"),
+    ],
+)
+async def test_model_of_a_child_is_the_named_one_then_the_users_then_the_deployments_then_the_parents(
+    database_url: str, named: str | None, own: str | None, is_allowed: bool, deployment: str | None, expected: str
+) -> None:
+    def order(found: list[Any]) -> Sequence[Step]:
+        more = {} if named is None else {"model_config_id": str(known[named])}
+        return (CallTool("spawn_agent", {"type": "explore", "prompt": "look", **more}),)
+
+    async with open_family(database_url, parent=steps(order, wait_for, (Say("ok"),))) as rig:
+        known = {"model": rig.worker.model, "quick": rig.worker.quick}
+        for name in ("third", "disabled"):
+            async with rig.worker.database.api.acquire() as conn:
+                provider = await conn.fetchval("SELECT provider_id FROM model_configs WHERE id = $1", rig.worker.quick)
+                draft = ModelConfigDraft(provider_id=provider, model=name, context_limit=100_000)
+                known[name] = (await model_configs.create_model_config(conn, draft, by=None)).id
+        await rig.worker.set("models", {"allow_personal_overrides": True})
+        if own is not None:
+            override = PersonalOverride("model", known[own]) if own in known else PersonalOverride(own)  # type: ignore[arg-type]
+            async with rig.worker.database.api.acquire() as conn:
+                patch = PreferencesPatch(model_overrides={"explore": override})
+                await preferences.update(conn, rig.worker.user, patch=patch)
+        await rig.sql("UPDATE model_configs SET enabled = false WHERE id = $1", known["disabled"])
+        of_kind = None if deployment is None else {"model_config_id": str(known[deployment])}
+        await rig.worker.set("models", {"allow_personal_overrides": is_allowed, "explore_subagents": of_kind})
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (child,) = await rig.children(chat_id)
+        assert (await rig.worker.chat(child)).last_model_config_id == known[expected]
+
+
+async def test_own_effort_for_children_with_the_model_of_their_parent(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        await rig.worker.set("models", {"allow_personal_overrides": True})
+        async with rig.worker.database.api.acquire() as conn:
+            override = PersonalOverride("chat_default", reasoning_effort=Effort.LOW)
+            patch = PreferencesPatch(model_overrides={"general": override})
+            await preferences.update(conn, rig.worker.user, patch=patch)
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        (child,) = await rig.children(chat_id)
+        found = await rig.worker.chat(child)
+        assert (found.last_model_config_id, found.last_reasoning_effort) == (rig.worker.model, "low")
 
 
 async def test_subagents_that_are_turned_off_are_not_offered(database_url: str) -> None:

@@ -257,13 +257,16 @@ def test_pins_that_cannot_be_are_told_together() -> None:
 
 # Preferences
 
+NO_OVERRIDES = {"root": None, "general": None, "explore": None}
+
 
 async def test_preferences_start_empty_and_keep_what_is_set(rig: ApiRig, ada: Person, ben: Person) -> None:
     empty = (await ada.http.get("/api/v1/me/settings")).json()
     assert empty == {
         "custom_prompt": "",
         "context_auto_refresh": False,
-        "model_overrides": {"root": None},
+        "model_overrides": NO_OVERRIDES,
+        "deployment_overrides": {"general": None, "explore": None},
         "overrides_allowed": False,
         "compaction_thresholds": {},
         "approval_rules": [],
@@ -348,10 +351,58 @@ async def test_model_of_ones_own_needs_the_administrators_word(rig: ApiRig, root
     kept = (await ada.http.get(path)).json()
 
     assert (refused.status_code, refused.json()["code"]) == (403, "disabled")
-    assert saved.json()["model_overrides"] == {"root": override}
-    assert (kept["model_overrides"], kept["overrides_allowed"]) == ({"root": override}, False)
+    assert saved.json()["model_overrides"] == {**NO_OVERRIDES, "root": override}
+    assert (kept["model_overrides"], kept["overrides_allowed"]) == ({**NO_OVERRIDES, "root": override}, False)
     assert kept["custom_prompt"] == ""
     assert (await ada.http.patch(path, json={"model_overrides": {"root": None}})).status_code == 200
+
+
+async def test_models_of_subagents_are_set_and_cleared_one_by_one(rig: ApiRig, root: Person, ada: Person) -> None:
+    model, path = str(await rig.add_model()), "/api/v1/me/settings"
+    of_kind = {"model_config_id": model, "reasoning_effort": None}
+    await root.http.put(
+        "/api/v1/settings/models", json={"allow_personal_overrides": True, "general_subagents": of_kind}
+    )
+    own = {"mode": "model", "model_config_id": model, "reasoning_effort": None}
+    usual = {"mode": "deployment_default", "model_config_id": None, "reasoning_effort": None}
+    low = {"mode": "chat_default", "model_config_id": None, "reasoning_effort": "low"}
+
+    await ada.http.patch(path, json={"model_overrides": {"general": own, "explore": usual}})
+    found = (await ada.http.patch(path, json={"model_overrides": {"explore": low}})).json()
+    cleared = (await ada.http.patch(path, json={"model_overrides": {"general": None}})).json()
+
+    assert found["model_overrides"] == {"root": None, "general": own, "explore": low}
+    assert found["deployment_overrides"] == {"general": of_kind, "explore": None}
+    assert cleared["model_overrides"] == {"root": None, "general": None, "explore": low}
+
+
+async def test_model_of_subagents_needs_the_administrators_word(rig: ApiRig, ada: Person) -> None:
+    usual = {"mode": "deployment_default"}
+
+    refused = await ada.http.patch("/api/v1/me/settings", json={"model_overrides": {"explore": usual}})
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "disabled")
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ({"mode": "model"}, "model_config_id"),
+        ({"mode": "deployment_default", "reasoning_effort": "low"}, "reasoning_effort"),
+        ({"mode": "model", "model_config_id": str(uuid4())}, "model_config_id"),
+        ({"mode": "best"}, "mode"),
+        ({}, "mode"),
+    ],
+)
+async def test_override_of_a_kind_that_cannot_be_is_refused_by_field(
+    rig: ApiRig, root: Person, ada: Person, override: dict[str, Any], field: str
+) -> None:
+    await root.http.put("/api/v1/settings/models", json={"allow_personal_overrides": True})
+
+    found = await ada.http.patch("/api/v1/me/settings", json={"model_overrides": {"general": override}})
+
+    assert found.status_code == 400, found.text
+    assert [each["field"] for each in found.json()["fields"]] == [f"model_overrides.general.{field}"]
 
 
 @pytest.mark.parametrize(

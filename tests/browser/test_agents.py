@@ -71,3 +71,35 @@ def test_own_kind_is_created_edited_and_deleted(ada: Visitor) -> None:
     row.get_by_role("button", name="Delete reviewer").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(row).to_have_count(0)
+
+
+def test_user_chooses_models_for_own_subagents_if_administrators_allow_it(ada: Visitor) -> None:
+    (provider, *_) = ada.ask("GET", "/models")["providers"]
+    model = provider["models"][0]
+    name = model["display_name"] or model["model"]
+    page = ada.go("/settings/chat")
+    expect(page.get_by_role("heading", name="Summarizing long chats")).to_be_visible()
+    expect(page.get_by_role("heading", name="Your models")).to_have_count(0)
+
+    try:
+        override = {"model_config_id": model["id"]}
+        ada.ask("PUT", "/settings/models", {"allow_personal_overrides": True, "explore_subagents": override})
+        page = ada.go("/settings/chat")
+        section = page.locator("section").filter(has=page.get_by_role("heading", name="Your models"))
+        expect(section.get_by_label("General subagents").locator("option").first).to_have_text(
+            "Server default: the chat's own"
+        )
+        explore = section.get_by_label("Explore subagents")
+        expect(explore.locator("option").first).to_have_text(f"Server default: {name}")
+        explore.select_option(label="The chat's own")
+        section.get_by_label("General subagents").select_option(label=name)
+        section.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+
+        saved = ada.ask("GET", "/me/settings")["model_overrides"]
+        assert (saved["general"]["mode"], saved["general"]["model_config_id"]) == ("model", model["id"])
+        assert (saved["explore"]["mode"], saved["root"]) == ("chat_default", None)
+        page.reload()
+        expect(section.get_by_label("Explore subagents")).to_have_value("chat_default")
+    finally:
+        ada.ask("PUT", "/settings/models", {"allow_personal_overrides": False, "explore_subagents": None})

@@ -9,11 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.client import AsyncRookery, DynamicTool, Rookery, ToolOutput, errors, file_part
+from rookery.client import AsyncRookery, DynamicTool, PersonalOverride, Rookery, ToolOutput, errors, file_part
 from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Say, Step, When
 from rookery.llm.types import Call
 from rookery.store.people import first_admin
+from rookery.store.settings import settings
 from tests.api.api_rig import PASSWORD, ApiRig, Person, open_house
 from tests.eventually import until
 
@@ -342,3 +343,29 @@ async def test_https_at_a_server_without_tls_is_said_as_such(rig: ApiRig) -> Non
     async with AsyncRookery(rig.url.replace("http:", "https:"), max_retries=0) as client:
         with pytest.raises(errors.Unreachable, match="does not speak TLS; try http instead"):
             await client.me()
+
+
+async def test_own_models_and_kinds_of_subagents_are_set_and_read(rig: ApiRig, client: AsyncRookery) -> None:
+    model = (await client.models.list())[0].models[0].id
+    async with rig.database.api.acquire() as conn:
+        await settings.write_setting(conn, "models", value={"allow_personal_overrides": True})
+
+    own = PersonalOverride(mode="model", model_config_id=model)
+    saved = await client.account.set_model_overrides({"general": own, "explore": PersonalOverride(mode="chat_default")})
+    cleared = await client.account.set_model_overrides({"explore": None})
+    made = await client.agent_kinds.put("reviewer", "Reviews.", tools=["read_file"], read_only=True, max_minutes=5)
+    listed = await client.agent_kinds.list()
+    await client.agent_kinds.delete("reviewer")
+
+    assert saved.model_overrides.general == own
+    assert (saved.model_overrides.explore is None, cleared.model_overrides.explore) == (False, None)
+    assert (await client.account.preferences()).model_overrides.general == own
+    assert (made.name, made.source, made.tools, made.read_only, made.max_minutes) == (
+        "reviewer",
+        "user",
+        ("read_file",),
+        True,
+        5,
+    )
+    assert [kind.name for kind in listed] == ["general", "explore", "reviewer"]
+    assert [kind.name for kind in await client.agent_kinds.list()] == ["general", "explore"]

@@ -11,7 +11,18 @@ from tools import generate_client_models, generate_client_sync
 
 MODELS = generate_client_sync.CLIENT / "models.py"
 SYNC = generate_client_sync.CLIENT / "sync_namespaces.py"
-NAMESPACES = ("account", "chats", "files", "messages", "models", "queue", "templates", "tokens", "workspaces")
+NAMESPACES = (
+    "account",
+    "agent_kinds",
+    "chats",
+    "files",
+    "messages",
+    "models",
+    "queue",
+    "templates",
+    "tokens",
+    "workspaces",
+)
 
 
 def public(of: object) -> dict[str, inspect.Signature]:

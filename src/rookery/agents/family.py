@@ -70,6 +70,7 @@ CUT_IN_THREAD_CHARS = 256 * 1024
 # What a personal or administrator's model is set for, in preferences and settings.
 _OVERRIDES = {GENERAL.name: "general_subagents", EXPLORE.name: "explore_subagents"}
 PERSONAL_SETTING = "model_overrides"
+_OTHER_MODELS = "Call list_subagent_models for those that can be used."
 
 
 class WaitMode(StrEnum):
@@ -232,10 +233,15 @@ class AgentFamily:
                 admin=admin,
             )
         except (ModelUnusable, NoDefaultModel) as error:
-            raise Refused(f"{error} Call list_subagent_models for those that can be used.") from error
+            raise Refused(f"{error} {_OTHER_MODELS}") from error
+        # The parent's own model may have been deleted or disabled since its turn began.
+        usable = resolve.for_generation(models, chosen.model_config_id)
+        if isinstance(usable, ProviderError):
+            raise Refused(f"{usable.message} {_OTHER_MODELS}")
+        chosen = Choice(usable.model_config_id, chosen.reasoning_effort)
         ready = await self._parts.directory.ready(chosen, owner_id=owner_id)
         if isinstance(ready, ProviderError):
-            raise Refused(ready.message)
+            raise Refused(f"{ready.message} {_OTHER_MODELS}")
         return chosen, ready
 
     async def _overrides(self, kind: AgentKind) -> tuple[resolve.Override | None, resolve.Override | None]:
@@ -481,7 +487,7 @@ def _chat_id(text: str) -> UUID:
     try:
         return UUID(text.strip())
     except ValueError:
-        raise Refused(f"{text!r} is not a chat id. Use the `chat_id` that spawn_agent returned.") from None
+        raise Refused(f"{text[:64]!r} is not a chat id. Use the `chat_id` that spawn_agent returned.") from None
 
 
 def _model_id(text: str | None) -> UUID | None:
@@ -490,7 +496,7 @@ def _model_id(text: str | None) -> UUID | None:
     try:
         return UUID(text.strip())
     except ValueError:
-        raise Refused(f"{text!r} is not a model id. Call list_subagent_models for those that can be used.") from None
+        raise Refused(f"{text[:64]!r} is not a model id. {_OTHER_MODELS}") from None
 
 
 def _effort(text: str | None) -> Effort | None:
@@ -499,4 +505,4 @@ def _effort(text: str | None) -> Effort | None:
     try:
         return Effort(text.strip())
     except ValueError:
-        raise Refused(f"There is no reasoning effort {text!r}. It is one of {', '.join(Effort)}.") from None
+        raise Refused(f"There is no reasoning effort {text[:64]!r}. It is one of {', '.join(Effort)}.") from None

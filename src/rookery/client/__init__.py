@@ -26,7 +26,7 @@ from rookery.client.errors import (
     Unreachable,
 )
 from rookery.client.live import Change, LiveChat, Watch, WatchEvent
-from rookery.client.models import Chat, Message, Part, QueuedMessage, Rule, User
+from rookery.client.models import Chat, Message, Part, PersonalOverride, QueuedMessage, Rule, User
 from rookery.client.pages import Page
 from rookery.client.sync import Rookery
 
@@ -47,6 +47,7 @@ __all__ = [
     "NotFound",
     "Page",
     "Part",
+    "PersonalOverride",
     "QueuedMessage",
     "RateLimited",
     "Rookery",

@@ -1,8 +1,9 @@
-"""The caller's account: first setup, login, password, approval rules, API tokens, and the models it can use."""
+"""The caller's account: first setup, login, password, preferences, API tokens, and the models it can use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -18,6 +19,8 @@ from rookery.client.models import (
     ModelList,
     ModelProvider,
     NewToken,
+    PersonalOverride,
+    Preferences,
     Rule,
     SetupStatus,
     Token,
@@ -26,10 +29,8 @@ from rookery.client.models import (
 from rookery.client.pages import Items
 
 DEFAULT_SCOPES = ("all",)
-
-
-class _OwnSettings(msgspec.Struct, frozen=True):
-    approval_rules: tuple[Rule, ...] = ()
+# The chats to which a personal model applies: new chats, and the subagents of two built-in kinds.
+OverrideKind = Literal["root", "general", "explore"]
 
 
 class _SettingsGroup(msgspec.Struct, frozen=True):
@@ -80,14 +81,26 @@ class AsyncAccount:
         """Dismiss the notice of `me()`. The list of accesses does not change."""
         await self._http.send("POST", "/me/accesses/seen", body={"through": notice.through})
 
+    async def preferences(self) -> Preferences:
+        """Return the caller's preferences."""
+        return await self._http.read(Preferences, "/me/settings")
+
+    async def set_model_overrides(self, overrides: Mapping[OverrideKind, PersonalOverride | None]) -> Preferences:
+        """Choose the models of new chats (`root`) and of subagents (`general`, `explore`). None clears a choice.
+
+        Kinds that are not given keep theirs. Raises `Forbidden` unless administrators allow it.
+        """
+        body = {"model_overrides": overrides}
+        return await self._http.write(Preferences, "PATCH", "/me/settings", body=body)
+
     async def approval_rules(self) -> tuple[Rule, ...]:
         """Return the caller's approval rules, for all their chats."""
-        return (await self._http.read(_OwnSettings, "/me/settings")).approval_rules
+        return (await self.preferences()).approval_rules
 
     async def set_approval_rules(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
         """Replace the caller's approval rules, from the next tool call on."""
         body = {"approval_rules": rules}
-        return (await self._http.write(_OwnSettings, "PATCH", "/me/settings", body=body)).approval_rules
+        return (await self._http.write(Preferences, "PATCH", "/me/settings", body=body)).approval_rules
 
     async def approval_settings(self) -> ApprovalSettings:
         """Return the server's approval settings, which apply to all users."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from rookery.client.account import AsyncAccount, AsyncModels, AsyncTokens
+from rookery.client.agents import AsyncAgentKinds
 from rookery.client.chats import AsyncChats
 from rookery.client.files import AsyncFiles
 from rookery.client.frames import Transport
@@ -59,6 +60,7 @@ class AsyncRookery:
         self.models = AsyncModels(self._http)
         self.account = AsyncAccount(self._http)
         self.tokens = AsyncTokens(self._http)
+        self.agent_kinds = AsyncAgentKinds(self._http)
         self.templates = AsyncTemplates(self._http)
         self.workspaces = AsyncWorkspaces(self._http)
 

@@ -95,13 +95,37 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     created_at: datetime
     updated_at: datetime
-    running_since: str | None = None
+    running_since: datetime | None = None
     deadline_at: datetime | None = None
     steps: int
     tokens: int
     cost_micros: int
     unpriced_request_count: int
     budget_micros: int | None = None
+
+
+class AgentKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of subagent. `source` is `builtin`, `deployment` or `user`.
+
+    If another kind with the same name replaces this one, `hidden_by` is the source of the other kind. Workspaces may
+    define more kinds, which only their own chats can use.
+    """
+
+    name: str
+    source: str
+    description: str
+    prompt: str
+    model_config_id: UUID | None = None
+    reasoning_effort: str | None = None
+    tools: tuple[str, ...] | None = None
+    read_only: bool
+    max_minutes: int | None = None
+    updated_at: datetime | None = None
+    hidden_by: str | None = None
+
+
+class AgentKindList(msgspec.Struct, frozen=True, kw_only=True):
+    kinds: tuple[AgentKind, ...]
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +220,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     pinned: bool
     workspace_id: UUID | None = None
-    dirty_since: str | None = None
+    dirty_since: datetime | None = None
     error: str | None = None
     items: tuple[ContextItem, ...]
 
@@ -234,7 +258,7 @@ class ContextState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dirty: bool
-    dirty_since: str | None = None
+    dirty_since: datetime | None = None
     error: str | None = None
     servers: int = 0
 
@@ -259,6 +283,13 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     runtime_ms: int
     by_model: dict[str, Figures]
     by_chat: dict[str, Figures]
+
+
+class DeploymentOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """The administrators' models for subagents. Without one, a subagent has the model of its parent."""
+
+    general: ModelOverride | None = None
+    explore: ModelOverride | None = None
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -448,6 +479,21 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[ModelProvider, ...]
 
 
+class ModelOverride(msgspec.Struct, frozen=True, kw_only=True):
+    """A model for one purpose. Without an effort, the effort of the chat applies."""
+
+    model_config_id: UUID
+    reasoning_effort: str | None = None
+
+
+class ModelOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller's own models: for new chats, and for subagents of the kinds `general` and `explore`."""
+
+    root: PersonalOverride | None = None
+    general: PersonalOverride | None = None
+    explore: PersonalOverride | None = None
+
+
 class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
     """The models of a provider.
 
@@ -568,6 +614,37 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     report: str | None = None
     report_bytes: int | None = None
     error: str | None = None
+
+
+class PersonalOverride(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's own model. For new chats, `chat_default` means the default of the deployment.
+
+    For subagents, `chat_default` means the model of their parent, and `deployment_default` the administrators' choice
+    for the kind.
+    """
+
+    mode: str
+    model_config_id: UUID | None = None
+    reasoning_effort: str | None = None
+
+
+class Preferences(msgspec.Struct, frozen=True, kw_only=True):
+    """The preferences. `model_overrides` apply only while `overrides_allowed` is true; `display` belongs to the web
+    application.
+
+    `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh
+    it. `debug`: model calls of the caller's chats are recorded, unless the chat or the server decides otherwise.
+    """
+
+    custom_prompt: str
+    context_auto_refresh: bool
+    model_overrides: ModelOverrides
+    deployment_overrides: DeploymentOverrides
+    overrides_allowed: bool
+    compaction_thresholds: dict[str, int]
+    approval_rules: tuple[Rule, ...]
+    debug: bool
+    display: dict[str, Any]
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from rookery.client.frames import Transport
 from rookery.client.models import Me, Version
 from rookery.client.sync_namespaces import (
     Account,
+    AgentKinds,
     Chats,
     Files,
     Messages,
@@ -55,6 +56,7 @@ class Rookery:
         self.models = Models(self._inner.models, portal)
         self.account = Account(self._inner.account, portal)
         self.tokens = Tokens(self._inner.tokens, portal)
+        self.agent_kinds = AgentKinds(self._inner.agent_kinds, portal)
         self.templates = Templates(self._inner.templates, portal)
         self.workspaces = Workspaces(self._inner.workspaces, portal)
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from msgspec import UNSET, UnsetType
 
-from rookery.client.account import DEFAULT_SCOPES, AsyncAccount, AsyncModels, AsyncTokens
+from rookery.client.account import DEFAULT_SCOPES, AsyncAccount, AsyncModels, AsyncTokens, OverrideKind
+from rookery.client.agents import AsyncAgentKinds, KindScope
 from rookery.client.blocking import BlockingLiveChat, BlockingWatch, Portal
 from rookery.client.chats import AsyncChats
 from rookery.client.content import (
@@ -29,6 +30,7 @@ from rookery.client.models import (
     AccessNotice,
     AccessPage,
     Agent,
+    AgentKind,
     Chat,
     Cost,
     DownloadUrl,
@@ -42,6 +44,8 @@ from rookery.client.models import (
     ModelProvider,
     NewToken,
     Operation,
+    PersonalOverride,
+    Preferences,
     PromoteAnswer,
     Prompt,
     Queue,
@@ -104,6 +108,17 @@ class Account:
         """Dismiss the notice of `me()`. The list of accesses does not change."""
         self._portal.run(self._inner.dismiss_access_notice(notice))
 
+    def preferences(self) -> Preferences:
+        """Return the caller's preferences."""
+        return self._portal.run(self._inner.preferences())
+
+    def set_model_overrides(self, overrides: Mapping[OverrideKind, PersonalOverride | None]) -> Preferences:
+        """Choose the models of new chats (`root`) and of subagents (`general`, `explore`). None clears a choice.
+
+        Kinds that are not given keep theirs. Raises `Forbidden` unless administrators allow it.
+        """
+        return self._portal.run(self._inner.set_model_overrides(overrides))
+
     def approval_rules(self) -> tuple[Rule, ...]:
         """Return the caller's approval rules, for all their chats."""
         return self._portal.run(self._inner.approval_rules())
@@ -159,6 +174,50 @@ class Models:
     def find(self, name: str) -> Model | None:
         """Return the model with this id or name. The name is that of the provider or the one that users see."""
         return self._portal.run(self._inner.find(name))
+
+
+class AgentKinds:
+    """`client.agent_kinds`."""
+
+    def __init__(self, inner: AsyncAgentKinds, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list(self) -> tuple[AgentKind, ...]:
+        """Return the kinds that the caller's chats can use, and those that another of the same name hides."""
+        return self._portal.run(self._inner.list())
+
+    def put(
+        self,
+        name: str,
+        description: str,
+        *,
+        prompt: str = "",
+        model_config_id: UUID | str | None = None,
+        reasoning_effort: Effort | None = None,
+        tools: Sequence[str] | None = None,
+        read_only: bool = False,
+        max_minutes: int | None = None,
+        scope: KindScope = "user",
+    ) -> AgentKind:
+        """Create or replace a kind. `tools` is an allow list; None allows every tool of a subagent."""
+        return self._portal.run(
+            self._inner.put(
+                name,
+                description,
+                prompt=prompt,
+                model_config_id=model_config_id,
+                reasoning_effort=reasoning_effort,
+                tools=tools,
+                read_only=read_only,
+                max_minutes=max_minutes,
+                scope=scope,
+            )
+        )
+
+    def delete(self, name: str, *, scope: KindScope = "user") -> None:
+        """Delete a kind. Subagents that were started with it continue."""
+        self._portal.run(self._inner.delete(name, scope=scope))
 
 
 class Chats:

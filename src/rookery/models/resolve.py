@@ -172,8 +172,11 @@ def for_subagent(
             return Choice(parent, personal.reasoning_effort)
         if chosen := _of_override(models, personal):
             return chosen
-    if admin is not None and (chosen := _of_override(models, admin)):
-        return chosen
+        log.info("subagent_model_unusable", override="personal", model_config_id=personal.model_config_id)
+    if admin is not None and admin.mode != "chat_default":
+        if chosen := _of_override(models, admin):
+            return chosen
+        log.info("subagent_model_unusable", override="deployment", model_config_id=admin.model_config_id)
     return Choice(parent, admin.reasoning_effort if admin is not None and admin.mode == "chat_default" else None)
 
 

@@ -155,7 +155,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "settings.require": (NOTHING, "admins", ADMINISTERS),
     "settings.write": (NOTHING, "admins", ADMINISTERS),
     "preferences.get": (USER, "own", ACCOUNT),
-    "preferences.are_overrides_allowed": (USER, "own", ACCOUNT),
+    "preferences.override_policy": (USER, "own", ACCOUNT),
     "preferences.require": (USER, "own", ACCOUNT),
     "preferences.write": (USER, "own", ACCOUNT),
     "provider_keys.list": (USER, "own", ACCOUNT),

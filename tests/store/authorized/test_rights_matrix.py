@@ -353,7 +353,7 @@ CALLS: dict[str, Call] = {
     "settings.require": lambda s, t, x: s.settings.require(),
     "settings.write": lambda s, t, x: s.settings.write("prompts", {"system_prompt": uuid4().hex}),
     "preferences.get": lambda s, t, x: s.preferences.get(x),
-    "preferences.are_overrides_allowed": lambda s, t, x: s.preferences.are_overrides_allowed(x),
+    "preferences.override_policy": lambda s, t, x: s.preferences.override_policy(x),
     "preferences.require": lambda s, t, x: s.preferences.require(x),
     "preferences.write": lambda s, t, x: s.preferences.write(x, PreferencesPatch(custom_prompt=uuid4().hex)),
     "provider_keys.list": lambda s, t, x: s.provider_keys.list(x),

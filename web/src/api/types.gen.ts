@@ -381,6 +381,12 @@ export type Decision = "approve" | "deny";
 /** The effect on calls that no rule matches. */
 export type Default = "allow" | "ask";
 
+/** The administrators' models for subagents. Without one, a subagent has the model of its parent. */
+export interface DeploymentOverridesView {
+  general: ModelOverride | null;
+  explore: ModelOverride | null;
+}
+
 /** The last known state of a repository. */
 export interface DiffStatus {
   root: string;
@@ -1017,6 +1023,12 @@ export interface ModelConfigView {
   updated_at: string;
 }
 
+/** A model for one purpose. Without an effort, the effort of the chat applies. */
+export interface ModelOverride {
+  model_config_id: string;
+  reasoning_effort?: Effort | null;
+}
+
 /** Any of the keys; absent keys keep their values. */
 export interface ModelSettingsChange {
   title_generation?: OverrideBody | null;
@@ -1152,10 +1164,15 @@ export interface OverrideView {
 
 export interface OverridesChange {
   root?: OverrideChange | null;
+  general?: SubagentOverrideChange | null;
+  explore?: SubagentOverrideChange | null;
 }
 
+/** The caller's own models: for new chats, and for subagents of the kinds `general` and `explore`. */
 export interface OverridesView {
   root: PersonalOverride | null;
+  general: PersonalOverride | null;
+  explore: PersonalOverride | null;
 }
 
 /** One page of a list; `next_cursor` is null on the last page. */
@@ -1220,9 +1237,9 @@ export interface Period {
 
 export type PeriodKind = "day" | "month" | "week";
 
-/** A user's own default model. `chat_default` means that of the deployment. */
+/** A user's own model. For new chats, `chat_default` means the default of the deployment. For subagents, `chat_default` means the model of their parent, and `deployment_default` the administrators' choice for the kind. */
 export interface PersonalOverride {
-  mode: "chat_default" | "model";
+  mode: "chat_default" | "deployment_default" | "model";
   model_config_id?: string | null;
   reasoning_effort?: Effort | null;
 }
@@ -1248,6 +1265,7 @@ export interface PreferencesView {
   custom_prompt: string;
   context_auto_refresh: boolean;
   model_overrides: OverridesView;
+  deployment_overrides: DeploymentOverridesView;
   overrides_allowed: boolean;
   compaction_thresholds: Record<string, number>;
   approval_rules: Rule[];
@@ -1665,6 +1683,13 @@ export interface StatusChanged {
 }
 
 export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | GitChanges | MessagePart;
+
+/** `chat_default` is the model of the parent, `deployment_default` the administrators' choice for the kind. */
+export interface SubagentOverrideChange {
+  mode: "chat_default" | "deployment_default" | "model";
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
 
 /** Any of the keys; absent keys keep their values. */
 export interface SubagentSettingsChange {

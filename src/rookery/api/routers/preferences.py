@@ -19,12 +19,24 @@ from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.messages import Effort
 from rookery.store.people.preferences import PersonalOverride, Preferences, PreferencesPatch
+from rookery.store.settings.groups import ModelOverride
 
 MAX_PROMPT_CHARS = 256 * 1024  # before cleaning; the cleaned text has its own limit
 
 
 class OverridesView(msgspec.Struct, frozen=True):
+    """The caller's own models: for new chats, and for subagents of the kinds `general` and `explore`."""
+
     root: PersonalOverride | None
+    general: PersonalOverride | None
+    explore: PersonalOverride | None
+
+
+class DeploymentOverridesView(msgspec.Struct, frozen=True):
+    """The administrators' models for subagents. Without one, a subagent has the model of its parent."""
+
+    general: ModelOverride | None
+    explore: ModelOverride | None
 
 
 class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +50,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
     custom_prompt: str
     context_auto_refresh: bool
     model_overrides: OverridesView
+    deployment_overrides: DeploymentOverridesView
     overrides_allowed: bool
     compaction_thresholds: dict[UUID, int]
     approval_rules: tuple[Rule, ...]
@@ -56,8 +69,18 @@ class OverrideChange(Body):
     reasoning_effort: Effort | None = None
 
 
+class SubagentOverrideChange(Body):
+    """`chat_default` is the model of the parent, `deployment_default` the administrators' choice for the kind."""
+
+    mode: Literal["chat_default", "deployment_default", "model"]
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
 class OverridesChange(Body):
     root: OverrideChange | None = Field(default_factory=_absent)
+    general: SubagentOverrideChange | None = Field(default_factory=_absent)
+    explore: SubagentOverrideChange | None = Field(default_factory=_absent)
 
 
 class PreferencesChange(Body):
@@ -92,7 +115,8 @@ def router(services: ApiServices) -> APIRouter:
         body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if isinstance(body.model_overrides, OverridesChange):
-            given["model_overrides"] = {kind: _override(body.model_overrides) for kind in body.model_overrides.given}
+            changed = body.model_overrides
+            given["model_overrides"] = {kind: _override(getattr(changed, kind)) for kind in changed.given}
         if body.approval_rules is not None and "approval_rules" in body.given:
             given["approval_rules"] = [each.rule() for each in body.approval_rules]
         return await _answer(caller, await caller.store.preferences.write(caller.user.id, PreferencesPatch(**given)))
@@ -101,13 +125,18 @@ def router(services: ApiServices) -> APIRouter:
 
 
 async def _answer(caller: Caller, found: Preferences) -> Response:
-    allowed = await caller.store.preferences.are_overrides_allowed(caller.user.id)
+    policy, own = await caller.store.preferences.override_policy(caller.user.id), found.model_overrides
     return answer(
         PreferencesView(
             custom_prompt=found.custom_prompt,
             context_auto_refresh=found.context_auto_refresh,
-            model_overrides=OverridesView(found.model_overrides.get("root")),
-            overrides_allowed=allowed,
+            model_overrides=OverridesView(
+                own.get("root"),
+                general=own.get("general"),
+                explore=own.get("explore"),
+            ),
+            deployment_overrides=DeploymentOverridesView(policy.general, policy.explore),
+            overrides_allowed=policy.is_allowed,
             compaction_thresholds=dict(found.compaction_thresholds),
             approval_rules=approvals.with_problems(found.approval_rules),
             debug=found.debug,
@@ -116,7 +145,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
     )
 
 
-def _override(change: OverridesChange) -> PersonalOverride | None:
-    if change.root is None:
+def _override(change: OverrideChange | SubagentOverrideChange | None) -> PersonalOverride | None:
+    if change is None:
         return None
-    return PersonalOverride(change.root.mode, change.root.model_config_id, change.root.reasoning_effort)
+    return PersonalOverride(change.mode, change.model_config_id, change.reasoning_effort)

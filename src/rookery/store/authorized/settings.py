@@ -23,7 +23,7 @@ from rookery.store.models.user_keys import KeyStatus
 from rookery.store.people import audit, preferences
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Conflict
-from rookery.store.people.preferences import PreferencesPatch
+from rookery.store.people.preferences import OverridePolicy, PreferencesPatch
 from rookery.store.settings import agent_kinds, limits, locked, settings
 from rookery.store.settings import groups as settings_groups
 from rookery.store.settings.agent_kinds import StoredKind
@@ -258,9 +258,9 @@ class Preferences(AuthorizedMethods):
         return await preferences.read(at.conn, user_id)
 
     @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
-    async def are_overrides_allowed(self, at: Grant, user_id: UUID) -> bool:
-        """Return whether users may choose their own default models."""
-        return await preferences.are_overrides_allowed(at.conn)
+    async def override_policy(self, at: Grant, user_id: UUID) -> OverridePolicy:
+        """Return whether users may choose models, and the administrators' models for subagents."""
+        return await preferences.override_policy(at.conn)
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:

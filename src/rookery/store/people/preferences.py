@@ -22,7 +22,7 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people.errors import Disabled
 from rookery.store.settings import groups, settings
-from rookery.store.settings.groups import DEBUG, MAX_NUMBER, MODELS, ModelSettings
+from rookery.store.settings.groups import DEBUG, MAX_NUMBER, MODELS, ModelOverride, ModelSettings
 from rookery.store.settings.limits import DebugSettings
 
 MAX_DISPLAY_BYTES = 16 * 1024
@@ -31,14 +31,18 @@ MAX_THRESHOLDS = 1000
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
-# The kind of chats to which a personal model applies.
-Kind = Literal["root"]
+# The chats to which a personal model applies: new chats, and the subagents of two built-in kinds.
+Kind = Literal["root", "general", "explore"]
 
 
 class PersonalOverride(Struct, frozen=True):
-    """A user's own default model. `chat_default` means that of the deployment."""
+    """A user's own model. For new chats, `chat_default` means the default of the deployment.
 
-    mode: Literal["chat_default", "model"]
+    For subagents, `chat_default` means the model of their parent, and `deployment_default` the administrators' choice
+    for the kind.
+    """
+
+    mode: Literal["chat_default", "deployment_default", "model"]
     model_config_id: UUID | None = None
     reasoning_effort: Effort | None = None
 
@@ -81,10 +85,18 @@ async def read(conn: Connection, user_id: UUID) -> Preferences:
     return Preferences(**values)
 
 
-async def are_overrides_allowed(conn: Connection) -> bool:
+class OverridePolicy(Struct, frozen=True):
+    """Whether users may choose models, and the administrators' models for subagents."""
+
+    is_allowed: bool
+    general: ModelOverride | None
+    explore: ModelOverride | None
+
+
+async def override_policy(conn: Connection) -> OverridePolicy:
     group = groups.read(MODELS, await settings.find_setting(conn, MODELS.name))
     assert isinstance(group, ModelSettings)
-    return group.allow_personal_overrides
+    return OverridePolicy(group.allow_personal_overrides, group.general_subagents, group.explore_subagents)
 
 
 async def may_users_record(conn: Connection) -> bool:
@@ -136,14 +148,16 @@ async def _overrides(
         if override is None:
             kept.pop(kind, None)
             continue
-        if not await are_overrides_allowed(conn):
+        if not (await override_policy(conn)).is_allowed:
             raise Disabled("Personal default models are disabled. Ask an administrator.")
         field = f"model_overrides.{kind}"
+        if kind == "root" and override.mode == "deployment_default":
+            raise InvalidInput(f"{field}.mode", "New chats have the modes `chat_default` and `model`.")
         if (override.mode == "model") != (override.model_config_id is not None):
             raise InvalidInput(f"{field}.model_config_id", "The mode `model` needs a model, and other modes have none.")
         if override.model_config_id is not None:
             await groups.check_model(conn, override.model_config_id, override.reasoning_effort, field=field)
-        elif override.reasoning_effort is not None:
+        elif override.reasoning_effort is not None and (kind == "root" or override.mode != "chat_default"):
             raise InvalidInput(f"{field}.reasoning_effort", "An effort needs a model.")
         kept[kind] = override
     return kept

@@ -142,7 +142,7 @@ function Helpers() {
               error={error("explore_subagents")}
             />
             <Switch
-              label="Users may choose the model of their new chats"
+              label="Users may choose models for their new chats and subagents"
               checked={values.allow_personal_overrides}
               onChange={(on) => set("allow_personal_overrides", on)}
             />

@@ -1,7 +1,9 @@
 import { patchPreferences } from "@/api/account";
 import { sentence } from "@/api/errors";
+import type { ModelOverride, PersonalOverride } from "@/api/types.gen";
 import { keep } from "@/features/settings/appearance";
 import { Form, Section } from "@/features/settings/form";
+import { CHATS_OWN, chatOverride, chosenModel, subagentOverride } from "@/features/settings/personal_models";
 import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
 import { Choices } from "@/ui/choices";
 import { TextField } from "@/ui/field";
@@ -9,7 +11,7 @@ import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
 
-/** The page for the behavior of chats, the default model, and when chats are summarized. */
+/** The page for the behavior of chats, the user's own models, and when chats are summarized. */
 export function Chat() {
   const display = useDisplay();
   return (
@@ -48,7 +50,7 @@ export function Chat() {
         />
       </Section>
       <Instructions />
-      <DefaultModel />
+      <OwnModels />
       <Thresholds />
     </>
   );
@@ -73,31 +75,62 @@ function Instructions() {
   );
 }
 
-function DefaultModel() {
+/** The user's own models, if administrators allow them. */
+function OwnModels() {
   const { data } = usePreferences();
   const models = useKnownModels();
   if (!data?.overrides_allowed) return null;
-  const chosen = data.model_overrides.root?.mode === "model" ? data.model_overrides.root.model_config_id : null;
+  const named = models.map((one) => ({ value: one.id, label: one.display_name || one.model }));
+  const serverChoice = (override: ModelOverride | null) => {
+    const name = override && named.find((one) => one.value === override.model_config_id)?.label;
+    return { value: "", label: name ? `Server default: ${name}` : "Server default: the chat's own" };
+  };
+  const { root, general, explore } = data.model_overrides;
+  const forSubagents = (override: ModelOverride | null, chosen: PersonalOverride | null) => [
+    serverChoice(override),
+    // Without a choice of the administrators, it is the same as the server's default.
+    ...(override || chosen?.mode === "chat_default" ? [{ value: CHATS_OWN, label: "The chat's own" }] : []),
+    ...named,
+  ];
   return (
-    <Section title="Model of new chats">
+    <Section title="Your models" text="Subagents are agents that a chat starts for parts of its work.">
       <Form
-        initial={{ model: chosen ?? "" }}
-        save={async ({ model }) => {
-          const root = model ? ({ mode: "model", model_config_id: model } as const) : null;
-          queryClient.setQueryData(keys.preferences, await patchPreferences({ model_overrides: { root } }));
+        initial={{ root: chosenModel(root), general: chosenModel(general), explore: chosenModel(explore) }}
+        save={async (changed) => {
+          const overrides = {
+            ...(changed.root === undefined ? {} : { root: chatOverride(changed.root) }),
+            ...(changed.general === undefined ? {} : { general: subagentOverride(changed.general) }),
+            ...(changed.explore === undefined ? {} : { explore: subagentOverride(changed.explore) }),
+          };
+          queryClient.setQueryData(keys.preferences, await patchPreferences({ model_overrides: overrides }));
         }}
       >
         {({ values, set, error }) => (
-          <Select
-            label="Model"
-            value={values.model}
-            onChange={(id) => set("model", id)}
-            options={[
-              { value: "", label: "Server default" },
-              ...models.map((one) => ({ value: one.id, label: one.display_name || one.model })),
-            ]}
-            error={error("model_config_id")}
-          />
+          <>
+            <Select
+              label="New chats"
+              value={values.root}
+              onChange={(id) => set("root", id)}
+              options={[{ value: "", label: "Server default" }, ...named]}
+              error={error("root.model_config_id")}
+            />
+            <Select
+              label="General subagents"
+              hint="They do substantial work of their own."
+              value={values.general}
+              onChange={(id) => set("general", id)}
+              options={forSubagents(data.deployment_overrides.general, general)}
+              error={error("general.model_config_id")}
+            />
+            <Select
+              label="Explore subagents"
+              hint="They look for something and change nothing. A small model is often enough."
+              value={values.explore}
+              onChange={(id) => set("explore", id)}
+              options={forSubagents(data.deployment_overrides.explore, explore)}
+              error={error("explore.model_config_id")}
+            />
+          </>
         )}
       </Form>
     </Section>
