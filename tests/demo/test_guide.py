@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,8 @@ import pytest
 from msgspec import Meta
 
 from rookery.demo import guide as guides
+from rookery.demo.requests import understand
+from rookery.domain.chat import submission
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.types import Call, Purpose, TextDelta, ToolCall
@@ -222,6 +225,19 @@ async def test_any_tool_can_be_used_by_its_name(name: str) -> None:
 
 async def test_arguments_that_are_no_json_are_not_understood() -> None:
     assert await calls_of(asking("use the tool read_file with {path}")) == []
+
+
+@pytest.mark.parametrize("unit", ["!", "' with '", " in ", "'"])
+@pytest.mark.parametrize("head", ["run ", "ask me a: ", "make a plan to ", "replace '", "search for '"])
+def test_long_message_is_no_request_and_takes_no_time(head: str, unit: str) -> None:
+    asked = f"{head}{unit * (submission.MAX_TEXT_BYTES // len(unit))}x"
+
+    began = time.thread_time()
+    request = understand(asked, Prompt(messages=()), ())
+
+    assert request is None
+    # Matching it takes minutes.
+    assert time.thread_time() - began < 1.0
 
 
 async def test_agents_are_waited_for_each_by_its_own_id() -> None:

@@ -20,6 +20,8 @@ HOME = "/home/agent"
 DEFAULT_PLAN_PATH = "/home/agent/plan.md"
 PLAN_PATH = re.compile(r"<plan-file-path>\s*(\S+)\s*</plan-file-path>")
 DIRECTORY = re.compile(r"^Working directory: (/\S+)$", re.MULTILINE)
+# The time of the patterns grows with the square of the length: 30 ms for this one, minutes for the longest message.
+MAX_REQUEST_CHARS = 4096
 MAX_AGENTS = 4
 MAX_GOAL = 300
 TESTS = "if [ -f Makefile ]; then make test; else python3 -m unittest discover -v; fi 2>&1"
@@ -49,7 +51,9 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> Request | None:
-    """Return the request in the text; None if no pattern matches."""
+    """Return the request in the text; None if no pattern matches, or if the text is too long for a request."""
+    if len(asked) > MAX_REQUEST_CHARS:
+        return None
     for pattern, make in _PATTERNS:
         if found := pattern.fullmatch(asked):
             return make(found, prompt, results)
