@@ -29,6 +29,7 @@ from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, chunk, serving, stream_head
 from tests.models.connect_rig import PROVIDER_ID, ready_model
+from tests.otlp_collector import exporting, otlp_collector
 from tests.store.models.rows import KEY as CENTRAL_KEY
 from tests.store.models.rows import RING, open_nest
 from tests.wire.prompts import user
@@ -332,3 +333,57 @@ async def test_directory_gives_keys_to_calls_only(database_url: str, watch: Watc
 
     assert own_key not in watch.all()
     assert CENTRAL_KEY not in watch.all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_key_is_in_no_span(kind: str, connector: Connector) -> None:
+    type_, model_id, *_ = KINDS[kind]
+    replies = [*ANSWERS.values(), events(*WHOLE["responses" if kind == "azure" else kind])]
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            for reply in replies:
+                async with serving(recorder([], reply)) as server:
+                    ready = ready_model(type_, model_id, base_url=f"{server.url}/v1", key=KEY)
+                    await failure_of(await usable(connector, ready), ready)
+            for base_url in ("http://", f"http://{KEY}@127.0.0.1:9", f"http://127.0.0.1:9/?k={KEY}"):
+                ready = ready_model(type_, model_id, base_url=base_url, key=KEY)
+                await failure_of(await usable(connector, ready), ready)
+
+    calls = collector.named("chat ")
+    assert len(calls) == len(replies) + 3
+    assert [call.has_failed for call in calls] == [True] * len(ANSWERS) + [False] + [True] * 3
+    assert len(collector.named("POST ")) >= len(calls)
+    assert KEY[:12].encode() not in b"".join(collector.bodies)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+async def test_trace_is_sent_only_to_providers_that_are_to_get_it(sends: bool, connector: Connector) -> None:
+    seen: list[RawRequest] = []
+    with otlp_collector() as collector:
+        async with exporting(collector), serving(recorder(seen, events(*WHOLE["anthropic"]))) as server:
+            ready = ready_model(base_url=server.url, key=KEY, send_correlation=sends)
+            await failure_of(await usable(connector, ready), ready)
+
+    exchange = collector.one("POST /v1/messages")
+    assert seen[0].headers.get("traceparent") == (f"00-{exchange.trace_id}-{exchange.span_id}-01" if sends else None)
+
+
+async def test_cancelled_call_ends_its_spans(connector: Connector) -> None:
+    arrived = asyncio.Event()
+
+    async def silent(connection: Connection) -> None:
+        await connection.read_request()
+        arrived.set()
+        await connection.wait_until_lost()
+
+    with otlp_collector() as collector:
+        async with exporting(collector), serving(silent) as server:
+            ready = ready_model(base_url=server.url, key=KEY)
+            model = await usable(connector, ready)
+            task = asyncio.create_task(failure_of(model, ready))
+            await arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    assert [(span.has_failed, span.attributes["error.type"]) for span in collector.spans] == [(True, "cancelled")] * 2

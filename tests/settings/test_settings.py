@@ -127,6 +127,10 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         log_access=True,
         metrics_listen=None,
         metrics_token=None,
+        otel_endpoint=None,
+        otel_headers=None,
+        otel_sample=1.0,
+        otel_metrics=True,
         drivers_local_bwrap=None,
         drivers_local_uid_range=(2_000_000_000, 2_000_999_999),
         drivers_local_uid=None,
@@ -225,6 +229,71 @@ def test_listen_refuses_what_is_no_address(home: Path, text: str) -> None:
 )
 def test_external_url_follows_from_listen(home: Path, listen: str, url: str) -> None:
     assert load(home, ROOKERY_LISTEN=listen).settings.external_url == url
+
+
+def test_export_of_traces_is_read_from_the_environment(home: Path) -> None:
+    loaded = load(
+        home,
+        ROOKERY_OTEL_ENDPOINT="https://otel.example:4318/base/",
+        ROOKERY_OTEL_HEADERS="authorization=Bearer%20abc-very-secret-abc, x-team=a",
+        ROOKERY_OTEL_SAMPLE="0.25",
+        ROOKERY_OTEL_METRICS="false",
+    )
+
+    found = loaded.settings
+    assert (found.otel_endpoint, found.otel_sample, found.otel_metrics) == (
+        "https://otel.example:4318/base",
+        0.25,
+        False,
+    )
+    assert loaded.warnings == ()
+    assert settings.masked(found)["otel.headers"] == "***"
+    literals = {literal for name, literal in settings.secret_literals(found) if name == "otel.headers"}
+    assert {"abc-very-secret-abc", "Bearer abc-very-secret-abc"} <= literals
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ENDPOINT", "localhost:4318", "is not an http or https URL"),
+        ("ENDPOINT", "grpc://localhost:4317", "is not an http or https URL"),
+        ("ENDPOINT", "https://user:pw@otel.example", "is not an http or https URL"),
+        ("ENDPOINT", "https://otel.example?key=1", "is not an http or https URL"),
+        ("ENDPOINT", "https://otel.example:99999", "is not an http or https URL"),
+        ("SAMPLE", "1.5", "is not a number between 0 and 1"),
+        ("SAMPLE", "-1", "is not a number between 0 and 1"),
+        ("SAMPLE", "half", "is not a number between 0 and 1"),
+        ("SAMPLE", "nan", "is not a number between 0 and 1"),
+        ("HEADERS", "authorization", "is not a list of headers"),
+        ("HEADERS", "a b=c", "is not a list of headers"),
+        ("HEADERS", "a=b,", "is not a list of headers"),
+        ("METRICS", "maybe", "is not true or false"),
+    ],
+)
+def test_wrong_setting_of_the_export_of_traces_is_named(home: Path, name: str, value: str, message: str) -> None:
+    good = {"ROOKERY_OTEL_ENDPOINT": "http://localhost:4318"}
+
+    (problem,) = problems(home, environ={**good, f"ROOKERY_OTEL_{name}": value})
+
+    assert problem.startswith(f"otel.{name.lower()} (from ROOKERY_OTEL_{name}): ")
+    assert message in problem
+    assert name != "HEADERS" or value not in problem
+
+
+def test_headers_without_an_endpoint_have_no_effect_and_say_so(home: Path) -> None:
+    (problem,) = problems(home, ROOKERY_OTEL_HEADERS="a=b")
+
+    assert problem == "otel.headers (from ROOKERY_OTEL_HEADERS): it has no effect without otel.endpoint."
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "warns"),
+    [("http://otel.example", True), ("http://[::1]:4318", False), ("https://otel.example", False)],
+)
+def test_unencrypted_export_beyond_this_machine_is_warned_about(home: Path, endpoint: str, warns: bool) -> None:
+    loaded = load(home, ROOKERY_OTEL_ENDPOINT=endpoint)
+
+    assert [each.key for each in loaded.warnings] == (["otel.endpoint"] if warns else [])
 
 
 def test_external_url_loses_its_trailing_slash(home: Path) -> None:

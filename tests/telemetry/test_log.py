@@ -24,7 +24,9 @@ from hypothesis import strategies as st
 from rookery.telemetry import log
 from rookery.telemetry.log import Handle
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets
+from rookery.telemetry.tracing import spans
 from rookery.testing.clock import FakeClock
+from tests.otlp_collector import exporting, otlp_collector
 
 logger = log.get_logger("test.part")
 
@@ -103,6 +105,18 @@ def test_bound_fields_are_on_every_line_inside_also_in_tasks_and_libraries(lines
 
     seen = [(line.get("chat_id"), line.get("user_id")) for line in lines.read()]
     assert seen == [("c1", "u2"), ("c1", "u2"), ("c2", "u2"), (None, None)]
+
+
+async def test_line_inside_a_span_names_its_trace(lines: Lines) -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            with spans.span("work"):
+                logger.info("inside")
+            logger.info("outside")
+
+    inside, outside = lines.read()
+    assert (inside["trace_id"], inside["span_id"]) == collector.one("work").id
+    assert "trace_id" not in outside
 
 
 def test_replica_bound_in_the_context_wins(lines: Lines) -> None:

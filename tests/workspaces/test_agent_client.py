@@ -13,11 +13,13 @@ import pytest
 from aiohttp import web
 
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.telemetry.tracing import spans
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import POOL_IDLE_SECONDS, AgentHttp, AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable
+from tests.otlp_collector import exporting, otlp_collector
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
 
 CHAT, PARENT, KEY = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -395,3 +397,30 @@ class breaking:
             request.transport.close()
             return web.Response()
         return web.json_response({"id": "p1"})
+
+
+async def test_requests_are_spans_without_paths_and_commands_and_carry_their_trace() -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector), connected() as (agent, conn):
+            agent.answers["/v1/processes"] = lambda _: answer({"id": "p1"})
+            with spans.span("execute_tool"):
+                await conn.start_process(StartProcess(command="cat /etc/classified"))
+                with pytest.raises(AgentError):
+                    await conn.process_output("classified-id")
+            sent = agent.requests[0].headers["traceparent"]
+
+    tool = collector.one("execute_tool")
+    start, output = collector.named("agent ")
+    assert [start.name, output.name] == ["agent POST /v1/processes", "agent GET /v1/processes/{id}/output"]
+    assert {(each.trace_id, each.parent_id) for each in (start, output)} == {tool.id}
+    assert (start.attributes["http.response.status_code"], output.attributes["http.response.status_code"]) == (200, 404)
+    assert (output.has_failed, output.attributes["error.type"]) == (True, "AgentError")
+    assert sent == f"00-{start.trace_id}-{start.span_id}-01"
+    assert b"classified" not in b"".join(collector.bodies)
+
+
+async def test_requests_carry_no_trace_while_tracing_is_off() -> None:
+    async with connected() as (agent, conn):
+        await conn.health()
+
+        assert "traceparent" not in agent.requests[0].headers

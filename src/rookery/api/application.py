@@ -131,6 +131,8 @@ def create_api(services: ApiServices) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        # The middleware makes the spans of requests. Those of FastAPI would have paths and texts of errors.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     # The list is flat. FastAPI analyzes the routes of an included router a second time at its first request, and walks
     # through nested lists at every request.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -36,6 +36,8 @@ from rookery.stream import ws
 from rookery.telemetry import http_stats
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
+from rookery.telemetry.tracing import names, spans
+from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span
 
 log = get_logger("api")
 
@@ -44,7 +46,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SHARED_METHODS = "GET, POST, PUT, PATCH, DELETE"
 SHARED_HEADERS = (
     "Authorization, Content-Type, Content-Disposition, Idempotency-Key, If-Match, Last-Event-ID, Rookery-Break-Glass, "
-    "Rookery-Session-Key, X-Request-Id"
+    "Rookery-Session-Key, Traceparent, X-Request-Id"
 )
 SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
 MAX_URL_BYTES = 8 * 1024
@@ -92,10 +94,15 @@ class ApiMiddleware:
         answer.strict_transport = _is_strict(connection, self.services)
         scope["rookery.refuse"] = answer.refuse
         started = time.perf_counter()
-        with bind(request_id=request_id):
+        span = _start_span(connection, request_id) if answer.is_api else NO_SPAN
+        if _is_stream(connection):
+            # A stream may be open for days, and no span should be.
+            answer.on_start = lambda: _end_span(span, scope, answer)
+        with bind(request_id=request_id), spans.active(span):
             try:
                 await self._serve(connection, receive, answer)
             finally:
+                _end_span(span, scope, answer)
                 seconds = time.perf_counter() - started
                 _count(self.services.stats, scope, answer, seconds)
                 if self.services.log_access:
@@ -302,6 +309,7 @@ class _ResponseSender:
         self.is_api = scope["path"].startswith(f"{PREFIX}/")
         self.status: int | None = None
         self.size = 0
+        self.on_start: Callable[[], None] = _nothing
 
     async def send(self, message: Message) -> None:
         match message["type"]:
@@ -316,6 +324,8 @@ class _ResponseSender:
                     return
                 self.size += len(message.get("body", b""))
         await self._send(message)
+        if message["type"] != "http.response.body":
+            self.on_start()
         if self.is_head:
             # The response ends here. For a handler that continues to send, such as a stream, its client has
             # disconnected.
@@ -435,6 +445,51 @@ def _route(scope: Scope) -> str | None:
         return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/{stream[2]}"
     template: str | None = getattr(scope.get("route"), "path", None)
     return template
+
+
+def _nothing() -> None:
+    """Default for `on_start`."""
+
+
+def _start_span(connection: HTTPConnection, request_id: str) -> Span:
+    """Start the span of a request, below the caller's span if the caller sent a valid `traceparent`."""
+    if not spans.is_on():
+        return NO_SPAN
+    scope, sent = connection.scope, connection.headers.getlist(spans.HEADER)
+    method = scope.get("method", "WEBSOCKET")
+    return spans.start_root(
+        method,
+        Kind.SERVER,
+        {
+            names.HTTP_METHOD: "GET" if scope["type"] == "websocket" else method,
+            names.URL_SCHEME: scope.get("scheme"),
+            names.REQUEST_ID: request_id,
+        },
+        parent=spans.parse_traceparent(sent[0]) if len(sent) == 1 else None,
+    )
+
+
+def _end_span(span: Span, scope: Scope, answer: _ResponseSender) -> None:
+    """End the span of a request. It has the template of the path, never the path."""
+    if not span.is_open:
+        span.end()
+        return
+    route, caller = _route(scope), scope.get("rookery.caller")
+    if route is not None:
+        span.rename(f"{scope.get('method', 'WEBSOCKET')} {route}")
+    span.set(
+        {
+            names.HTTP_ROUTE: route,
+            names.HTTP_STATUS: answer.status,
+            names.HTTP_RESPONSE_SIZE: answer.size or None,
+            names.USER_ID: str(caller.user.id) if isinstance(caller, Caller) else None,
+        }
+    )
+    if answer.status is None:
+        span.fail(names.CANCELLED)
+    elif answer.status >= 500:
+        span.fail(str(answer.status))
+    span.end()
 
 
 def _count(stats: HttpStats, scope: Scope, answer: _ResponseSender, seconds: float) -> None:

@@ -28,6 +28,7 @@ from rookery.app import worker_config
 from rookery.app import workspaces as app_workspaces
 from rookery.app.health import ReplicaHealth
 from rookery.app.relay import agent_peers, relay_sockets
+from rookery.app.tracing import exported_traces
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
 from rookery.metrics.endpoint import metrics_endpoint
@@ -150,6 +151,9 @@ async def running_replica(
     choices = choices or Choices()
     replica_id = uuid4()
     async with AsyncExitStack() as stack:
+        secrets = choices.secrets or SecretRegistry()
+        # Entered first, so that the spans of the shutdown are sent as well.
+        await stack.enter_async_context(exported_traces(settings, replica_id=replica_id, secrets=secrets))
         listening = stack.enter_context(
             relay_sockets(settings, replica_id, ring=choices.ring, index=choices.index, is_server=choices.takes_chats)
         )

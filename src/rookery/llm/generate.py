@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm.chat_span import chat_span
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.types import (
     Call,
@@ -71,6 +72,13 @@ class ObjectResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 async def generate(model: LanguageModel, call: Call) -> Response:
     """Return the complete answer. Raise `CallFailed` with the error and the usage so far."""
+    with chat_span(model, call) as span:
+        response = await _generate(model, call)
+        span.answered(response.reason, response.usage, response_id=response.response_id, model=response.model)
+        return response
+
+
+async def _generate(model: LanguageModel, call: Call) -> Response:
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []

@@ -18,7 +18,7 @@ from rookery import __version__
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.llm import error_bodies, errors
+from rookery.llm import chat_span, error_bodies, errors
 from rookery.llm.chat_caches import EncodedRequests, Key, ReplayMemory
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
@@ -41,6 +41,8 @@ from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
+from rookery.telemetry.tracing import names, spans
+from rookery.telemetry.tracing.spans import Span
 
 __all__ = ["USER_AGENT", "Auth", "ModelStats", "NoStats", "WireModel", "known_secrets"]
 
@@ -72,7 +74,10 @@ class Auth(msgspec.Struct, frozen=True):
 
 
 class WireModel:
-    """A `LanguageModel` with one of the native wires, for one provider row and model."""
+    """A `LanguageModel` with one of the native wires, for one provider row and model.
+
+    With `sends_traceparent`, requests carry the W3C header of the exported trace.
+    """
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class WireModel:
         stats: ModelStats | None = None,
         memory: ReplayMemory | None = None,
         encoded_requests: EncodedRequests | None = None,
+        sends_traceparent: bool = False,
     ) -> None:
         self.provider_id = provider_id
         self.provider_type = provider_type
@@ -109,6 +115,7 @@ class WireModel:
         self._stats = stats or NoStats()
         self._memory = ReplayMemory() if memory is None else memory
         self._encoded_requests = EncodedRequests() if encoded_requests is None else encoded_requests
+        self._sends_traceparent = sends_traceparent
         self._secrets = known_secrets(() if auth is None else (auth.secret.reveal().strip(),), extra_headers)
 
     def __repr__(self) -> str:
@@ -122,7 +129,8 @@ class WireModel:
             request, body = await self._build(call, is_first=not tried)
             fold = self._format.fold(call)
             reader = AnswerReader(fold, self._provider)
-            answer = Answer(await self._open(call, request, body=body), reader, hide=self._hide)
+            exchange = chat_span.start_exchange(self._base_url, request, body_bytes=len(body))
+            answer = Answer(await self._open(call, request, body=body, exchange=exchange), reader, hide=self._hide)
             try:
                 parts = await self._read_first_parts(answer, reader)
                 repaired = self._repaired(call, _first_visible(parts), tried)
@@ -146,6 +154,9 @@ class WireModel:
             finally:
                 if fold.unknown:
                     self._stats.unknown_events(self.wire, {self._hide(name): n for name, n in fold.unknown.items()})
+                if not reader.is_done:
+                    exchange.fail(names.CANCELLED)
+                exchange.end()
                 await answer.release()
             call = repaired
 
@@ -166,13 +177,21 @@ class WireModel:
             parts += answer.with_request_id(more) if is_done else more
         return parts
 
-    async def _open(self, call: Call, request: Request, *, body: bytes) -> HttpStream | ProviderError:
+    async def _open(self, call: Call, request: Request, *, body: bytes, exchange: Span) -> HttpStream | ProviderError:
         """Send the request. Return the response if it is an answer, else the error."""
         url = f"{self._base_url}/{request.path.lstrip('/')}"
+        headers = self._headers(call, request)
+        if self._sends_traceparent and exchange.context is not None:
+            headers[spans.HEADER] = exchange.context.traceparent
         try:
-            stream = await self._http.open(url, headers=self._headers(call, request), body=body)
+            stream = await self._http.open(url, headers=headers, body=body)
         except TransportError as error:
+            chat_span.exchange_failed(exchange, error)
             return errors.from_transport(self._provider, error, hide=self._hide)
+        except BaseException as error:
+            chat_span.exchange_failed(exchange, error)
+            raise
+        chat_span.answer_started(exchange, stream.status)
         if stream.status == 200 and media_type(stream) in ("text/event-stream", "application/json", ""):
             return stream
         try:

@@ -20,7 +20,7 @@ import msgspec
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
-from rookery.llm import errors
+from rookery.llm import chat_span, errors
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import (
     Call,
@@ -113,6 +113,7 @@ class StepSetup:
 
     `context_limit` is the limit of the model config. `allow_pause` is False if the provider has paused too often in
     this turn. `on_stream_start` is called when the run time begins. If `publish` raises, the step ends with that error.
+    `attempt` is the generation attempt, for traces.
     """
 
     provider_name: str
@@ -128,6 +129,7 @@ class StepSetup:
     on_progress: OnProgress = lambda until: None
     store_file: StoreFile | None = None
     stats: StepStats = field(default_factory=NoStepStats)
+    attempt: int | None = None
 
 
 class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +169,13 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
 
     Cancellation closes the connection to the provider. Nothing is committed here.
     """
+    with chat_span.chat_span(model, call, attempt=setup.attempt) as span:
+        outcome = await _generate(model, call, setup)
+        span.answered(outcome.finish_reason, outcome.usage, response_id=outcome.response_id, model=outcome.model)
+        return outcome
+
+
+async def _generate(model: LanguageModel, call: Call, setup: StepSetup) -> AssistantOutcome:
     tools = setup.tools or ToolSet(active=())
     draft = StepDraft(
         model,
@@ -256,7 +265,9 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
 def _record_first_part(model: LanguageModel, setup: StepSetup) -> None:
     started = setup.meter.invoked_monotonic
     assert started is not None
-    setup.stats.first_part(model, seconds=setup.clock.monotonic() - started)
+    seconds = setup.clock.monotonic() - started
+    setup.stats.first_part(model, seconds=seconds)
+    chat_span.first_part(seconds)
 
 
 async def _store_files(draft: StepDraft, setup: StepSetup) -> None:

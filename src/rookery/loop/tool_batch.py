@@ -43,6 +43,7 @@ from rookery.loop.tool import (
 from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
+from rookery.telemetry.tracing import names, spans
 
 log = get_logger("loop.tool_batch")
 
@@ -197,7 +198,22 @@ class _Batch:
 
     async def _run_gated(self, index: int, gate: asyncio.Semaphore) -> None:
         async with gate:
-            await self._run_call(index)
+            with self._span(index) as span:
+                await self._run_call(index)
+                result = self._results[index]
+                span.set({names.RESULT_BYTES: _size(result)})
+                if result.is_error:
+                    span.fail("tool_error")
+
+    def _span(self, index: int) -> spans.Active:
+        label = self._label(index)
+        attributes = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: label,
+            names.TOOL_TYPE: "function",
+            names.TOOL_CALL_ID: self._calls[index].call.tool_call_id,
+        }
+        return spans.span(f"{names.EXECUTE_TOOL} {label}", attributes=attributes)
 
     async def _run_call(self, index: int) -> None:
         setup = self._setup
@@ -364,8 +380,7 @@ class _Batch:
         _show(setup.publish, part)
         for file in result.files:
             _show(setup.publish, file)
-        size = 0 if isinstance(part.result, msgspec.UnsetType) else len(bytes(part.result))
-        setup.stats.tool_finished(label, is_error=result.is_error, seconds=seconds, result_bytes=size)
+        setup.stats.tool_finished(label, is_error=result.is_error, seconds=seconds, result_bytes=_size(result))
         if result.is_truncated:
             self._report_truncated(index)
 
@@ -448,6 +463,11 @@ def _output_of(result: CallResult) -> ToolOutput:
     assert not isinstance(raw, msgspec.UnsetType)
     value = parts.json_value(raw)
     return ToolOutput(value if isinstance(value, dict) else bytes(raw), is_error=result.is_error)
+
+
+def _size(result: CallResult) -> int:
+    raw = result.result.result
+    return 0 if isinstance(raw, msgspec.UnsetType) else len(bytes(raw))
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

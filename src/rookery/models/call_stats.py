@@ -8,6 +8,7 @@ from typing import TypeAlias
 from rookery.llm.types import LanguageModel
 from rookery.store.models.usage import CallStatus, Entry
 from rookery.telemetry.histogram import Histograms, exponential
+from rookery.telemetry.tracing import names, spans
 
 # Limit of the label values, because administrators may configure many models over months.
 MAX_MODELS = 200
@@ -47,7 +48,9 @@ class CallStats:
         self.prompt_bytes.observe(key, prompt_bytes)
 
     def first_part(self, model: LanguageModel, *, seconds: float) -> None:
-        self.first_part_seconds.observe(self._key(model), seconds)
+        key = self._key(model)
+        self.first_part_seconds.observe(key, seconds)
+        spans.record(names.TIME_TO_FIRST_CHUNK, seconds, _attributes(key))
 
     def empty_response(self, model: LanguageModel) -> None:
         self.empty_responses += 1
@@ -72,6 +75,8 @@ class CallStats:
                 self.tokens[*key, purpose, kind] += count
         if row.cost_micros is not None:
             self.cost_micros[*key, purpose] += row.cost_micros
+        if spans.is_on():
+            _export(key, row)
 
     def retried(self, model: LanguageModel, kind: str) -> None:
         """Count a retry of a step after a temporary failure."""
@@ -94,3 +99,24 @@ class CallStats:
             return key[0], OTHER_MODEL
         self._models.add(key)
         return key
+
+
+def _export(key: ModelKey, row: Entry) -> None:
+    """Record the call in the metrics of the conventions, which count cached tokens as input."""
+    attributes = {**_attributes(key), names.PURPOSE: str(row.purpose)}
+    outcome = {} if row.status is CallStatus.OK else {names.ERROR_TYPE: str(row.status)}
+    spans.record(names.OPERATION_DURATION, row.runtime_ms / 1000, {**attributes, **outcome})
+    given = [each for each in (row.input_tokens, row.cache_read_tokens, row.cache_write_tokens) if each is not None]
+    if given:
+        spans.record(names.TOKEN_USAGE, sum(given), {**attributes, names.TOKEN_TYPE: "input"})
+    if row.output_tokens is not None:
+        spans.record(names.TOKEN_USAGE, row.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
+
+
+def _attributes(key: ModelKey) -> dict[str, str]:
+    provider_type, model = key
+    return {
+        names.OPERATION: names.CHAT,
+        names.PROVIDER: names.provider_name(provider_type),
+        names.REQUEST_MODEL: model,
+    }

@@ -173,6 +173,7 @@ class Connector:
             stats=self._stats,
             memory=self._memory,
             encoded_requests=self._encoded_requests,
+            sends_traceparent=ready.provider.send_correlation,
         )
 
     def wire(self, ready: ReadyModel) -> Wire:

@@ -7,6 +7,7 @@ row to `keys.KEYS` and a field of the same name (dots become underscores) to `Se
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from rookery.settings.keys import KEYS, PREFIX, Key
-from rookery.settings.values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
+from rookery.settings.values import DATABASE_URL, HEADERS, PATH, UID_RANGE, Address, Shown, shown
 
 # The second setting is at least this many times the first. One heartbeat may fail before all work stops, and two may
 # fail before a lease ends.
@@ -33,6 +34,7 @@ _WORKER_ORDER = (
 # The remaining time of a lease when a replica stops its work because it could not renew the lease.
 _FENCE_MARGIN = timedelta(seconds=1)
 FILE_NAME = "rookery.toml"
+_OTEL_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 # Variables that are not start settings: locked runtime settings, and the server address of the terminal client.
@@ -123,6 +125,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_access: bool
     metrics_listen: Address | None
     metrics_token: str | None
+    otel_endpoint: str | None
+    otel_headers: str | None
+    otel_sample: float
+    otel_metrics: bool
     drivers_local_bwrap: Path | None
     drivers_local_uid_range: tuple[int, int]
     drivers_local_uid: int | None
@@ -208,6 +214,7 @@ class _Loading:
         self._check_tls()
         self._check_relay()
         self._check_metrics()
+        self._check_otel()
         self._check_users()
         self._check_worker()
         self._look_for_unknown_variables()
@@ -363,6 +370,21 @@ class _Loading:
             message = "beyond this machine it needs metrics_token."
             self._problem("metrics_listen", self.sources["metrics_listen"], message)
 
+    def _check_otel(self) -> None:
+        """Check the export of traces: its packages are installed, and its credentials are sent encrypted."""
+        endpoint = self.values["otel.endpoint"]
+        if endpoint is None:
+            if self.values["otel.headers"] is not None and not self._has_problem("otel.endpoint"):
+                message = "it has no effect without otel.endpoint."
+                self._problem("otel.headers", self.sources["otel.headers"], message)
+            return
+        if not _is_installed(*_OTEL_PACKAGES):
+            message = "the packages for OpenTelemetry are not installed. Install rookery[otel]."
+            self._problem("otel.endpoint", self.sources["otel.endpoint"], message)
+        if endpoint.startswith("http:") and not is_loopback(urlsplit(endpoint).hostname or ""):
+            message = f"{endpoint} is neither https nor this machine: traces and otel.headers are sent unencrypted."
+            self.warnings.append(Problem("otel.endpoint", self.sources["otel.endpoint"], message))
+
     def _check_users(self) -> None:
         uid, uid_range = self.values["drivers.local.uid"], self.values["drivers.local.uid_range"]
         if uid is not None and uid_range is not None and uid_range[0] <= uid <= uid_range[1]:
@@ -408,6 +430,13 @@ class _Loading:
 
     def _problem(self, key: str, source: str, message: str) -> None:
         self.problems.append(Problem(key, source, message))
+
+
+def _is_installed(*modules: str) -> bool:
+    try:
+        return all(importlib.util.find_spec(module) is not None for module in modules)
+    except ImportError:  # a parent package is missing
+        return False
 
 
 def _why(error: OSError | ValueError) -> str:
@@ -518,6 +547,10 @@ def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
         if key.secret and (value := getattr(settings, key.field)):
             if key.kind is DATABASE_URL:
                 found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)]
+            elif key.kind is HEADERS:
+                # Each value, and the credentials after its scheme.
+                values = [pair.partition("=")[2].strip() for pair in value.split(",")]
+                found = [value, *values, *(re.split(r"\s|%20", each)[-1] for each in values)]
             else:
                 # Each key of a list is returned separately, because a leak may contain only one of them.
                 found = [value, *re.findall(r"[^,:\s]{16,}", value)]

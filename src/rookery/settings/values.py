@@ -64,6 +64,13 @@ def _integer(raw: object) -> int:
     return int(text)
 
 
+def _ratio(raw: object) -> float:
+    text = str(raw).strip()
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?", text) or float(text) > 1:
+        raise ValueError("is not a number between 0 and 1")
+    return float(text)
+
+
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -202,6 +209,26 @@ def _external_url(raw: object) -> str:
     return url
 
 
+def _base_url(raw: object) -> str:
+    url = _text(raw).rstrip("/")
+    match = re.fullmatch(
+        r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[!$&-;=@-Z_a-z~]*)?", url, re.IGNORECASE
+    )
+    if not match or int(match[1] or 0) > 65535 or "//" in url.partition("://")[2]:
+        raise ValueError("is not an http or https URL like http://localhost:4318, without user, query and fragment")
+    return url
+
+
+def _headers(raw: object) -> str:
+    """Check headers, written as in OTEL_EXPORTER_OTLP_HEADERS. The text itself is the value of the setting."""
+    text = _text(raw)
+    for pair in text.split(","):
+        name, equals, value = pair.strip().partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9-]{1,64}", name.strip()) or not re.fullmatch(r"[ -~]+", value):
+            raise ValueError("is not a list of headers like name=value, separated by commas")
+    return text
+
+
 def _database_url(raw: object) -> str:
     url = _text(raw)
     if not re.match("postgres(ql)?://", url):
@@ -245,6 +272,9 @@ DURATION = Kind("duration", _duration)
 ADDRESS = Kind("host:port", _address)
 LISTEN = Kind("host:port or unix:/path", _listen)
 EXTERNAL_URL = Kind("URL", _external_url)
+BASE_URL = Kind("URL", _base_url)
+HEADERS = Kind("name=value, separated by commas", _headers)
+RATIO = Kind("number from 0 to 1", _ratio)
 DATABASE_URL = Kind("URL", _database_url)
 RELAY_URL = Kind("URL", _relay_url)
 SIZE = Kind("size", _size)
@@ -267,7 +297,7 @@ def between(low: Any, high: Any) -> Check:
     return check
 
 
-Shown = str | int | bool | list[Any] | None
+Shown = str | int | float | bool | list[Any] | None
 
 
 def shown(value: Any) -> Shown:
@@ -276,4 +306,4 @@ def shown(value: Any) -> Shown:
         return f"{value / _MS:g}ms" if value % _SECOND else f"{value // _SECOND}s"
     if isinstance(value, tuple):
         return [shown(item) for item in value]
-    return value if value is None or isinstance(value, int) else str(value)
+    return value if value is None or isinstance(value, int | float) else str(value)

@@ -1,1 +1,1 @@
-"""Logs and counters: structured logging, redaction, histograms, HTTP counters, event loop lag."""
+"""Logs, traces and counters: structured logging, redaction, spans, histograms, HTTP counters, event loop lag."""

@@ -28,6 +28,7 @@ import msgspec
 
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.telemetry.redaction import REDACTED, SecretRegistry, encodable, hide_secrets, is_secret_name, printable
+from rookery.telemetry.tracing import spans
 
 # Limit of a text field in characters.
 MAX_TEXT = 4_096
@@ -153,6 +154,8 @@ class _LineFormatter:
         merged = {**_context.get(), **own}
         replica = str(merged.pop("replica", self._replica))
         fields = {self._name(name): self._field(name, value) for name, value in merged.items()}
+        if (traced := spans.current().context) is not None:
+            fields["trace_id"], fields["span_id"] = traced.trace_id, traced.span_id
         if suppressed:
             fields["suppressed"] = suppressed
         ts = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03}Z"

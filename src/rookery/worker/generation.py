@@ -85,6 +85,7 @@ class GenerationWork:
         run = _RunState()
         while True:
             async with AsyncExitStack() as stack:
+                stack.enter_context(self._services.traces.resume(handle.input.chat_id))
                 step = await self._load(handle)
                 if self._remaining_wait(step) > timedelta() and await self._gave_way(handle, run):
                     return
@@ -96,6 +97,7 @@ class GenerationWork:
                     _require_active_owner(step)
                     prepared = await self._prepared(handle, step, stack)
                     past = await _read(step)
+                    stack.enter_context(self._services.traces.begin(step, past))
                     actions = StepActions(self._services, handle, prepared, past)
                     judged = await self._judged(handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past, judged)
@@ -266,6 +268,7 @@ class GenerationWork:
             if isinstance(stored, LastError):
                 self._services.effects.turn_failed(chat, stored)
                 self._services.stats.turn_ended(FAILED, step, now=self._clock.now())
+                self._services.traces.end(chat.id, FAILED, error_type=stored.kind)
             return stored, delay
 
         stored, delay = await commit_shield.run_to_end(store_and_tell())

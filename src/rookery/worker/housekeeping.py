@@ -35,6 +35,7 @@ from rookery.store.people.audit import Event
 from rookery.store.settings.limits import read_chat_settings
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets
+from rookery.telemetry.tracing import names, spans
 from rookery.worker.config import WorkerConfig
 from rookery.worker.purge_jobs import (
     AuditPurge,
@@ -117,7 +118,11 @@ class Housekeeping:
     async def run_once(self, job: Job) -> bool:
         """Run a job and return whether it succeeded. A failure is counted and logged."""
         started_at, started = self._clock.now(), self._clock.monotonic()
-        removed, failure = await self._attempt(job)
+        with spans.span(f"job {job.name}") as span:
+            removed, failure = await self._attempt(job)
+            span.set({names.REMOVED: removed.number})
+            if failure is not None:
+                span.fail("job_failed")
         is_done = failure is None
         (self._stats.jobs if is_done else self._stats.jobs_failed)[job.name] += 1
         self._stats.job_seconds.observe((job.name, is_done), self._clock.monotonic() - started)

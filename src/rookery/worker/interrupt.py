@@ -29,6 +29,7 @@ from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects
 from rookery.worker.stats import INTERRUPTED, WorkerStats
 from rookery.worker.tasks import TaskError, TaskHandle
+from rookery.worker.turn_traces import TurnTraces
 
 log = get_logger("worker.interrupt")
 
@@ -46,6 +47,7 @@ class InterruptWork:
         clock: Clock,
         effects: Effects,
         stats: WorkerStats,
+        traces: TurnTraces,
     ) -> None:
         self._machine = machine
         self._buffer = buffer
@@ -54,6 +56,7 @@ class InterruptWork:
         self._clock = clock
         self._effects = effects
         self._stats = stats
+        self._traces = traces
 
     async def __call__(self, handle: TaskHandle) -> None:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
@@ -79,6 +82,7 @@ class InterruptWork:
             chat, is_promoted = await handle.update(finish, transition=Transition.FINISH_INTERRUPTION)
             self._effects.interrupted(chat, is_promoted=is_promoted)
             self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
+            self._traces.end(chat.id, INTERRUPTED)
 
         await commit_shield.run_to_end(finish_and_tell())
 

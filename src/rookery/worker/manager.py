@@ -33,7 +33,10 @@ log = get_logger("worker.manager")
 
 
 class RunnerManager:
-    """All runners of a process. `on_free` is called when a runner has ended and its slot is free."""
+    """All runners of a process. `on_free` is called when a runner has ended and its slot is free.
+
+    `on_released` is called with the chat when its last runner here has ended.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,13 @@ class RunnerManager:
         pool: asyncpg.Pool,
         inflight: BackgroundTasks,
         on_free: Callable[[], None],
+        on_released: Callable[[ChatId], None] = lambda chat_id: None,
     ) -> None:
         self._services = services
         self._pool = pool
         self._inflight = inflight
         self._on_free = on_free
+        self._on_released = on_released
         self._clock: Clock = services.clock
         self._config: WorkerConfig = services.config
         self._runners: dict[LeaseKey, Runner] = {}
@@ -225,6 +230,7 @@ class RunnerManager:
         keys.discard(key)
         if not keys:
             self._by_chat.pop(chat_id, None)
+            self._on_released(chat_id)
         if not self._tasks:
             self._idle.set()
         if not self._is_closed:

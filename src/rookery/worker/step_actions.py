@@ -53,6 +53,7 @@ from rookery.worker.learned_windows import LearnedWindows
 from rookery.worker.prepare import ConnectedModel, Prepared, Preparer
 from rookery.worker.stats import FAILED, WorkerStats
 from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
+from rookery.worker.turn_traces import REQUIRES_ACTION, TurnTraces
 
 log = get_logger("worker.step_actions")
 
@@ -79,6 +80,7 @@ class StepServices:
     meters: Meters
     unfinished_tools: UnfinishedTools
     stats: WorkerStats
+    traces: TurnTraces
     loop: LoopConfig = field(default_factory=LoopConfig)
     retry: RetryPolicy = DEFAULT_POLICY
     new_id: Callable[[], UUID] = uuid4
@@ -220,6 +222,7 @@ class StepActions:
             on_progress=self.handle.tool_progress,
             store_file=self._store_file,
             stats=services.step_stats,
+            attempt=self.attempt,
         )
 
     async def _store_file(self, file: GeneratedFile) -> UUID:
@@ -329,6 +332,7 @@ class StepActions:
         async def enter_and_tell() -> None:
             self.services.effects.action_required(await self.handle.update(enter, transition=transition))
             self.services.stats.approvals_asked += questions
+            self.services.traces.end(self._step.chat.id, REQUIRES_ACTION)
 
         await commit_shield.run_to_end(enter_and_tell())
 
@@ -359,7 +363,7 @@ class StepActions:
         async def fail_and_tell() -> None:
             failed = await self.handle.update(fail, transition=Transition.FINISH_ERROR)
             self.services.effects.turn_failed(failed, error)
-            self._turn_ended(FAILED)
+            self._turn_ended(FAILED, error)
 
         await commit_shield.run_to_end(fail_and_tell())
 
@@ -377,8 +381,9 @@ class StepActions:
         if (ended := self.prepared.step_tools.on_turn_end) is not None:
             self.services.effects.tools_ended(ended)
 
-    def _turn_ended(self, outcome: str) -> None:
+    def _turn_ended(self, outcome: str, error: LastError | None = None) -> None:
         self.services.stats.turn_ended(outcome, self._step, now=self.services.clock.now())
+        self.services.traces.end(self._step.chat.id, outcome, error_type=None if error is None else error.kind)
 
     def retried(self, kind: ErrorKind) -> None:
         """Count a retry for the metrics."""
@@ -405,7 +410,7 @@ class StepActions:
             )
             if not attempt:
                 self.services.effects.turn_failed(chat, ATTEMPTS_USED)
-                self._turn_ended(FAILED)
+                self._turn_ended(FAILED, ATTEMPTS_USED)
             return attempt
 
         attempt = await commit_shield.run_to_end(begin_and_tell())

@@ -48,6 +48,7 @@ from rookery.worker.runner import RunnerServices
 from rookery.worker.stats import WorkerStats
 from rookery.worker.step_actions import StepServices
 from rookery.worker.tasks import TaskKind, TaskLoop, Work
+from rookery.worker.turn_traces import RELEASED, TurnTraces
 
 log = get_logger("worker")
 
@@ -95,6 +96,7 @@ class Worker:
         self._is_draining = False
         self._is_closed = False
         self.stats = WorkerStats()
+        self.traces = TurnTraces(services.worker_id)
         self.buffer = PartBuffer(services.clock, limits=services.part_limits)
         # Histories stay cached after their runner has ended, because the next message often arrives soon.
         self.cache = HistoryCache(clock=services.clock)
@@ -162,6 +164,7 @@ class Worker:
             pool=services.pool,
             inflight=self._inflight,
             on_free=self.wake,
+            on_released=lambda chat_id: self.traces.end(chat_id, RELEASED),
         )
         self.leases = LeaseKeeper(
             self.manager, self._connect_leases, clock=services.clock, config=services.config, stats=self.stats
@@ -281,6 +284,7 @@ class Worker:
             meters=meters,
             unfinished_tools=self._unfinished_tools,
             stats=self.stats,
+            traces=self.traces,
             loop=services.loop,
             retry=services.retry,
             new_id=services.new_id,
@@ -305,6 +309,7 @@ class Worker:
                 clock=services.clock,
                 effects=self.effects,
                 stats=self.stats,
+                traces=self.traces,
             ),
             TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(services.machine, leave),
             TaskKind.ABANDON: leave,

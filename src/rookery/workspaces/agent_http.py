@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +22,8 @@ from uuid import UUID
 import aiohttp
 
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.tracing import names, spans
+from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span
 from rookery.workspaces import agent_messages
 from rookery.workspaces.agent_messages import BadAnswer, Problem
 from rookery.workspaces.agent_protocol import AgentLimits, AgentTcpConnector, AgentUnixConnector, ProtocolBroken
@@ -161,15 +164,23 @@ class AgentHttp:
         self, request: Request, chat: ChatHeaders, *, head_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         self.open_requests += 1
+        span = _start_span(request)
         try:
-            response = await self._send_within(request, chat, head_seconds)
+            response = await self._send_within(request, chat, head_seconds, span)
+            span.set({names.HTTP_STATUS: response.status})
+            if head_seconds is not None:
+                span.end()  # the body may be streamed for hours
             try:
                 await self._check_relay(response)
                 yield response
             finally:
                 # A connection with unread bytes of a response must not be used again.
                 response.release() if response.content.at_eof() else response.close()
+        except BaseException as error:
+            span.fail(spans.error_type(error))
+            raise
         finally:
+            span.end()
             self.open_requests -= 1
             self.used_at = self._clock.monotonic()
 
@@ -180,22 +191,24 @@ class AgentHttp:
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
             raise AgentUnreachable(problem.message or "The server of the workspace's machine refused the request.")
 
-    async def _send_within(self, request: Request, chat: ChatHeaders, seconds: float | None) -> aiohttp.ClientResponse:
+    async def _send_within(
+        self, request: Request, chat: ChatHeaders, seconds: float | None, span: Span
+    ) -> aiohttp.ClientResponse:
         if seconds is None:
-            return await self._send_repeating(request, chat)
+            return await self._send_repeating(request, chat, span)
         try:
             async with self._clock.deadline(seconds, "agent-head"):
-                return await self._send_repeating(request, chat)
+                return await self._send_repeating(request, chat, span)
         except DeadlineExceeded as error:
             raise _late(seconds) from error
 
-    async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
+    async def _send_repeating(self, request: Request, chat: ChatHeaders, span: Span) -> aiohttp.ClientResponse:
         is_repeated = is_prepared = False
         while True:
             seen = SimpleNamespace(is_reused=False)
             try:
                 self._limits.check()
-                return await self._send(request, chat, seen)
+                return await self._send(request, chat, span, seen)
             except ProtocolBroken as error:
                 if self._limits.reason is not None:
                     raise AgentCutOff(self._limits.reason) from error
@@ -234,12 +247,16 @@ class AgentHttp:
         except (DriverError, OSError) as error:
             raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
 
-    async def _send(self, request: Request, chat: ChatHeaders, seen: SimpleNamespace) -> aiohttp.ClientResponse:
+    async def _send(
+        self, request: Request, chat: ChatHeaders, span: Span, seen: SimpleNamespace
+    ) -> aiohttp.ClientResponse:
         session = await self._get_session()
         base, headers = _HOST, {**self._identity, **chat.as_headers()}
         if isinstance(self._connector, RelayedConnector):
             target = await self._target(self._connector)
             base, headers = target.url, {**headers, **target.headers}
+        if span.context is not None:
+            headers[spans.HEADER] = span.context.traceparent
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         if request.key is not None:
@@ -351,6 +368,19 @@ class AgentPools:
         task = asyncio.create_task(pool.close(), name="agent-pool-close")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+# The id of a process, which is chosen by the model.
+_PROCESS_ID = re.compile(r"(?<=/v1/processes/)[^/]+")
+
+
+def _start_span(request: Request) -> Span:
+    """Start the span of a request. The caller ends it. It has neither query nor body, which have paths and commands."""
+    if not spans.is_on():
+        return NO_SPAN
+    template = _PROCESS_ID.sub("{id}", request.path)
+    attributes = {names.HTTP_METHOD: request.method, names.URL_TEMPLATE: template}
+    return spans.start(f"agent {request.method} {template}", Kind.CLIENT, attributes)
 
 
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:

@@ -21,12 +21,14 @@ from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.stream.relay.dial_tokens import TokenCheck, mint
 from rookery.stream.relay.workspace_agents import AgentEndpoint, AgentPeers
+from rookery.telemetry.tracing import spans
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers.protocol import Connector
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
 from rookery.workspaces.relay import TOKEN_HEADER
+from tests.otlp_collector import exporting, otlp_collector
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
 from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 
@@ -219,3 +221,16 @@ async def test_nobody_but_a_replica_gets_through_and_only_to_what_runs_there(pai
     assert (good, again) == ((200, ""), (401, "unauthenticated"))
     assert [*nowhere, moved] == [(404, "not_running")] * 3
     assert len(pair.agent.requests) == 1
+
+
+async def test_trace_goes_through_the_other_machine_to_the_agent(pair: Pair) -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            with spans.span("execute_tool"):
+                await (await pair.conn()).health()
+        sent = pair.agent.requests[-1].headers.getall("traceparent")
+
+    asked, forwarded = collector.named("agent GET /v1/health")[-1], collector.named("relay agent")[-1]
+    assert (forwarded.kind, forwarded.trace_id, forwarded.parent_id) == ("server", *asked.id)
+    assert asked.trace_id == collector.one("execute_tool").trace_id
+    assert sent == [f"00-{forwarded.trace_id}-{forwarded.span_id}-01"]

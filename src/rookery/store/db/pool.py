@@ -23,7 +23,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from rookery.store.db.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
+from rookery.store.db.query_spans import query_ended
 from rookery.telemetry.histogram import Histogram
+from rookery.telemetry.tracing import spans
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 
@@ -434,9 +436,12 @@ class WatchedPool(asyncpg.Pool):
     async def _acquire(self, timeout: float | None) -> Any:
         waiter = self.waits.begin()
         try:
-            return await super()._acquire(timeout)  # type: ignore[misc]  # not in its stubs
+            connection = await super()._acquire(timeout)  # type: ignore[misc]  # not in its stubs
         finally:
             self.waits.end(waiter)
+        if spans.is_on():
+            connection.add_query_logger(query_ended)  # once per connection: it is a set
+        return connection
 
 
 @asynccontextmanager

@@ -30,6 +30,8 @@ from rookery.store.db.replicas import Replica
 from rookery.stream.relay import dial_tokens, frames
 from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
 from rookery.telemetry.log import get_logger
+from rookery.telemetry.tracing import names, spans
+from rookery.telemetry.tracing.spans import Kind
 
 log = get_logger("stream.relay")
 
@@ -189,7 +191,8 @@ class Link:
 
     async def _serve(self) -> None:
         """Serve one connection, from the dial to its loss."""
-        connection = await self._dial()
+        with spans.span("relay dial", Kind.CLIENT, {names.REPLICA_ID: str(self.worker_id)}):
+            connection = await self._dial()
         sender: asyncio.Task[None] | None = None
         try:
             await self._greet(connection)

@@ -27,6 +27,8 @@ from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.link import NoAddress, check_url
 from rookery.stream.ws import Refusal
 from rookery.telemetry.log import get_logger
+from rookery.telemetry.tracing import spans
+from rookery.telemetry.tracing.spans import Kind
 from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
 from rookery.workspaces.drivers.protocol import Connector, DriverError
 from rookery.workspaces.relay import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
@@ -125,7 +127,8 @@ class AgentEndpoint:
             if limits.reason is not None:
                 await _refuse(send, _SILENT)
                 return
-            await _ForwardedRequest(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
+            with spans.Active(_start_span(scope), ends=True):
+                await _ForwardedRequest(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
         finally:
             await connector.close()
 
@@ -197,6 +200,8 @@ class _ForwardedRequest:
         query = scope["query_string"].decode("latin-1")
         url = URL(f"http://agent{path}{'?' + query if query else ''}", encoded=True)
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        if (traceparent := spans.traceparent()) is not None:
+            headers = [*(each for each in headers if each[0].lower() != spans.HEADER), (spans.HEADER, traceparent)]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         async with aiohttp.ClientSession(
             connector=AgentUnixConnector(socket_path, self._limits, force_close=True),
@@ -247,6 +252,12 @@ class _ForwardedRequest:
         await self._has_body.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def _start_span(scope: Scope) -> spans.Span:
+    """Start the span of a forwarded request, below the span of the replica that sent it."""
+    sent = dict(scope["headers"]).get(spans.HEADER.encode(), b"").decode("latin-1")
+    return spans.start_root("relay agent", Kind.SERVER, parent=spans.parse_traceparent(sent))
 
 
 def _raw_path(scope: Scope) -> str:
