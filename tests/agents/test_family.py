@@ -891,15 +891,27 @@ async def test_stopped_parent_starts_no_more_children(database_url: str) -> None
 
 
 async def test_waiting_parents_do_not_keep_their_children_from_working(database_url: str) -> None:
-    parent = steps(
-        (SPAWN,) * 5,
-        lambda found: (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),),
-        (Say("ok"),),
-    )
-    async with open_family(database_url, parent=parent) as rig:
-        await rig.worker.set("chats", {"running_roots": 2, "running_subagents": 4})
-        chats = [await rig.worker.ask() for _ in range(8)]
+    gate, waiting = Gate("My report."), set[str]()
+    # One owner leaves a quarter of each pool to others, so 15 of the 20 slots for roots can be taken.
+    most_roots = 15
 
+    def parent(call: Call) -> Sequence[Step]:
+        found = results(call)
+        if not found:
+            return (SPAWN,) * 5
+        if len(found) > 5:
+            return (Say("ok"),)
+        assert call.chat_id is not None
+        waiting.add(call.chat_id)
+        if len(waiting) >= most_roots:
+            gate.opened.set()
+        return (CallTool("wait_agent", {"chat_ids": [each["chat_id"] for each in found]}),)
+
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
+        await rig.worker.set("chats", {"running_roots": 20, "running_subagents": 40})
+        chats = [await rig.worker.ask() for _ in range(40)]
+
+        # No child can finish before all slots for roots are taken by parents that wait.
         for chat_id in chats:
             await rig.worker.until_status(chat_id, Status.WAITING)
             assert [(outcome, woke) for outcome, _, woke in await rig.ends(chat_id)] == [("finished", False)] * 5

@@ -116,7 +116,10 @@ class NothingToCompact(Refused):
 class TooManySubagents(Refused):
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        super().__init__(f"This chat has {limit} subagents, which is the limit. Archive it and start a new chat.")
+        super().__init__(
+            f"This chat has {limit} subagents, which is the limit. Give the work to one of them with message_agent, "
+            "or do it yourself."
+        )
 
 
 class InvalidInput(ChatError):
