@@ -4,11 +4,11 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 
-from fastapi import FastAPI
 from starlette.types import Message
 
 from rookery.api.routers import health
 from rookery.api.routers.health import CACHE_SECONDS
+from rookery.api.routes import RouteTable
 from rookery.testing.clock import FakeClock
 from tests.api.api_rig import ApiRig
 
@@ -22,8 +22,7 @@ class Ask:
         self.stopping = False
         self.places: Sequence[Mapping[str, object]] = ()
         self.clock = FakeClock()
-        self.application = FastAPI()
-        self.application.include_router(health.router(self, self.clock))
+        self.application = RouteTable(health.routes(self, self.clock))
 
     async def checks(self) -> Mapping[str, str]:
         self.looks += 1

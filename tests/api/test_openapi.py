@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute, iter_route_contexts
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rookery.api import application, middleware
+from rookery.api.routes import Endpoint
 from rookery.stream.events import Event
 from tests.api.api_rig import ApiRig, Person
 from tests.api.rights_table import OPERATIONS
@@ -194,17 +193,15 @@ async def test_server_gives_the_document_to_whoever_is_logged_in(rig: ApiRig, ad
     assert (await rig.nobody.get("/api/v1/openapi.json")).status_code == 401
 
 
-def test_nothing_of_a_request_runs_in_a_thread() -> None:
-    """In a busy process a thread waits longer than most requests take."""
+def test_every_handler_is_a_coroutine_function() -> None:
+    """A plain function would need a thread, which waits longer in a busy process than most requests take."""
+    endpoints = [route.application for route in application.bare_api().routes]
+    handlers = [each.handler for each in endpoints if isinstance(each, Endpoint)]
 
-    def all_of(dependant: Dependant) -> Iterator[Callable[..., Any]]:
-        if dependant.call is not None:
-            yield dependant.call
-        for each in dependant.dependencies:
-            yield from all_of(each)
+    assert len(handlers) > 100
+    assert [each for each in handlers if not inspect.iscoroutinefunction(each)] == []
 
-    routes = [each.original_route for each in iter_route_contexts(application.bare_api().routes)]
-    found = [each for route in routes if isinstance(route, APIRoute) for each in all_of(route.dependant)]
 
-    assert len(found) > 200
-    assert [each for each in found if not inspect.iscoroutinefunction(each)] == []
+def test_framework_with_its_own_routes_and_threads_is_not_installed() -> None:
+    """Operations are declared through `Routes` alone (docs/decisions/0069)."""
+    assert "fastapi" not in (Path(__file__).parents[2] / "pyproject.toml").read_text()

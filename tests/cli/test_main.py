@@ -104,7 +104,7 @@ def test_help_loads_neither_driver_nor_framework_nor_event_loop(tmp_path: Path) 
     program = (
         "import sys\nfrom rookery.cli import main\n"
         "try: main.main(['--help'])\nexcept SystemExit: pass\n"
-        "print(*sorted({'asyncpg', 'fastapi', 'uvicorn', 'pydantic', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
+        "print(*sorted({'asyncpg', 'starlette', 'uvicorn', 'pydantic', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
     )
 
     done = run([sys.executable, "-c", program], environment(tmp_path))

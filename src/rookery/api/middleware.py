@@ -507,7 +507,7 @@ def _count(stats: HttpStats, scope: Scope, answer: _ResponseSender, seconds: flo
         stats.auth_failure(code)
     elif code in _DENIED:
         # The stable name of the operation (`users.create`); None for a stream.
-        resource, _, action = (getattr(scope.get("route"), "operation_id", None) or "streams.open").partition(".")
+        resource, _, action = (getattr(scope.get("route"), "name", None) or "streams.open").partition(".")
         stats.authz_denied(resource, action)
 
 

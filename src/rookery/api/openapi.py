@@ -1,27 +1,27 @@
 """The OpenAPI document: paths and parameters from the routes, schemas from the structs of bodies and responses.
 
-Three libraries provide a part each (FastAPI the parameters, pydantic the bodies, msgspec the responses and events), and
-each chooses its own schema names. This module merges them into one document in which each name has one meaning.
+Two libraries provide the schemas (pydantic those of parameters and bodies, msgspec those of responses and events), and
+each chooses its own names. This module merges them into one document in which each name has one meaning.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Set
 from http import HTTPStatus
 from typing import Any, Union
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from rookery import __version__
 from rookery.api import headers
 from rookery.api.errors import ErrorBody
 from rookery.api.headers import Header
+from rookery.api.parameters import Parameters
 from rookery.api.request_bodies import Body
-from rookery.api.routes import DECLARED, PREFIX, Operation
+from rookery.api.routes import PREFIX, Declared, Operation, RouteTable
 from rookery.live.deltas import MessagePart
 from rookery.stream.events import Event
 from rookery.stream.query_parameters import MAX_TAIL, StreamParams
@@ -64,8 +64,6 @@ _STREAM_ERRORS = {400, 401, 403, 429, 500, 503}
 _PASSING = frozenset({429, 503})
 _BYTES = {"type": "string", "format": "binary"}
 _LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": [], "session_key": []}]
-# FastAPI's own response to a bad parameter, which this API never sends.
-_UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 # Structs that share a name in two modules. Those with the same meaning become one schema.
 _NAMED = {
@@ -75,64 +73,87 @@ _NAMED = {
 }
 
 
-def document(application: FastAPI) -> dict[str, Any]:
-    """Return the document of an application whose routes were declared through `Routes`."""
-    found = dict(operations(application))
-    made = get_openapi(
-        title=application.title,
-        version=application.version,
-        openapi_version="3.1.0",
-        summary="Durable AI agent chats.",
-        description=DESCRIPTION,
-        routes=application.routes,
-    )
+def document(table: RouteTable) -> dict[str, Any]:
+    """Return the document of all declared operations."""
+    found = dict(operations(table))
     schemas = _Schemas(found.values())
-    schemas.add(made.get("components", {}).get("schemas", {}))
-    made["paths"] = _renamed(made["paths"])
-    for path in made["paths"].values():
-        for method, described in path.items():
-            operation = found[described["operationId"]]
-            path[method] = _described(described, operation, schemas.names)
-            if method == "patch" and operation.body is not None:
-                schemas.drop_defaults(operation.body)
-    made["paths"].update(_streams())
-    made["servers"] = [{"url": "/"}]
-    statuses = {status for each in found.values() for status in each.errors} | _STREAM_ERRORS
-    made["components"] = {
-        "schemas": dict(sorted(schemas.components.items())),
-        "responses": {f"Error{status}": _explained(status, schemas.names) for status in sorted(statuses)},
-        "securitySchemes": SECURITY,
+    parameters = _describe_parameters(found.values(), schemas)
+    paths: dict[str, Any] = {}
+    for route in table.routes:
+        if route.declared is None:
+            continue
+        operation, method = route.declared.operation, route.method.lower()
+        described = _described(route.declared, parameters[operation.name], schemas.names)
+        paths.setdefault(route.path, {})[method] = described
+        if method == "patch" and operation.body is not None:
+            schemas.drop_defaults(operation.body)
+    statuses = {status for each in found.values() for status in each.operation.errors} | _STREAM_ERRORS
+    made = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Rookery",
+            "summary": "Durable AI agent chats.",
+            "description": DESCRIPTION,
+            "version": __version__,
+        },
+        "paths": {**paths, **_streams()},
+        "components": {
+            "schemas": dict(sorted(schemas.components.items())),
+            "responses": {f"Error{status}": _explained(status, schemas.names) for status in sorted(statuses)},
+            "securitySchemes": SECURITY,
+        },
+        "servers": [{"url": "/"}],
     }
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_without_titles(made)))
     return plain
 
 
-def operations(application: FastAPI) -> Iterator[tuple[str, Operation]]:
+def operations(table: RouteTable) -> Iterator[tuple[str, Declared]]:
     """Return the declared operations by name."""
-    for context in iter_route_contexts(application.routes):
-        operation = DECLARED.get(context.endpoint) if callable(context.endpoint) else None
-        if operation is not None:
-            yield operation.name, operation
+    for route in table.routes:
+        if route.declared is not None:
+            yield route.declared.operation.name, route.declared
 
 
-def chapters(application: FastAPI) -> tuple[str, ...]:
+def chapters(table: RouteTable) -> tuple[str, ...]:
     """Return the tags of all operations, sorted by name."""
-    found = {
-        str(tag)
-        for context in iter_route_contexts(application.routes)
-        if callable(context.endpoint) and context.endpoint in DECLARED
-        for tag in getattr(context.route, "tags", ())
+    return tuple(sorted({declared.tag for _, declared in operations(table)}))
+
+
+def _describe_parameters(found: Iterable[Declared], schemas: _Schemas) -> dict[str, list[dict[str, Any]]]:
+    """Return the parameters of each operation, and add the schemas that they refer to."""
+    all_parameters = {each.operation.name: each.parameters for each in found}
+    references, defined = models_json_schema(
+        [(each.model, "validation") for each in all_parameters.values()], ref_template=f"{REF}{{model}}"
+    )
+    definitions = defined.get("$defs", {})
+    by_name = {
+        name: definitions.pop(references[each.model, "validation"]["$ref"].removeprefix(REF))
+        for name, each in all_parameters.items()
     }
-    return tuple(sorted(found))
+    schemas.add(definitions)
+    return {name: _parameters(each, _renamed(by_name[name])) for name, each in all_parameters.items()}
+
+
+def _parameters(parameters: Parameters, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    described = []
+    for each in parameters.all:
+        member = schema["properties"][each.sent_as]
+        if member.get("default", "") is None:
+            del member["default"]
+        is_required = each.sent_as in schema.get("required", ())
+        text = {"description": member["description"]} if "description" in member else {}
+        described.append({"name": each.sent_as, "in": each.place, "required": is_required, "schema": member, **text})
+    return described
 
 
 class _Schemas:
     """All schemas by name, and the reference of each body and response."""
 
-    def __init__(self, found: Iterable[Operation]) -> None:
+    def __init__(self, found: Iterable[Declared]) -> None:
         self.components: dict[str, Any] = {}
         self.names: dict[Any, dict[str, Any]] = {}
-        known = list(found)
+        known = [each.operation for each in found]
         self._add_answers([each.returns for each in known if _is_struct(each.returns)])
         self._add_bodies([each.body for each in known if each.body is not None])
 
@@ -140,8 +161,8 @@ class _Schemas:
         """Add schemas under their names. A name that stands for two schemas is a bug."""
         for given, described in schemas.items():
             name, schema = _NAMED.get(given, given), _renamed(described)
-            if name in _UNUSED:
-                continue
+            if "description" in schema:
+                schema["description"] = inspect.cleandoc(schema["description"])
             assert _NAME.fullmatch(name), f"{name} cannot name a schema: two structs have this name"
             known = self.components.setdefault(name, schema)
             assert _same(known, schema), f"two schemas are named {name}"
@@ -203,16 +224,24 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one == other
 
 
-def _described(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    described["summary"] = described.get("description", "").split("\n")[0].split(". ")[0].rstrip(".")
+def _described(
+    declared: Declared, parameters: list[dict[str, Any]], names: dict[Any, dict[str, Any]]
+) -> dict[str, Any]:
+    operation = declared.operation
+    described: dict[str, Any] = {
+        "tags": [declared.tag],
+        "summary": declared.description.split("\n")[0].split(". ")[0].rstrip("."),
+        "description": declared.description,
+        "operationId": operation.name,
+    }
+    if parameters or operation.takes:
+        described["parameters"] = [*parameters, *map(_header, operation.takes)]
     responses: dict[str, Any] = {str(operation.status): _success(described, operation, names)}
     for status in operation.also:
         responses[str(status)] = _further(status, responses[str(operation.status)])
     for status in operation.errors:
         responses[str(status)] = _error(status)
     described["responses"] = responses
-    if operation.takes:
-        described["parameters"] = [*described.get("parameters", ()), *map(_header, operation.takes)]
     if operation.body is not None:
         content = {"application/json": {"schema": names[operation.body]}}
         described["requestBody"] = {"required": operation.needs_body, "content": content}

@@ -94,6 +94,12 @@ def parse(model: type[B], data: bytes) -> B:
     return found
 
 
+def field_errors(error: pydantic.ValidationError) -> list[FieldError]:
+    """Return all errors of a validation, in the words of this API."""
+    problems = error.errors(include_url=False, include_input=False)
+    return [field for problem in problems for field in _fields(problem)]
+
+
 def _has_non_finite_numbers(data: bytes) -> bool:
     """Return whether the JSON contains NaN or Infinity, which pydantic accepts.
 
@@ -164,9 +170,14 @@ def _fields(problem: Any) -> Iterator[FieldError]:
         for inside, message in problem["ctx"][_FAULTS]:
             yield FieldError(place + _inside(inside), sentence(message))
         return
-    yield FieldError(place, _MESSAGES.get(kind) or sentence(problem["msg"].removeprefix("Value error, ")))
+    if kind == "value_error":
+        yield FieldError(place, sentence(problem["msg"].removeprefix("Value error, ")))
+        return
+    message = _MESSAGES.get(kind, "This is not a valid value.")
+    yield FieldError(place, message.format(**problem.get("ctx", {})))
 
 
+# The messages for error types of pydantic, whose own messages are for programmers.
 _MESSAGES = {
     "extra_forbidden": "There is no such field.",
     "missing": "This is required.",
@@ -174,7 +185,35 @@ _MESSAGES = {
     "union_tag_invalid": "A message can hold text, file and file-reference parts.",
     "model_type": "This must be an object.",
     "model_attributes_type": "This must be an object.",
+    "dict_type": "This must be an object.",
+    "list_type": "This must be a list.",
+    "tuple_type": "This must be a list.",
+    "string_type": "This must be text.",
+    "string_too_long": "This has more than {max_length} characters.",
+    "string_too_short": "This has fewer than {min_length} characters.",
+    "string_pattern_mismatch": "This has a form that is not allowed.",
+    "too_long": "This has more than {max_length} items.",
+    "too_short": "This has fewer than {min_length} items.",
+    "int_type": "This must be a whole number.",
+    "int_parsing": "This must be a whole number.",
+    "int_from_float": "This must be a whole number.",
+    "decimal_type": "This must be a number.",
+    "decimal_parsing": "This must be a number.",
+    "float_type": "This must be a number.",
+    "float_parsing": "This must be a number.",
+    "greater_than": "This must be greater than {gt}.",
+    "greater_than_equal": "This must be at least {ge}.",
+    "less_than": "This must be less than {lt}.",
+    "less_than_equal": "This must be at most {le}.",
+    "bool_type": "This must be true or false.",
+    "bool_parsing": "This must be true or false.",
+    "enum": "This must be {expected}.",
+    "literal_error": "This must be {expected}.",
+    "uuid_type": "This is not a UUID.",
     "uuid_parsing": "This is not a UUID.",
+    "datetime_type": "This is not a time.",
+    "datetime_parsing": "This is not a time.",
+    "datetime_from_date_parsing": "This is not a time.",
 }
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
-from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 
 from rookery.api import request_bodies
@@ -179,11 +178,7 @@ class Caller:
         return idempotency.Request(self.user.id, key, operation, request_bodies.raw_body(self.connection))
 
 
-async def _caller(connection: HTTPConnection) -> Caller:
-    # `async`, because FastAPI would run a plain function in a thread: see `routes`.
+def caller_of(connection: HTTPConnection) -> Caller:
     caller = connection.scope.get("rookery.caller")
     assert isinstance(caller, Caller), "the middleware admits no request without a caller"
     return caller
-
-
-CallerDep = Annotated[Caller, Depends(_caller)]

@@ -1,4 +1,4 @@
-"""Declaration of operations: path, stable name, parameters, response and possible errors.
+"""Declaration of operations (path, stable name, parameters, response, errors), and the table that routes requests.
 
 Requests are pydantic models, for their error reports; responses are msgspec structs, for their speed. The OpenAPI
 document is made from the same declarations, so code and documentation cannot differ.
@@ -6,17 +6,19 @@ document is made from the same declarations, so code and documentation cannot di
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
-from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
-from rookery.api.errors import BadFields, FieldError
+from rookery.api.errors import ApiError, explain
 from rookery.api.headers import Header
+from rookery.api.parameters import Parameters
 from rookery.api.request_bodies import Body
 
 T = TypeVar("T")
@@ -64,9 +66,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool
 
 
-# Operations by handler. Routers are made once per application, so entries disappear with their handlers.
-DECLARED: WeakKeyDictionary[Callable[..., Any], Operation] = WeakKeyDictionary()
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,11 +79,40 @@ def nothing(**headers: str) -> Response:
     return Response(status_code=204, headers={name.replace("_", "-"): text for name, text in headers.items()})
 
 
+class Declared(msgspec.Struct, frozen=True):
+    """The description of a route for the OpenAPI document. `tag` is its subject."""
+
+    tag: str
+    description: str
+    operation: Operation
+    parameters: Parameters
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A method and a path, and the ASGI application behind them. The method of a WebSocket is `WEBSOCKET`.
+
+    `name` is the stable name of the operation; None for a stream. `declared` is None for routes that the OpenAPI
+    document does not describe in this way.
+    """
+
+    method: str
+    path: str
+    application: ASGIApp
+    name: str | None = None
+    declared: Declared | None = None
+
+    def values(self, path: Sequence[str]) -> dict[str, str]:
+        """Return the parameters in the segments of a path that matches."""
+        segments = zip(self.path.split("/"), path, strict=True)
+        return {name[1:-1]: value for name, value in segments if name.startswith("{")}
+
+
 class Routes:
-    """A router under construction. `tag` is its tag in the OpenAPI document."""
+    """The routes of one subject. `tag` is its tag in the OpenAPI document."""
 
     def __init__(self, tag: str) -> None:
-        self.router = APIRouter(prefix=PREFIX, tags=[tag], dependencies=[Depends(_refuse_unknown_parameters)])
+        self.tag = tag
+        self.all: list[Route] = []
 
     def get(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
         return self._add("GET", path, name, **options)
@@ -140,28 +168,97 @@ class Routes:
         )
 
         def decorate(handler: Handler) -> Handler:
-            self.router.add_api_route(
-                path,
-                handler,
-                methods=[method],
-                operation_id=name,
-                status_code=operation.status,
-                response_model=None,
-                response_class=Response,
+            parameters = Parameters(name, path, handler)
+            self.all.append(
+                Route(
+                    method=method,
+                    path=PREFIX + path,
+                    application=Endpoint(handler, parameters),
+                    name=name,
+                    declared=Declared(self.tag, inspect.getdoc(handler) or "", operation, parameters),
+                )
             )
-            DECLARED[handler] = operation
             return handler
 
         return decorate
 
 
-async def _refuse_unknown_parameters(request: Request) -> None:
-    """Refuse unknown query parameters, so that a typo does not pass silently.
+class Endpoint:
+    """The ASGI application of a handler."""
 
-    `async`, like every dependency here: FastAPI runs plain functions in a thread, which takes longer in a busy process
-    than the rest of the request.
-    """
-    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-    unknown = sorted(set(request.query_params) - known)
-    if unknown:
-        raise BadFields([FieldError(name, "There is no such parameter.") for name in unknown])
+    def __init__(self, handler: Callable[..., Awaitable[Response]], parameters: Parameters) -> None:
+        self.handler = handler
+        self._parameters = parameters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            response = await self.handler(**self._parameters.read(request, scope["path_params"]))
+        except Exception as error:
+            # The middleware reports all other errors. It cannot wait for a client that is still sending.
+            explained = explain(error)
+            if explained is None:
+                raise
+            scope["rookery.error"] = explained.code
+            response = explained.response(scope.get("rookery.request_id", ""))
+        await response(scope, receive, send)
+
+
+class _Node:
+    """A segment of paths. `routes` are those that end here, by method. `values` is the node of a parameter."""
+
+    __slots__ = ("routes", "segments", "values")
+
+    def __init__(self) -> None:
+        self.routes: dict[str, Route] = {}
+        self.segments: dict[str, _Node] = {}
+        self.values: _Node | None = None
+
+    def find(self, path: Sequence[str], start: int = 0) -> Iterator[dict[str, Route]]:
+        """Yield the routes of each match of the path, by method. Fixed segments come before parameters."""
+        if start == len(path):
+            if self.routes:
+                yield self.routes
+            return
+        fixed = self.segments.get(path[start])
+        if fixed is not None:
+            yield from fixed.find(path, start + 1)
+        if self.values is not None and path[start]:
+            yield from self.values.find(path, start + 1)
+
+
+class RouteTable:
+    """The ASGI application that passes a request to the route of its method and path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            node = self._root
+            for segment in route.path.split("/"):
+                if segment.startswith("{"):
+                    node.values = node = node.values or _Node()
+                else:
+                    node = node.segments.setdefault(segment, _Node())
+            assert route.method not in node.routes, f"{route.method} {route.path} is declared twice"
+            node.routes[route.method] = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
+        path = scope["path"].split("/")
+        matches = list(self._root.find(path))
+        for routes in matches:
+            if route := routes.get(method):
+                scope["app"] = self
+                scope["route"] = route
+                scope["path_params"] = route.values(path)
+                await route.application(scope, receive, send)
+                return
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+        elif matches:
+            allowed = ", ".join(sorted({each for routes in matches for each in routes if each != "WEBSOCKET"}))
+            scope["route"] = next(iter(matches[0].values()))
+            raise ApiError(405, "not_allowed", "This method is not allowed here.", headers={"Allow": allowed})
+        else:
+            raise ApiError(404, "not_found", "There is nothing at this address.")

@@ -12,12 +12,11 @@ from uuid import UUID
 
 from starlette import types
 from starlette.requests import HTTPConnection
-from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
 from rookery.api.request_context import Caller
-from rookery.api.routes import PREFIX
+from rookery.api.routes import PREFIX, Route
 from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
@@ -33,8 +32,8 @@ RETRY_SECONDS = "2"
 Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
 
 
-def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
-    """Return the routes. `/chats/watch` comes first, because the path of a chat matches it as well."""
+def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[Route]:
+    """Return the routes of all streams."""
 
     async def open_watch(caller: Caller, connection: HTTPConnection) -> Opened:
         for name in connection.query_params:
@@ -109,9 +108,9 @@ def _chat_id(connection: HTTPConnection) -> ChatId:
         raise InvalidInput("chat", "This is not the id of a chat.") from None
 
 
-def _both(path: str, open_stream: Open) -> list[BaseRoute]:
+def _both(path: str, open_stream: Open) -> list[Route]:
     endpoint = _Endpoint(open_stream)
-    return [Route(path, endpoint, methods=["GET"], include_in_schema=False), WebSocketRoute(path, endpoint)]
+    return [Route(method=method, path=path, application=endpoint) for method in ("GET", "WEBSOCKET")]
 
 
 class _Endpoint:

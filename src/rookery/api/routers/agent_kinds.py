@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.agents import kinds
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
@@ -25,9 +24,9 @@ from rookery.store.settings.agent_kinds import StoredKind
 
 Scope = Annotated[
     Literal["user", "deployment"],
-    Query(description="`user`: only for the caller. `deployment`: for everyone; administrators only."),
+    Field(description="`user`: only for the caller. `deployment`: for everyone; administrators only."),
 ]
-Name = Annotated[str, Path(max_length=64)]
+Name = Annotated[str, Field(max_length=64)]
 
 
 class KindBody(Body):
@@ -66,11 +65,11 @@ class KindsView(msgspec.Struct, frozen=True):
     kinds: tuple[KindView, ...]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("agent kinds")
 
     @routes.get("/agent-kinds", "agent_kinds.list", returns=KindsView)
-    async def list_kinds(caller: CallerDep) -> Response:
+    async def list_kinds(caller: Caller) -> Response:
         """List the kinds of subagents that the caller's chats can use, and the kinds that are hidden by another."""
         stored = await caller.store.agent_kinds.list(caller.user.id)
         shared = {kind.name for kind in stored if kind.owner_id is None}
@@ -79,7 +78,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(KindsView(tuple(shown)))
 
     @routes.put("/agent-kinds/{name}", "agent_kinds.put", body=KindBody, returns=KindView)
-    async def put(caller: CallerDep, name: Name, scope: Scope = "user") -> Response:
+    async def put(caller: Caller, name: Name, scope: Scope = "user") -> Response:
         """Create or replace a kind."""
         body = await caller.read(KindBody, may=_may(caller, scope))
         kind = KindDefinition(
@@ -98,7 +97,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(_view(written))
 
     @routes.delete("/agent-kinds/{name}", "agent_kinds.delete", errors=(404,))
-    async def delete(caller: CallerDep, name: Name, scope: Scope = "user") -> Response:
+    async def delete(caller: Caller, name: Name, scope: Scope = "user") -> Response:
         """Delete a kind. Subagents that were started with it continue."""
         if not agent_kinds.is_name(name):
             await _may(caller, scope)()
@@ -111,7 +110,7 @@ def router(services: ApiServices) -> APIRouter:
             raise ApiError(404, "agent_kind_not_found", f"There is no kind {name!r} in this scope.")
         return nothing()
 
-    return routes.router
+    return routes
 
 
 def _may(caller: Caller, scope: str) -> Callable[[], Awaitable[object]]:

@@ -6,13 +6,12 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -76,11 +75,11 @@ class AnswersBody(Body):
     answers: Annotated[list[AnswerInput], Field(min_length=1)]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("approvals")
 
     @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))
-    async def answer_questions(caller: CallerDep, chat: UUID) -> Response:
+    async def answer_questions(caller: Caller, chat: UUID) -> Response:
         """Approve or deny all tool calls that the chat asks about, in one request.
 
         The model gets denials with their reasons.
@@ -111,7 +110,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def list_rules(caller: CallerDep, chat: UUID) -> Response:
+    async def list_rules(caller: Caller, chat: UUID) -> Response:
         """List the rules of the chat's root, which apply to the root and all its subagents.
 
         The rules of the chat's owner and of the installation apply as well.
@@ -119,10 +118,10 @@ def router(services: ApiServices) -> APIRouter:
         return answer(RulesView(approvals.with_problems(await caller.store.approvals.list_rules(ChatId(chat)))))
 
     @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))
-    async def put_rules(caller: CallerDep, chat: UUID) -> Response:
+    async def put_rules(caller: Caller, chat: UUID) -> Response:
         """Replace the approval rules of a root chat. They apply to it and its subagents from the next tool call on."""
         body = await caller.read(RulesBody, may=caller.may(chat, Action.PATCH))
         written = await caller.store.approvals.write_rules(ChatId(chat), [each.rule() for each in body.rules])
         return answer(RulesView(written))
 
-    return routes.router
+    return routes

@@ -8,33 +8,33 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.authorized.reports import Reports
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
-Word = Annotated[str | None, Query(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
+Word = Annotated[str | None, Field(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("audit")
 
     @routes.get("/audit", "audit.list", returns=Page[Entry])
     async def list_entries(
-        caller: CallerDep,
-        actor: Annotated[UUID | None, Query(description="The user who acted.")] = None,
+        caller: Caller,
+        actor: Annotated[UUID | None, Field(description="The user who acted.")] = None,
         action: Word = None,
         resource_type: Word = None,
-        resource_id: Annotated[str | None, Query(pattern=r"^[\x20-\x7e]+$", max_length=200)] = None,
-        start: Annotated[datetime | None, Query(alias="from", description="Start of the period, inclusive.")] = None,
-        to: Annotated[datetime | None, Query(description="End of the period, exclusive.")] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
-        cursor: Annotated[str | None, Query(max_length=200)] = None,
+        resource_id: Annotated[str | None, Field(pattern=r"^[\x20-\x7e]+$", max_length=200)] = None,
+        start: Annotated[datetime | None, Field(alias="from", description="Start of the period, inclusive.")] = None,
+        to: Annotated[datetime | None, Field(description="End of the period, exclusive.")] = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: Annotated[str | None, Field(max_length=200)] = None,
         format: Format = Format.JSON,
     ) -> Response:
         """List the audit log entries that match all given filters.
@@ -58,7 +58,7 @@ def router(services: ApiServices) -> APIRouter:
         page = await caller.store.reports.audit(wanted, limit=limit, cursor=cursor)
         return answer(Page(page.entries, page.next_cursor))
 
-    return routes.router
+    return routes
 
 
 async def _csv(reports: Reports, wanted: EntryFilter, page: EntryPage) -> AsyncIterator[bytes]:

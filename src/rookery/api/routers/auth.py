@@ -7,7 +7,6 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +16,7 @@ from rookery.api.accounts import LoginView, NewPassword, TypedPassword
 from rookery.api.errors import ApiError
 from rookery.api.middleware import bearer, is_secure
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.store.db.hints import AccessHint
@@ -76,7 +75,7 @@ class LinkView(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("auth")
 
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
@@ -101,7 +100,7 @@ def router(services: ApiServices) -> APIRouter:
         return accounts.login_response(request, services, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
-    async def log_out(caller: CallerDep, request: Request) -> Response:
+    async def log_out(caller: Caller, request: Request) -> Response:
         """End this session and the streams that were opened with it."""
         if caller.session_id is None:
             raise Forbidden("An API token has no session to end. Delete the token instead.")
@@ -110,25 +109,25 @@ def router(services: ApiServices) -> APIRouter:
         return nothing(Set_Cookie=_no_cookie(request))
 
     @routes.get("/auth/sessions", "sessions.list", returns=Items[SessionView])
-    async def list_sessions(caller: CallerDep) -> Response:
+    async def list_sessions(caller: Caller) -> Response:
         """List your sessions, the most recently used first."""
         found = await caller.store.sessions.list(caller.user.id)
         return answer(Items(tuple(_view(each, caller.session_id) for each in found)))
 
     @routes.delete("/auth/sessions/{session}", "sessions.end", errors=(404,))
-    async def end_session(session: UUID, caller: CallerDep, request: Request) -> Response:
+    async def end_session(session: UUID, caller: Caller, request: Request) -> Response:
         """End one of your sessions."""
         await caller.store.sessions.end(caller.user.id, session)
         return nothing(Set_Cookie=_no_cookie(request)) if session == caller.session_id else nothing()
 
     @routes.delete("/auth/sessions", "sessions.end_others")
-    async def end_others(caller: CallerDep) -> Response:
+    async def end_others(caller: Caller) -> Response:
         """End all of your sessions except the one of this request."""
         await caller.store.sessions.end_others(caller.user.id, but=caller.session_id)
         return nothing()
 
     @routes.post("/auth/password", "auth.change_password", body=PasswordBody)
-    async def change_password(caller: CallerDep) -> Response:
+    async def change_password(caller: Caller) -> Response:
         """Set a new password. All other sessions end, and on request all other API tokens."""
         store = caller.store
         body = await caller.read(PasswordBody, may=lambda: store.sessions.require_end(caller.user.id))
@@ -172,7 +171,7 @@ def router(services: ApiServices) -> APIRouter:
     def _no_cookie(request: Request) -> str:
         return cookies.delete_header(secure=is_secure(request, services))
 
-    return routes.router
+    return routes
 
 
 def _view(session: Session, current: UUID | None) -> SessionView:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from pydantic import Field, StrictInt
 from starlette.responses import Response
 
@@ -15,7 +14,7 @@ from rookery.api import headers, message_content, model_choice, request_bodies
 from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource
@@ -86,7 +85,7 @@ class _Identity(msgspec.Struct):
     id: UUID
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("chats")
 
     @routes.post(
@@ -99,7 +98,7 @@ def router(services: ApiServices) -> APIRouter:
         takes=[headers.IDEMPOTENCY_KEY],
         gives=[headers.LOCATION, headers.REPLAYED],
     )
-    async def create(caller: CallerDep) -> Response:
+    async def create(caller: Caller) -> Response:
         """Create a chat with its first message.
 
         The turn starts immediately; a chat without a title gets one a little later.
@@ -120,11 +119,11 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/chats", "chats.list", returns=ChatListPage)
     async def list_chats(
-        caller: CallerDep,
+        caller: Caller,
         q: str | None = None,
-        label: Annotated[list[str] | None, Query()] = None,
+        label: list[str] | None = None,
         workspace_id: UUID | None = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
         cursor: str | None = None,
     ) -> Response:
         """List root chats with their children: the caller's pinned chats first, then by last activity.
@@ -142,12 +141,12 @@ def router(services: ApiServices) -> APIRouter:
         return answer(page)
 
     @routes.get("/chats/{chat}", "chats.get", returns=ChatView, errors=(404,), takes=[headers.BREAK_GLASS])
-    async def get(caller: CallerDep, chat: UUID) -> Response:
+    async def get(caller: Caller, chat: UUID) -> Response:
         """Return one chat, with its children in the same archive state."""
         return answer(await caller.store.chats.get(ChatId(chat)))
 
     @routes.get("/chats/{chat}/agents", "chats.agents", returns=AgentList, errors=(404,), takes=[headers.BREAK_GLASS])
-    async def agents(caller: CallerDep, chat: UUID) -> Response:
+    async def agents(caller: Caller, chat: UUID) -> Response:
         """List the subagents of a chat and its family with their state, figures and last activity.
 
         The response is the same for the root and for any of its subagents.
@@ -155,7 +154,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await caller.store.chats.list_agents(ChatId(chat)))
 
     @routes.patch("/chats/{chat}", "chats.update", returns=ChatView, body=PatchBody, errors=(404, 409))
-    async def patch(caller: CallerDep, chat: UUID) -> Response:
+    async def patch(caller: Caller, chat: UUID) -> Response:
         """Change the given fields, all or none. Archiving includes all subagent chats."""
         may = _may_patch(caller, chat)
         body = await caller.read(PatchBody, may=may)
@@ -168,20 +167,20 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await caller.store.chats.patch(ChatId(chat), ChatPatch(**given)))
 
     @routes.delete("/chats/{chat}", "chats.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, chat: UUID) -> Response:
+    async def delete(caller: Caller, chat: UUID) -> Response:
         """Delete an archived root chat and its subagent chats permanently."""
         await caller.store.chats.delete(ChatId(chat))
         return nothing()
 
     @routes.post("/chats/{chat}/read", "chats.mark_read", body=ReadBody, errors=(404,))
-    async def mark_read(caller: CallerDep, chat: UUID) -> Response:
+    async def mark_read(caller: Caller, chat: UUID) -> Response:
         """Move the caller's read cursor forward."""
         body = await caller.read(ReadBody, may=caller.may(chat, Action.MARK))
         message_id = None if body.message_id is None else MessageId(body.message_id)
         await caller.store.chats.mark_read(ChatId(chat), message_id=message_id, force=body.force)
         return nothing()
 
-    return routes.router
+    return routes
 
 
 async def _spec(services: ApiServices, caller: Caller, body: CreateBody) -> ChatSpec:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rookery.api import download_links
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.people import signed_links
@@ -32,11 +30,11 @@ class DownloadLink(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("files")
 
     @routes.get("/download-links", "download_links.list", returns=Items[DownloadLink])
-    async def sign(caller: CallerDep, path: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+    async def sign(caller: Caller, path: tuple[str, ...] = ()) -> Response:
         """Sign addresses that a browser loads without the session key. The links are valid for five to ten minutes.
 
         Repeat `path` for up to 100 addresses of files, files of workspaces, or reports as CSV. Only sessions can sign
@@ -58,4 +56,4 @@ def router(services: ApiServices) -> APIRouter:
         )
         return answer(Items(tuple(made)))
 
-    return routes.router
+    return routes

@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
@@ -23,7 +22,7 @@ from rookery.api import download_links, headers
 from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.middleware import is_secure
 from rookery.api.rate_limits import Limit
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
@@ -76,7 +75,7 @@ class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("files")
 
     @routes.post(
@@ -89,7 +88,7 @@ def router(services: ApiServices) -> APIRouter:
         takes=[headers.FILE_NAME],
         gives=[headers.LOCATION],
     )
-    async def upload(caller: CallerDep, request: Request, origin: Literal["upload", "pasted"] = "upload") -> Response:
+    async def upload(caller: Caller, request: Request, origin: Literal["upload", "pasted"] = "upload") -> Response:
         """Upload a file: its bytes are the body; its type and name are in the headers.
 
         `origin=pasted` marks a file that the interface made from a long pasted text.
@@ -115,7 +114,7 @@ def router(services: ApiServices) -> APIRouter:
         takes=[headers.RANGE, headers.IF_RANGE, headers.IF_NONE_MATCH, headers.BREAK_GLASS],
         gives=[headers.ETAG],
     )
-    async def get(caller: CallerDep, request: Request, file: UUID) -> Response:
+    async def get(caller: Caller, request: Request, file: UUID) -> Response:
         """Return the bytes of a file, or a range of them."""
         sent = request.headers
         caching = download_links.CACHING if caller.is_by_link else FOREVER
@@ -129,7 +128,7 @@ def router(services: ApiServices) -> APIRouter:
         return _served(read, caching=caching, Vary=VARIES)
 
     @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
-    async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
+    async def sign(caller: Caller, request: Request, file: UUID) -> Response:
         """Create an address that returns the file without a login, for five minutes.
 
         Administrators who read the file by break-glass cannot create an address.
@@ -179,12 +178,12 @@ def router(services: ApiServices) -> APIRouter:
         return _served(read, caching=NO_STORE, **{"Cross-Origin-Resource-Policy": "cross-origin"})
 
     @routes.delete("/files/{file}", "files.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, file: UUID) -> Response:
+    async def delete(caller: Caller, file: UUID) -> Response:
         """Delete a file that no chat uses."""
         await caller.store.files.delete(file)
         return nothing()
 
-    return routes.router
+    return routes
 
 
 def _link_expiry(now: datetime) -> datetime:

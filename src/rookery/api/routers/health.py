@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from starlette.responses import JSONResponse
 
+from rookery.api.parameters import Parameters
+from rookery.api.routes import Endpoint, Route
 from rookery.runtime.clock import Clock
 
 CACHE_SECONDS = 2.0
@@ -34,17 +35,14 @@ class Health(Protocol):
         ...
 
 
-def router(health: Health, clock: Clock) -> APIRouter:
-    routes = APIRouter(include_in_schema=False)
+def routes(health: Health, clock: Clock) -> list[Route]:
     known: tuple[float, Mapping[str, str]] | None = None
     slots: Sequence[Mapping[str, object]] = ()
 
-    @routes.get("/healthz", operation_id="health.alive")
     async def alive() -> JSONResponse:
         """Return 200 while the event loop runs. Does no I/O."""
         return JSONResponse({"status": "ok"}, headers=NO_STORE)
 
-    @routes.get("/readyz", operation_id="health.ready")
     async def ready() -> JSONResponse:
         """Return 200 when requests can be served, else 503. Components are checked at most every two seconds."""
         nonlocal known, slots
@@ -60,4 +58,7 @@ def router(health: Health, clock: Clock) -> APIRouter:
             body["replicas"] = slots
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
 
-    return routes
+    return [
+        Route(method="GET", path=path, name=name, application=Endpoint(handler, Parameters(name, path, handler)))
+        for path, name, handler in (("/healthz", "health.alive", alive), ("/readyz", "health.ready", ready))
+    ]

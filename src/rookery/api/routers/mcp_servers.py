@@ -7,11 +7,10 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
@@ -46,11 +45,11 @@ class McpAnswerBody(Body):
     decision: McpDecision
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))
-    async def list_servers(caller: CallerDep, workspace: UUID) -> Response:
+    async def list_servers(caller: Caller, workspace: UUID) -> Response:
         """List the MCP servers that files of the workspace define.
 
         A server runs only after the owner has agreed to its entry.
@@ -64,7 +63,7 @@ def router(services: ApiServices) -> APIRouter:
         returns=Items[McpServerView],
         errors=(404,),
     )
-    async def answer_server(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
+    async def answer_server(caller: Caller, workspace: UUID, entry_hash: str) -> Response:
         """Agree to an entry or deny it. A running workspace starts or stops the server accordingly.
 
         404 if the file now has another entry. Then list the servers again.
@@ -80,13 +79,13 @@ def router(services: ApiServices) -> APIRouter:
         returns=Items[McpServerView],
         errors=(404,),
     )
-    async def withdraw(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
+    async def withdraw(caller: Caller, workspace: UUID, entry_hash: str) -> Response:
         """Withdraw an answer. The server is stopped, and the question is open again."""
         await caller.store.mcp_servers.withdraw(workspace, entry_hash)
         await services.workspaces.run_agreed_servers(workspace)
         return answer(_views(await caller.store.mcp_servers.list(workspace)))
 
-    return routes.router
+    return routes
 
 
 def _views(found: Sequence[NamedServer]) -> Items[McpServerView]:

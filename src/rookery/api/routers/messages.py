@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -14,7 +13,7 @@ from rookery.api import client_results, headers, message_bodies, message_content
 from rookery.api.message_bodies import EditView, MessagesView, SendView
 from rookery.api.message_content import Content, ServerIds
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import IDEMPOTENCY_KEY, CallerDep
+from rookery.api.request_context import IDEMPOTENCY_KEY, Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -79,19 +78,19 @@ class _Results(msgspec.Struct):
     results: list[_Result]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("messages")
 
     @routes.get(
         "/chats/{chat}/messages", "messages.list", returns=MessagesView, errors=(404,), takes=[headers.BREAK_GLASS]
     )
     async def list_messages(
-        caller: CallerDep,
+        caller: Caller,
         chat: UUID,
         before_id: int | None = None,
         after_id: int | None = None,
         around_id: int | None = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
     ) -> Response:
         """List messages, newest first.
 
@@ -111,7 +110,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def get(caller: CallerDep, chat: UUID, message: int) -> Response:
+    async def get(caller: Caller, chat: UUID, message: int) -> Response:
         """Return one message."""
         return answer(views.message(await caller.store.messages.get(ChatId(chat), MessageId(message))))
 
@@ -123,7 +122,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404, 409),
         takes=[headers.CLIENT_ID],
     )
-    async def send(caller: CallerDep, chat: UUID) -> Response:
+    async def send(caller: Caller, chat: UUID) -> Response:
         """Send a message. If the chat is busy, the message waits in the queue, unless `busy_behavior` has another
         value.
 
@@ -164,7 +163,7 @@ def router(services: ApiServices) -> APIRouter:
     @routes.patch(
         "/chats/{chat}/messages/{message}", "messages.edit", returns=EditView, body=EditBody, errors=(404, 409)
     )
-    async def edit(caller: CallerDep, chat: UUID, message: int) -> Response:
+    async def edit(caller: Caller, chat: UUID, message: int) -> Response:
         """Replace a user's message.
 
         The message, all later ones and the queue are deleted; then the new message runs.
@@ -180,7 +179,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(message_bodies.edited(edited))
 
     @routes.post("/chats/{chat}/tool-results", "messages.submit_tool_results", body=ToolResultsBody, errors=(404, 409))
-    async def submit_results(caller: CallerDep, chat: UUID) -> Response:
+    async def submit_results(caller: Caller, chat: UUID) -> Response:
         """Submit the results of all calls that the chat waits for, in one request.
 
         Results that are too long for the model are truncated, and stored in full in the chat's workspace if it is
@@ -204,15 +203,13 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def list_prompts(
-        caller: CallerDep, chat: UUID, limit: Annotated[int, Query(ge=1, le=2000)] = 500
-    ) -> Response:
+    async def list_prompts(caller: Caller, chat: UUID, limit: Annotated[int, Field(ge=1, le=2000)] = 500) -> Response:
         """List the user's messages in this chat, newest first."""
         return answer(Items(await caller.store.messages.prompts(ChatId(chat), limit=limit)))
 
     @routes.get("/prompts", "messages.list_own_prompts", returns=Items[Prompt])
     async def list_own_prompts(
-        caller: CallerDep, q: str | None = None, limit: Annotated[int, Query(ge=1, le=2000)] = 500
+        caller: Caller, q: str | None = None, limit: Annotated[int, Field(ge=1, le=2000)] = 500
     ) -> Response:
         """List the caller's messages in all of their own chats, newest first; with `q`, only those that match."""
         return answer(Items(await caller.store.messages.list_prompts(caller.user.id, query=q, limit=limit)))
@@ -224,10 +221,8 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def search(
-        caller: CallerDep, chat: UUID, q: str, limit: Annotated[int, Query(ge=1, le=200)] = 50
-    ) -> Response:
+    async def search(caller: Caller, chat: UUID, q: str, limit: Annotated[int, Field(ge=1, le=200)] = 50) -> Response:
         """Search the messages of this chat for the words of `q`, newest first."""
         return answer(Items(await caller.store.messages.search(ChatId(chat), q, limit=limit)))
 
-    return routes.router
+    return routes

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
@@ -117,11 +116,11 @@ class ModelConfigChange(Body):
     price_cache_write_1h: Price | None = None
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("model configs")
 
     @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])
-    async def list_configs(caller: CallerDep) -> Response:
+    async def list_configs(caller: Caller) -> Response:
         """List all model configs by name, including disabled ones."""
         return answer(Items(tuple([await _view(known) for known in await caller.store.models.list()])))
 
@@ -134,7 +133,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(412,),
         gives=[headers.LOCATION],
     )
-    async def create(caller: CallerDep) -> Response:
+    async def create(caller: Caller) -> Response:
         """Add a model. 412 if its provider does not exist or is disabled."""
         body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
         await caller.store.models.require()
@@ -144,7 +143,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await _view(made), 201, Location=f"/api/v1/model-configs/{made.config.id}")
 
     @routes.get("/model-configs/{model_config}", "model_configs.get", returns=ModelConfigView, errors=(404,))
-    async def get(caller: CallerDep, model_config: UUID) -> Response:
+    async def get(caller: Caller, model_config: UUID) -> Response:
         """Return one model config."""
         return answer(await _view(await caller.store.models.get(model_config)))
 
@@ -155,7 +154,7 @@ def router(services: ApiServices) -> APIRouter:
         returns=ModelConfigView,
         errors=(404, 412),
     )
-    async def update(caller: CallerDep, model_config: UUID) -> Response:
+    async def update(caller: Caller, model_config: UUID) -> Response:
         """Change a model. Provider and model id are checked again only when one of them changes."""
         body = await caller.read(ModelConfigChange, may=lambda: caller.store.models.require(model_config))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
@@ -166,7 +165,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await _view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
 
     @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
-    async def delete(caller: CallerDep, model_config: UUID) -> Response:
+    async def delete(caller: Caller, model_config: UUID) -> Response:
         """Remove a model from pickers. Chats that used it continue with the default."""
         await caller.store.models.delete(model_config)
         return nothing()
@@ -177,11 +176,11 @@ def router(services: ApiServices) -> APIRouter:
         returns=ModelConfigView,
         errors=(404,),
     )
-    async def forget_window(caller: CallerDep, model_config: UUID) -> Response:
+    async def forget_window(caller: Caller, model_config: UUID) -> Response:
         """Forget the window size learned from refused requests. The next refusal sets it again."""
         return answer(await _view(await caller.store.models.forget_window(model_config)))
 
-    return routes.router
+    return routes
 
 
 async def _view(known: KnownModel) -> ModelConfigView:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
@@ -51,11 +50,11 @@ class ModelsView(msgspec.Struct, frozen=True):
     providers: tuple[ModelsOfProvider, ...]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("models")
 
     @routes.get("/models", "models.list", returns=ModelsView)
-    async def list_models(caller: CallerDep) -> Response:
+    async def list_models(caller: Caller) -> Response:
         """List the enabled models by provider and name, with the reason if the caller cannot use them."""
         grouped: dict[UUID, list[PublicModel]] = {}
         for found in await caller.store.models.list_enabled():
@@ -80,7 +79,7 @@ def router(services: ApiServices) -> APIRouter:
             models=tuple(_model(each) for each in found),
         )
 
-    return routes.router
+    return routes
 
 
 def _model(found: PublicModel) -> ModelView:

@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -98,16 +97,16 @@ class PreferencesChange(Body):
     display: dict[str, Any] | None = None
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("own preferences")
 
     @routes.get("/me/settings", "preferences.get", returns=PreferencesView)
-    async def get(caller: CallerDep) -> Response:
+    async def get(caller: Caller) -> Response:
         """Return the caller's preferences."""
         return await _answer(caller, await caller.store.preferences.get(caller.user.id))
 
     @routes.patch("/me/settings", "preferences.update", body=PreferencesChange, returns=PreferencesView)
-    async def update(caller: CallerDep) -> Response:
+    async def update(caller: Caller) -> Response:
         """Change the given preferences: all of them, or none if one is refused.
 
         403 `disabled` if the request has model overrides or debug records and the server does not allow them.
@@ -121,7 +120,7 @@ def router(services: ApiServices) -> APIRouter:
             given["approval_rules"] = [each.rule() for each in body.approval_rules]
         return await _answer(caller, await caller.store.preferences.write(caller.user.id, PreferencesPatch(**given)))
 
-    return routes.router
+    return routes
 
 
 async def _answer(caller: Caller, found: Preferences) -> Response:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.runtime.secret_str import SecretStr as StoredKey
@@ -39,16 +38,16 @@ class ProviderKeyPut(Body):
     api_key: SecretStr = Field(min_length=1, max_length=MAX_KEY_BYTES)
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("own provider keys")
 
     @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])
-    async def list_keys(caller: CallerDep) -> Response:
+    async def list_keys(caller: Caller) -> Response:
         """List the enabled providers, and those that the caller has a key for."""
         return answer(Items(tuple(map(_view, await caller.store.provider_keys.list(caller.user.id)))))
 
     @routes.put("/me/provider-keys/{provider}", "provider_keys.put", body=ProviderKeyPut, errors=(404, 412))
-    async def put(caller: CallerDep, provider: UUID) -> Response:
+    async def put(caller: Caller, provider: UUID) -> Response:
         """Save or replace your key for a provider.
 
         403 if user keys are not allowed, 412 while the provider is disabled.
@@ -59,12 +58,12 @@ def router(services: ApiServices) -> APIRouter:
         return nothing()
 
     @routes.delete("/me/provider-keys/{provider}", "provider_keys.delete", errors=(404,))
-    async def delete(caller: CallerDep, provider: UUID) -> Response:
+    async def delete(caller: Caller, provider: UUID) -> Response:
         """Delete your key for a provider, even if the provider is disabled or deleted."""
         await caller.store.provider_keys.delete(caller.user.id, provider)
         return nothing()
 
-    return routes.router
+    return routes
 
 
 def _view(status: KeyStatus) -> ProviderKeyView:

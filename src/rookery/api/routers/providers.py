@@ -10,14 +10,13 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
@@ -100,11 +99,11 @@ class UpstreamModel(msgspec.Struct, frozen=True):
     id: str
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("model providers")
 
     @routes.get("/model-providers", "providers.list", returns=Items[ProviderView])
-    async def list_providers(caller: CallerDep) -> Response:
+    async def list_providers(caller: Caller) -> Response:
         """List all providers by name."""
         found = await caller.store.providers.list()
         return answer(Items(tuple([await _view(provider) for provider in found])))
@@ -118,7 +117,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(409, 412),
         gives=[headers.LOCATION],
     )
-    async def create(caller: CallerDep) -> Response:
+    async def create(caller: Caller) -> Response:
         """Add a provider. 412 if a key is given but the server has no encryption key."""
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
         await caller.store.providers.require()
@@ -128,7 +127,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
 
     @routes.get("/model-providers/{provider}", "providers.get", returns=ProviderView, errors=(404,))
-    async def get(caller: CallerDep, provider: UUID) -> Response:
+    async def get(caller: Caller, provider: UUID) -> Response:
         """Return one provider."""
         return answer(await _view(await caller.store.providers.get(provider)))
 
@@ -139,7 +138,7 @@ def router(services: ApiServices) -> APIRouter:
         returns=ProviderView,
         errors=(404, 409, 412),
     )
-    async def update(caller: CallerDep, provider: UUID) -> Response:
+    async def update(caller: Caller, provider: UUID) -> Response:
         """Change a provider. The next step of every chat uses the change."""
         body = await caller.read(ProviderChange, may=lambda: caller.store.providers.require(provider))
         given = _given(body)
@@ -150,13 +149,13 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await _view(await caller.store.providers.update(provider, ProviderPatch(**given))))
 
     @routes.delete("/model-providers/{provider}", "providers.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, provider: UUID) -> Response:
+    async def delete(caller: Caller, provider: UUID) -> Response:
         """Delete a provider with its models and all keys for it. Chats keep their messages."""
         await caller.store.providers.delete(provider)
         return nothing()
 
     @routes.post("/model-providers/{provider}/test", "providers.test", returns=ProbeView, errors=(404,))
-    async def test(caller: CallerDep, provider: UUID) -> Response:
+    async def test(caller: Caller, provider: UUID) -> Response:
         """Test a provider with a short call to one of its models, within 30 seconds.
 
         The provider charges for this call.
@@ -179,7 +178,7 @@ def router(services: ApiServices) -> APIRouter:
         returns=Items[UpstreamModel],
         errors=(404, 502),
     )
-    async def upstream(caller: CallerDep, provider: UUID) -> Response:
+    async def upstream(caller: Caller, provider: UUID) -> Response:
         """List the ids of the models that the provider offers."""
         await _present(caller, provider)
         try:
@@ -219,7 +218,7 @@ def router(services: ApiServices) -> APIRouter:
             updated_at=provider.updated_at,
         )
 
-    return routes.router
+    return routes
 
 
 def _given(body: ProviderCreate | ProviderChange) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from fastapi import APIRouter
 from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from rookery.api import headers, message_bodies, message_content, model_choice
 from rookery.api.message_bodies import PromoteView, QueueView
 from rookery.api.message_content import Content
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -36,22 +35,22 @@ class QueuedPatchBody(Body):
     reasoning_effort: Effort | None = None
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("queue")
 
     @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])
-    async def list_queue(caller: CallerDep, chat: UUID) -> Response:
+    async def list_queue(caller: Caller, chat: UUID) -> Response:
         """List the queued messages in order."""
         return answer(message_bodies.queue(await caller.store.messages.list_queue(ChatId(chat))))
 
     @routes.delete("/chats/{chat}/queue/{queued}", "queue.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, chat: UUID, queued: int) -> Response:
+    async def delete(caller: Caller, chat: UUID, queued: int) -> Response:
         """Delete a queued message."""
         await caller.store.turns.delete_queued(ChatId(chat), QueuedMessageId(queued))
         return nothing()
 
     @routes.delete("/chats/{chat}/queue", "queue.clear", errors=(404, 409))
-    async def clear(caller: CallerDep, chat: UUID) -> Response:
+    async def clear(caller: Caller, chat: UUID) -> Response:
         """Delete all queued messages."""
         await caller.store.turns.clear_queue(ChatId(chat))
         return nothing()
@@ -59,7 +58,7 @@ def router(services: ApiServices) -> APIRouter:
     @routes.post(
         "/chats/{chat}/queue/{queued}/promote", "queue.promote", returns=PromoteView, status=202, errors=(404, 409)
     )
-    async def promote(caller: CallerDep, chat: UUID, queued: int) -> Response:
+    async def promote(caller: Caller, chat: UUID, queued: int) -> Response:
         """Run a queued message next: immediately if the chat is idle, else by interrupting the running turn."""
         async with model_choice.rights_first(caller.may(chat, Action.DRIVE)):
             await model_choice.check_spend(services, caller, ChatId(chat))
@@ -67,7 +66,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(message_bodies.promoted(promoted), 202)
 
     @routes.post("/chats/{chat}/queue/{queued}/move", "queue.move", returns=QueueView, body=MoveBody, errors=(404, 409))
-    async def move(caller: CallerDep, chat: UUID, queued: int) -> Response:
+    async def move(caller: Caller, chat: UUID, queued: int) -> Response:
         """Move a queued message before another one, or to the end."""
         body = await caller.read(MoveBody, may=caller.may(chat, Action.DRIVE))
         before = None if body.before is None else QueuedMessageId(body.before)
@@ -84,7 +83,7 @@ def router(services: ApiServices) -> APIRouter:
         body=QueuedPatchBody,
         errors=(404, 409),
     )
-    async def edit(caller: CallerDep, chat: UUID, queued: int) -> Response:
+    async def edit(caller: Caller, chat: UUID, queued: int) -> Response:
         """Change the content, model or effort of a queued message. 404 if it was sent meanwhile."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(QueuedPatchBody, may=may)
@@ -102,4 +101,4 @@ def router(services: ApiServices) -> APIRouter:
         )
         return answer(views.queued_message(edited))
 
-    return routes.router
+    return routes

@@ -7,10 +7,9 @@ from itertools import groupby
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.db.job_runs import JobOutcome, JobRun
@@ -59,11 +58,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[JobRunView, ...]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("operations")
 
     @routes.get("/replicas", "operations.replicas", returns=Items[ReplicaView])
-    async def replicas(caller: CallerDep) -> Response:
+    async def replicas(caller: Caller) -> Response:
         """List all replicas in the database, oldest first."""
         found = await caller.store.reports.replicas()
         owned = await caller.store.reports.owned_chats()
@@ -89,13 +88,13 @@ def router(services: ApiServices) -> APIRouter:
         return answer(Items(shown))
 
     @routes.get("/jobs", "operations.jobs", returns=Items[JobView])
-    async def jobs(caller: CallerDep) -> Response:
+    async def jobs(caller: Caller) -> Response:
         """List the housekeeping jobs that have run, ordered by name, each with its last 20 runs."""
         found = await caller.store.reports.job_runs()
         by_job = groupby(found, key=lambda run: run.job)
         return answer(Items(tuple(JobView(name=name, runs=tuple(map(_run, runs))) for name, runs in by_job)))
 
-    return routes.router
+    return routes
 
 
 def _run(run: JobRun) -> JobRunView:

@@ -8,13 +8,12 @@ from importlib import resources
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery import __version__
 from rookery.api import openapi
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.db import migrate
@@ -51,7 +50,7 @@ class VersionView(msgspec.Struct, frozen=True):
     features: tuple[str, ...]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("server")
     document: dict[str, Any] | None = None
     features: tuple[str, ...] | None = None
@@ -60,7 +59,7 @@ def router(services: ApiServices) -> APIRouter:
     assets = {asset: (files / asset).read_bytes() for asset in Asset}
 
     @routes.get("/version", "server.version", returns=VersionView)
-    async def version(caller: CallerDep, request: Request) -> Response:
+    async def version(caller: Caller, request: Request) -> Response:
         """Return the server's version, its protocols and its features."""
         nonlocal features
         if features is None:
@@ -78,7 +77,7 @@ def router(services: ApiServices) -> APIRouter:
         )
 
     @routes.get("/openapi.json", "server.openapi", returns=dict)
-    async def describe(caller: CallerDep, request: Request) -> Response:
+    async def describe(caller: Caller, request: Request) -> Response:
         """Return this document."""
         nonlocal document
         if document is None:
@@ -99,4 +98,4 @@ def router(services: ApiServices) -> APIRouter:
         """Return a script or style of the API browser."""
         return Response(assets[asset], media_type=_MEDIA_TYPES[asset])
 
-    return routes.router
+    return routes

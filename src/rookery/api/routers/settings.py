@@ -12,14 +12,14 @@ from uuid import UUID
 
 import msgspec
 import pydantic
-from fastapi import APIRouter, Header, Query
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.errors import BadFields, FieldError
+from rookery.api.parameters import InHeader
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -33,7 +33,9 @@ from rookery.store.settings.groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS
 
 T = TypeVar("T")
 IfMatch = Annotated[
-    str | None, Header(description="The `updated_at` that was read; 412 when the group was changed since.")
+    str | None,
+    InHeader,
+    Field(description="The `updated_at` that was read; 412 if the group was changed since."),
 ]
 
 
@@ -121,21 +123,21 @@ class AffectedView(msgspec.Struct, frozen=True):
     retention: int
 
 
-Days = Annotated[int, Query(ge=0, le=3650)]
+Days = Annotated[int, Field(ge=0, le=3650)]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("settings")
 
     @routes.get("/settings", "settings.list", returns=SettingsView)
-    async def list_groups(caller: CallerDep) -> Response:
+    async def list_groups(caller: Caller) -> Response:
         """List all groups: with all keys for administrators and auditors, with the public keys for members."""
         snapshot = await services.directory.snapshot()
         found = await _read(caller)
         return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
 
     @routes.get("/settings/chats/affected", "settings.affected", returns=AffectedView)
-    async def affected(caller: CallerDep, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
+    async def affected(caller: Caller, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
         """Count the chats that these periods would affect now, before they are saved."""
         found = await caller.store.settings.count_due(
             auto_archive_days=auto_archive_days, retention_days=retention_days, now=services.clock.now()
@@ -144,20 +146,20 @@ def router(services: ApiServices) -> APIRouter:
 
     for group in GROUPS.values():
         _add(routes, group, services)
-    return routes.router
+    return routes
 
 
 def _add(routes: Routes, group: Group, services: ApiServices) -> None:
     name = group.name
     path, body_type = f"/settings/{name}", BODIES[name]
 
-    async def get(caller: CallerDep) -> Response:
+    async def get(caller: Caller) -> Response:
         found = await _read(caller)
         if name not in found:
             found = await caller.store.settings.list()  # raises with the reason, which is a missing scope or role
         return answer(_view(name, found[name], await services.directory.snapshot()))
 
-    async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
+    async def put(caller: Caller, if_match: IfMatch = None) -> Response:
         body = await caller.read(body_type, may=caller.store.settings.require)
         seen = None
         if if_match is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,7 +38,7 @@ class _Token(msgspec.Struct):
     token: str
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("setup")
     is_done = False
 
@@ -91,4 +90,4 @@ def router(services: ApiServices) -> APIRouter:
         async with services.pool.acquire() as conn:
             await first_admin.require(conn, token)
 
-    return routes.router
+    return routes

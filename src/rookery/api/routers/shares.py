@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -40,17 +39,17 @@ class SharesBody(Body):
     everyone: Literal["read"] | None = None
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("shares")
 
     @routes.get("/chats/{chat}/acl", "shares.list", returns=Items[ShareView], errors=(404,))
-    async def list_shares(caller: CallerDep, chat: UUID) -> Response:
+    async def list_shares(caller: Caller, chat: UUID) -> Response:
         """List the readers of the chat."""
         found = await caller.store.chats.list_shares(ChatId(chat))
         return answer(Items(tuple(map(_view, found))))
 
     @routes.patch("/chats/{chat}/acl", "shares.update", body=SharesBody, errors=(404,))
-    async def patch(caller: CallerDep, chat: UUID) -> Response:
+    async def patch(caller: Caller, chat: UUID) -> Response:
         """Add and remove readers. The open streams of removed readers end."""
         body = await caller.read(SharesBody, may=caller.may(chat, Action.SHARE))
         everyone = body.everyone if "everyone" in body.given else UNSET
@@ -58,17 +57,17 @@ def router(services: ApiServices) -> APIRouter:
         return nothing()
 
     @routes.delete("/chats/{chat}/acl/me", "shares.leave", errors=(404,))
-    async def leave(caller: CallerDep, chat: UUID) -> Response:
+    async def leave(caller: Caller, chat: UUID) -> Response:
         """Give up your own right to read the chat."""
         await caller.store.chats.leave(ChatId(chat))
         return nothing()
 
     @routes.get("/chats/{chat}/accesses", "shares.list_accesses", returns=AccessPage, errors=(404,))
     async def list_accesses(
-        caller: CallerDep,
+        caller: Caller,
         chat: UUID,
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
-        cursor: Annotated[str | None, Query(max_length=200)] = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: Annotated[str | None, Field(max_length=200)] = None,
     ) -> Response:
         """List the times when administrators read this chat or its children by break-glass, or reset its owner's
         password.
@@ -77,7 +76,7 @@ def router(services: ApiServices) -> APIRouter:
         """
         return answer(await caller.store.chats.list_accesses(ChatId(chat), limit=limit, cursor=cursor))
 
-    return routes.router
+    return routes
 
 
 def _view(share: Share) -> ShareView:

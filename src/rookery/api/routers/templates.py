@@ -10,14 +10,13 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Depends
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_bodies import Body, rule
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
@@ -101,16 +100,11 @@ class TemplatePatchBody(Body):
     allowed_roles: Annotated[list[Role], Field(max_length=3)] = Field(default_factory=list)
 
 
-async def _template(template: str) -> str:
-    """Return the name from the address. A name that the database cannot store gets 404."""
-    check_storable("template", template)
-    return template
+# A name that the database cannot store is refused.
+TemplateName = Annotated[str, rule(partial(check_storable, "template"))]
 
 
-TemplateName = Annotated[str, Depends(_template)]
-
-
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("templates")
     view = partial(_view, services)
 
@@ -119,14 +113,14 @@ def router(services: ApiServices) -> APIRouter:
         return view(caller, template, problems, is_single=True)
 
     @routes.get("/templates", "templates.list", returns=Items[TemplateView])
-    async def list_templates(caller: CallerDep) -> Response:
+    async def list_templates(caller: Caller) -> Response:
         """List the templates that the caller may use, by name. Administrators and auditors see all."""
         found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
         problems = await services.workspaces.availability.problems()
         return answer(Items(tuple(view(caller, each, problems) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
-    async def get(caller: CallerDep, template: TemplateName) -> Response:
+    async def get(caller: Caller, template: TemplateName) -> Response:
         """Return one template with its README."""
         return answer(await single(caller, await caller.store.templates.get(template)))
 
@@ -137,7 +131,7 @@ def router(services: ApiServices) -> APIRouter:
         raw_body="application/x-tar",
         errors=(408, 413),
     )
-    async def push(caller: CallerDep, template: TemplateName) -> Response:
+    async def push(caller: Caller, template: TemplateName) -> Response:
         """Push a template: a tar archive of its folder, gzipped or not, as the body.
 
         All problems are reported together.
@@ -154,7 +148,7 @@ def router(services: ApiServices) -> APIRouter:
     @routes.patch(
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
     )
-    async def update(caller: CallerDep, template: TemplateName) -> Response:
+    async def update(caller: Caller, template: TemplateName) -> Response:
         """Set the users who may use a template, and enable or disable it."""
         body = await caller.read(TemplatePatchBody, may=lambda: caller.store.templates.require(template))
         given = {name: getattr(body, name) for name in body.given}
@@ -163,12 +157,12 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await single(caller, changed))
 
     @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, template: TemplateName) -> Response:
+    async def delete(caller: Caller, template: TemplateName) -> Response:
         """Delete a template that no workspace uses."""
         await caller.store.templates.delete(template)
         return nothing()
 
-    return routes.router
+    return routes
 
 
 def _packed(data: bytes, name: str, shared: Sequence[str]) -> templates.Packed:

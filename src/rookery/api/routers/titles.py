@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api import model_choice
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -40,17 +39,17 @@ class TitleView(msgspec.Struct, frozen=True):
     title: str
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("titles")
 
     @routes.post("/chats/{chat}/title/propose", "titles.propose", returns=TitleView, errors=(404, 409, 502, 504))
-    async def propose(caller: CallerDep, chat: UUID) -> Response:
+    async def propose(caller: Caller, chat: UUID) -> Response:
         """Propose a title from the messages so far. Nothing is stored."""
         titled = await _admit(services, caller, ChatId(chat))
         return answer(TitleView(await _propose(services, caller, titled)))
 
     @routes.post("/chats/{chat}/title/regenerate", "titles.regenerate", returns=ChatView, errors=(404, 409, 502, 504))
-    async def regenerate(caller: CallerDep, chat: UUID) -> Response:
+    async def regenerate(caller: Caller, chat: UUID) -> Response:
         """Set a title made from the messages so far, unless the chat is renamed meanwhile."""
         titled = await _admit(services, caller, ChatId(chat))
         # The title is written even if the client disconnects, because the handler is not canceled.
@@ -59,7 +58,7 @@ def router(services: ApiServices) -> APIRouter:
             await caller.store.turns.write_title(ChatId(chat), title, seen_title=titled.title)
         return answer(await caller.store.chats.get(ChatId(chat)))
 
-    return routes.router
+    return routes
 
 
 async def _admit(services: ApiServices, caller: Caller, chat_id: ChatId) -> TitledChat:

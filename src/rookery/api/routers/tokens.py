@@ -7,12 +7,11 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Scope
@@ -48,20 +47,20 @@ class NewTokenView(TokenView, frozen=True):
     token: str
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("tokens")
 
     @routes.get("/tokens", "tokens.list", returns=Items[TokenView], errors=(404,))
     async def list_tokens(
-        caller: CallerDep,
-        user: Annotated[UUID | None, Query(description="The owner of the tokens; for administrators.")] = None,
+        caller: Caller,
+        user: Annotated[UUID | None, Field(description="The owner of the tokens; for administrators.")] = None,
     ) -> Response:
         """List your tokens, or those of another user, newest first."""
         found = await caller.store.tokens.list(user or caller.user.id)
         return answer(Items(tuple(map(_view, found))))
 
     @routes.post("/tokens", "tokens.create", returns=NewTokenView, status=201, body=TokenBody, errors=(409,))
-    async def create(caller: CallerDep) -> Response:
+    async def create(caller: Caller) -> Response:
         """Create a token. It never allows more than its user's role does."""
         store = caller.store
         body = await caller.read(TokenBody, may=lambda: store.tokens.require_create(caller.user.id))
@@ -76,12 +75,12 @@ def router(services: ApiServices) -> APIRouter:
         return answer(NewTokenView(**msgspec.structs.asdict(_view(made.token)), token=made.secret), 201)
 
     @routes.delete("/tokens/{token}", "tokens.delete", errors=(404,))
-    async def delete(token: UUID, caller: CallerDep) -> Response:
+    async def delete(token: UUID, caller: Caller) -> Response:
         """Delete a token. Streams that were opened with it end."""
         await caller.store.tokens.delete(token)
         return nothing()
 
-    return routes.router
+    return routes
 
 
 def _view(token: Token) -> TokenView:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery.api import model_choice
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -24,7 +23,7 @@ class InterruptBody(Body):
     cascade: bool = True
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("turns")
 
     @routes.post(
@@ -35,7 +34,7 @@ def router(services: ApiServices) -> APIRouter:
         needs_body=False,
         errors=(404, 409),
     )
-    async def interrupt(caller: CallerDep, chat: UUID, request: Request) -> Response:
+    async def interrupt(caller: Caller, chat: UUID, request: Request) -> Response:
         """Stop the turn and keep its output so far. The body may be omitted."""
         body = InterruptBody()
         if _has_body(request):
@@ -43,23 +42,23 @@ def router(services: ApiServices) -> APIRouter:
         return answer((await caller.store.turns.interrupt(ChatId(chat), cascade=body.cascade)).view)
 
     @routes.post("/chats/{chat}/retry", "turns.retry", returns=ChatView, errors=(404, 409))
-    async def retry(caller: CallerDep, chat: UUID) -> Response:
+    async def retry(caller: Caller, chat: UUID) -> Response:
         """Continue after an error or an unfinished turn, without another message."""
         return answer((await caller.store.turns.retry(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
-    async def compact(caller: CallerDep, chat: UUID) -> Response:
+    async def compact(caller: Caller, chat: UUID) -> Response:
         """Replace the history in later prompts by a summary, so that they need fewer tokens."""
         async with model_choice.rights_first(caller.may(chat, Action.DRIVE)):
             await model_choice.check_spend(services, caller, ChatId(chat))
         return answer((await caller.store.turns.compact(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))
-    async def reconcile(caller: CallerDep, chat: UUID) -> Response:
+    async def reconcile(caller: Caller, chat: UUID) -> Response:
         """Repair a chat whose stored state is invalid. It gets the status `error` and keeps its queued messages."""
         return answer((await caller.store.turns.reconcile(ChatId(chat))).view)
 
-    return routes.router
+    return routes
 
 
 def _has_body(request: Request) -> bool:

@@ -7,12 +7,12 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Role
@@ -89,17 +89,17 @@ UsageReportView = msgspec.defstruct(
 
 Start = Annotated[
     datetime | None,
-    Query(alias="from", description=("Start of the period, inclusive; 30 days before `to` by default.")),
+    Field(alias="from", description=("Start of the period, inclusive; 30 days before `to` by default.")),
 ]
-End = Annotated[datetime | None, Query(description="End of the period, exclusive; now by default.")]
-OfUser = Annotated[UUID | None, Query(description="Only this user. Administrators and auditors may name other users.")]
+End = Annotated[datetime | None, Field(description="End of the period, exclusive; now by default.")]
+OfUser = Annotated[UUID | None, Field(description="Only this user. Administrators and auditors may name other users.")]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("cost and usage")
 
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
-    async def cost(caller: CallerDep, chat: UUID) -> Response:
+    async def cost(caller: Caller, chat: UUID) -> Response:
         """Return the cost of a chat and its subagents. It is the same for the root and for any of its children."""
         found = await caller.store.reports.family_cost(ChatId(chat))
         total = _figures(found.total)
@@ -116,14 +116,14 @@ def router(services: ApiServices) -> APIRouter:
         )
 
     @routes.get("/me/spend", "usage.spend", returns=SpendView)
-    async def spend(caller: CallerDep) -> Response:
+    async def spend(caller: Caller) -> Response:
         """Return the caller's spending in the current period, and the limit."""
         found = await caller.store.reports.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
     @routes.get("/usage", "usage.report", returns=UsageReportView, errors=(404,))
     async def report(
-        caller: CallerDep,
+        caller: Caller,
         start: Start = None,
         to: End = None,
         group_by: GroupBy = GroupBy.DAY,
@@ -139,7 +139,7 @@ def router(services: ApiServices) -> APIRouter:
             return _csv(rows, group_by)
         return answer(UsageReportView(begin, end, group_by, rows))
 
-    return routes.router
+    return routes
 
 
 _FIRST = datetime.min.replace(tzinfo=UTC)

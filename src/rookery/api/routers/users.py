@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from rookery.api import headers
 from rookery.api.accounts import Email, Name, NewPassword, Username
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Items, Page, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access import rights
@@ -99,11 +98,11 @@ class SeenBody(Body):
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("users")
 
     @routes.get("/users/me", "users.me", returns=Me)
-    async def me(caller: CallerDep) -> Response:
+    async def me(caller: Caller) -> Response:
         """Return the caller. Tokens with any scope may do this."""
         notice = None
         if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
@@ -114,15 +113,15 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/me/accesses", "users.accesses", returns=AccessPage)
     async def list_accesses(
-        caller: CallerDep,
-        limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = 50,
-        cursor: Annotated[str | None, Query(max_length=200)] = None,
+        caller: Caller,
+        limit: Annotated[int, Field(ge=1, le=AUDIT_LIMIT)] = 50,
+        cursor: Annotated[str | None, Field(max_length=200)] = None,
     ) -> Response:
         """List the times when administrators read your chats by break-glass, or reset your password; newest first."""
         return answer(await caller.store.accesses.list(caller.user.id, limit=limit, cursor=cursor))
 
     @routes.post("/me/accesses/seen", "users.dismiss_access_notice", body=SeenBody)
-    async def dismiss_access_notice(caller: CallerDep) -> Response:
+    async def dismiss_access_notice(caller: Caller) -> Response:
         """Dismiss the notice about accesses. The list of accesses is kept.
 
         For 30 days after a password reset, the notice is dismissed only for this session or API token, because the
@@ -135,18 +134,18 @@ def router(services: ApiServices) -> APIRouter:
 
     @routes.get("/users/directory", "users.directory", returns=Items[PublicUser])
     async def directory(
-        caller: CallerDep, q: Annotated[str, Query(description="Part of a name, at least two characters.")]
+        caller: Caller, q: Annotated[str, Field(description="Part of a name, at least two characters.")]
     ) -> Response:
         """Search active users by name, to share chats with them; at most 20."""
         return answer(Items(tuple(await caller.store.users.search_directory(q))))
 
     @routes.get("/users", "users.list", returns=Page[User])
     async def list_users(
-        caller: CallerDep,
-        q: Annotated[str | None, Query(description="Part of the username, name or email.")] = None,
+        caller: Caller,
+        q: Annotated[str | None, Field(description="Part of the username, name or email.")] = None,
         role: Role | None = None,
         status: Status | None = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
+        limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50,
         cursor: str | None = None,
     ) -> Response:
         """List all accounts by username."""
@@ -162,7 +161,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(409,),
         gives=[headers.LOCATION],
     )
-    async def create(caller: CallerDep, request: Request) -> Response:
+    async def create(caller: Caller, request: Request) -> Response:
         """Create an account."""
         store = caller.store
         body = await caller.read(NewUserBody, may=store.users.require_create)
@@ -177,12 +176,12 @@ def router(services: ApiServices) -> APIRouter:
         return answer(shown, 201, Location=f"{PREFIX}/users/{made.user.id}")
 
     @routes.get("/users/{user}", "users.get", returns=User, errors=(404,))
-    async def get(user: UUID, caller: CallerDep) -> Response:
+    async def get(user: UUID, caller: Caller) -> Response:
         """Return one account."""
         return answer(await caller.store.users.get(user))
 
     @routes.patch("/users/{user}", "users.update", returns=User, body=UserPatchBody, errors=(404, 409))
-    async def update(user: UUID, caller: CallerDep) -> Response:
+    async def update(user: UUID, caller: Caller) -> Response:
         """Change an account. A new role or status ends its sessions; disabling it stops its chats and workspaces."""
         store = caller.store
         body = await caller.read(UserPatchBody, may=lambda: store.users.require_update(user))
@@ -192,7 +191,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(await store.users.update(user, UserPatch(**given)))
 
     @routes.post("/users/{user}/reset-password", "users.reset_password", returns=OneTimeLink, errors=(404,))
-    async def reset_password(user: UUID, caller: CallerDep, request: Request) -> Response:
+    async def reset_password(user: UUID, caller: Caller, request: Request) -> Response:
         """Create a link with which the user sets a new password. Their sessions and API tokens end immediately.
 
         The user is notified: in the list of accesses, and at the next login.
@@ -200,7 +199,7 @@ def router(services: ApiServices) -> APIRouter:
         return answer(_link(request, await caller.store.users.reset_password(user)))
 
     @routes.delete("/users/{user}", "users.delete", errors=(404, 409))
-    async def delete(user: UUID, caller: CallerDep) -> Response:
+    async def delete(user: UUID, caller: Caller) -> Response:
         """Delete a disabled account with its chats, files and tokens."""
         await caller.store.users.delete(user)
         return nothing()
@@ -209,7 +208,7 @@ def router(services: ApiServices) -> APIRouter:
         base = services.origins.external_url or f"{request.url.scheme}://{request.url.netloc}"
         return OneTimeLink(f"{base.rstrip('/')}{LINK_PAGE}{link.secret}", link.secret, link.expires_at)
 
-    return routes.router
+    return routes
 
 
 def permissions_of(actor: UserActor) -> tuple[str, ...]:

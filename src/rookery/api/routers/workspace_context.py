@@ -6,11 +6,10 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
@@ -59,7 +58,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     diff: str | None
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
     @routes.get(
@@ -69,12 +68,12 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def get(caller: CallerDep, chat: UUID) -> Response:
+    async def get(caller: Caller, chat: UUID) -> Response:
         """Return the captured context: the names of instruction files, skills and MCP servers, not their contents."""
         return answer(_view(await caller.store.contexts.get(ChatId(chat))))
 
     @routes.put("/chats/{chat}/context", "chats.refresh_context", returns=ContextView, errors=(404,))
-    async def refresh(caller: CallerDep, chat: UUID) -> Response:
+    async def refresh(caller: Caller, chat: UUID) -> Response:
         """Capture the current context of the workspace.
 
         If the workspace does not answer, the earlier context is kept.
@@ -88,7 +87,7 @@ def router(services: ApiServices) -> APIRouter:
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
-    async def diff(caller: CallerDep, chat: UUID) -> Response:
+    async def diff(caller: Caller, chat: UUID) -> Response:
         """Return the changes that the chat has made in each repository.
 
         While the workspace is reachable, the owner gets the current state with diffs. Otherwise the last known counts
@@ -105,7 +104,7 @@ def router(services: ApiServices) -> APIRouter:
         shown = zip(fresh, there, strict=True)
         return answer(Items(tuple(_diff(status, each.diff) for status, each in shown)))
 
-    return routes.router
+    return routes
 
 
 async def _is_owner(caller: Caller, chat: UUID) -> bool:

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.errors import NO_STORE, ApiError
-from rookery.api.request_context import CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routers.files import SANDBOX
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -31,7 +31,7 @@ MAX_TEXT_BYTES = 1024 * 1024
 MAX_SAVED_BYTES = 16 * 1024 * 1024
 _PROBE_BYTES = 8 * 1024
 
-FilePath = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
+FilePath = Annotated[str, Field(max_length=MAX_PATH_CHARS)]
 
 
 class FolderEntryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,23 +59,23 @@ class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
     @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))
-    async def folder(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+    async def folder(caller: Caller, chat: UUID, path: FilePath = "") -> Response:
         """List a folder of the chat's workspace, for its owner. `path` is relative to the chat's working folder."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
         return answer(_folder(path, await services.workspaces.folders.list(ChatId(chat), path)))
 
     @routes.get("/workspaces/{workspace}/folder", "workspaces.folder", returns=FolderView, errors=(404, 409))
-    async def folder_of(caller: CallerDep, workspace: UUID, path: FilePath = "") -> Response:
+    async def folder_of(caller: Caller, workspace: UUID, path: FilePath = "") -> Response:
         """List a folder of a workspace, for its owner, as a chat in it would see the folder."""
         await caller.store.workspaces.require_update(workspace)
         return answer(_folder(path, await services.workspaces.folders.list_of(workspace, path)))
 
     @routes.get("/chats/{chat}/file", "chats.file", returns=WorkspaceFileView, errors=(404, 409))
-    async def file(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+    async def file(caller: Caller, chat: UUID, path: FilePath = "") -> Response:
         """Return a file of the chat's workspace as text, for its owner: the first MiB.
 
         `path` is relative to the chat's working folder, or that of a tool result stored for the chat.
@@ -91,7 +91,7 @@ def router(services: ApiServices) -> APIRouter:
         media_type=uploads.UNKNOWN,
         errors=(404, 409),
     )
-    async def file_bytes(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+    async def file_bytes(caller: Caller, chat: UUID, path: FilePath = "") -> Response:
         """Download a file of the chat's workspace, at most 16 MiB."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
         found = await services.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_SAVED_BYTES)
@@ -110,7 +110,7 @@ def router(services: ApiServices) -> APIRouter:
         }
         return Response(found.data, headers=given)
 
-    return routes.router
+    return routes
 
 
 def _folder(path: str, found: Listing) -> FolderView:

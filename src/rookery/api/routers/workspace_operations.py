@@ -7,10 +7,9 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.workspaces.operations import Operation
@@ -44,16 +43,16 @@ def operation_view(operation: Operation | None) -> OperationView | None:
     return None if operation is None else _view(operation)
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
     @routes.get("/operations/{operation}", "operations.get", returns=OperationView, errors=(404,))
-    async def get(caller: CallerDep, operation: UUID) -> Response:
+    async def get(caller: Caller, operation: UUID) -> Response:
         """Return the state of an operation."""
         return answer(_view(await caller.store.workspaces.get_operation(operation)))
 
     @routes.get("/operations/{operation}/log", "operations.log", returns=str, media_type=TEXT, errors=(404,))
-    async def log(caller: CallerDep, operation: UUID, follow: bool = False) -> Response:
+    async def log(caller: Caller, operation: UUID, follow: bool = False) -> Response:
         """Return the log of an operation, its last 256 KiB.
 
         With `follow=true`, return server-sent events until the operation and its startup script have ended: `log` with
@@ -65,7 +64,7 @@ def router(services: ApiServices) -> APIRouter:
         events = _follow(caller, services, operation)
         return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
-    return routes.router
+    return routes
 
 
 async def _follow(caller: Caller, services: ApiServices, operation_id: UUID) -> AsyncIterator[bytes]:

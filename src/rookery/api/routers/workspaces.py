@@ -10,13 +10,12 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import Caller, CallerDep
+from rookery.api.request_context import Caller
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import PREFIX, Page, Routes, answer
 from rookery.api.services import ApiServices
@@ -101,16 +100,16 @@ class StartWorkspaceBody(Body):
     parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
 
 
-def router(services: ApiServices) -> APIRouter:
+def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces", "workspaces.list", returns=Page[WorkspaceView], errors=(404,))
     async def list_workspaces(
-        caller: CallerDep,
+        caller: Caller,
         owner: str | None = None,
-        status: Annotated[list[Status] | None, Query()] = None,
+        status: list[Status] | None = None,
         template: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
         cursor: str | None = None,
     ) -> Response:
         """List the caller's workspaces, newest first.
@@ -144,7 +143,7 @@ def router(services: ApiServices) -> APIRouter:
         takes=[headers.IDEMPOTENCY_KEY],
         gives=[headers.LOCATION, headers.REPLAYED],
     )
-    async def create(caller: CallerDep) -> Response:
+    async def create(caller: Caller) -> Response:
         """Create a workspace and start it. All errors in the parameters are reported together."""
         body = await caller.read(CreateWorkspaceBody, may=caller.may_create(Resource.WORKSPACE))
         await caller.may_create(Resource.WORKSPACE)()
@@ -161,7 +160,7 @@ def router(services: ApiServices) -> APIRouter:
         return _created(caller, made, now=services.clock.now())
 
     @routes.get("/workspaces/{workspace}", "workspaces.get", returns=WorkspaceView, errors=(404,))
-    async def get(caller: CallerDep, workspace: UUID) -> Response:
+    async def get(caller: Caller, workspace: UUID) -> Response:
         """Return one workspace."""
         return answer(view(await caller.store.workspaces.get(workspace), now=services.clock.now()))
 
@@ -172,7 +171,7 @@ def router(services: ApiServices) -> APIRouter:
         body=UpdateWorkspaceBody,
         errors=(404, 409),
     )
-    async def update(caller: CallerDep, workspace: UUID) -> Response:
+    async def update(caller: Caller, workspace: UUID) -> Response:
         """Rename a workspace, or change its idle stop; the installation's maximum applies."""
         body = await caller.read(UpdateWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         await caller.store.workspaces.require_update(workspace)
@@ -194,7 +193,7 @@ def router(services: ApiServices) -> APIRouter:
         body=StartWorkspaceBody,
         errors=(404, 409, 412),
     )
-    async def start(caller: CallerDep, workspace: UUID) -> Response:
+    async def start(caller: Caller, workspace: UUID) -> Response:
         """Start a workspace, or return the start that is already in progress. 200 if it already runs."""
         body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         made = await services.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
@@ -208,7 +207,7 @@ def router(services: ApiServices) -> APIRouter:
         also=(200,),
         errors=(404, 409),
     )
-    async def stop(caller: CallerDep, workspace: UUID) -> Response:
+    async def stop(caller: Caller, workspace: UUID) -> Response:
         """Stop a workspace and keep its files. A start in progress is canceled. 200 if it is already stopped."""
         made = await services.workspaces.service.request_stop(caller.store, workspace)
         return await _requested(caller, made, now=services.clock.now())
@@ -220,7 +219,7 @@ def router(services: ApiServices) -> APIRouter:
         status=202,
         errors=(404, 409),
     )
-    async def delete(caller: CallerDep, workspace: UUID, force: bool = False) -> Response:
+    async def delete(caller: Caller, workspace: UUID, force: bool = False) -> Response:
         """Delete a workspace with its files. 409 while a chat works in it, unless `force`.
 
         With `force` it is deleted even if its machine cannot be reached by ssh; its files then stay on that machine.
@@ -228,7 +227,7 @@ def router(services: ApiServices) -> APIRouter:
         made = await services.workspaces.service.request_delete(caller.store, workspace, force=force)
         return await _requested(caller, made, now=services.clock.now())
 
-    return routes.router
+    return routes
 
 
 def view(stored: StoredWorkspace, *, now: datetime) -> WorkspaceView:
