@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from rookery.agents.family import WAIT_GRACE_SECONDS
 from rookery.agents.monitor import SubagentMonitor
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import TransitionNotAllowed
@@ -30,6 +31,7 @@ from rookery.store.models import model_configs
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.people import preferences
 from rookery.store.people.preferences import PersonalOverride, PreferencesPatch
+from rookery.testing import FakeClock
 from tests.agents.family_rig import FamilyRig, open_family, texts
 from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
@@ -131,6 +133,68 @@ async def test_child_sees_its_prompt_and_nothing_of_its_parent(database_url: str
         assert "You are a subagent" in texts(asked)
         assert "<subagents>" not in texts(asked)
         assert not {tool.name for tool in asked.tools} & {"spawn_agent", "list_agents", "message_agent", "wait_agent"}
+
+
+async def test_child_belongs_to_its_parents_owner_and_inherits_no_labels_and_no_client_tools(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        servers = (uuid4(), uuid4())
+        chat_id = await rig.worker.ask(client_type="cli", labels={"team": "blue"}, mcp_server_ids=servers)
+        await rig.worker.rested(chat_id)
+        # The child keeps the servers of the moment when it was spawned.
+        await rig.sql("UPDATE chats SET mcp_server_ids = '{}' WHERE id = $1", chat_id)
+
+        (child,) = await rig.children(chat_id)
+        columns = (
+            "owner_id, client_type, labels::text, dynamic_tools::text, mcp_server_ids, plan_mode, mode, root_chat_id"
+        )
+        async with rig.worker.database.api.acquire() as conn:
+            row = await conn.fetchrow(f"SELECT {columns} FROM chats WHERE id = $1", child)
+        assert row is not None
+        assert tuple(row) == (rig.worker.user, "cli", "{}", None, list(servers), False, None, chat_id)
+
+
+@pytest.mark.parametrize(("kind", "plans", "mode"), [("general", True, None), ("explore", False, "explore")])
+async def test_general_child_of_a_planning_turn_plans_and_an_explore_child_does_not(
+    database_url: str, kind: str, plans: bool, mode: str | None
+) -> None:
+    order = CallTool("spawn_agent", {"type": kind, "prompt": "look"})
+    async with open_family(database_url, parent=steps((order,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask(plan_mode=True)
+        await rig.worker.rested(chat_id)
+
+        (child,) = await rig.children(chat_id)
+        assert await rig.sql("SELECT plan_mode FROM chats WHERE id = $1", child) is plans
+        assert await rig.sql("SELECT mode FROM chats WHERE id = $1", child) == mode
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        ("Every caller of the login function in all tests", "Every caller of the login function in all tests"),
+        ("  two\nlines ", "two lines"),
+        ("x" * 100, "x" * 79 + "\N{HORIZONTAL ELLIPSIS}"),
+        ("  ", "find the callers of the login\N{HORIZONTAL ELLIPSIS}"),
+    ],
+)
+async def test_given_title_is_kept_and_otherwise_the_first_words_are_the_title(
+    database_url: str, given: str, title: str
+) -> None:
+    order = {"type": "general", "prompt": "find the callers of the login function", "title": given}
+    async with open_family(database_url, parent=steps((CallTool("spawn_agent", order),), (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        assert (await rig.worker.results(chat_id))[0]["title"] == title
+
+
+@pytest.mark.parametrize(("asked", "minutes"), [(5, 5), (500, 60), (None, 60)])
+async def test_call_may_ask_for_less_time_and_not_for_more(database_url: str, asked: int | None, minutes: int) -> None:
+    order = CallTool("spawn_agent", {"type": "general", "prompt": "work", "max_minutes": asked})
+    async with open_family(database_url, parent=steps((order,), wait_for, (Say("ok"),)), child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+
+        assert await rig.sql("SELECT max_minutes FROM subagents WHERE chat_id = $1", child) == minutes
 
 
 @pytest.mark.parametrize(
@@ -317,6 +381,43 @@ async def test_wait_of_a_restarted_call_lasts_only_for_the_rest_of_its_time(data
         )
         # Without the rule it would be at least 6 seconds: 2 before the crash, and the whole time after it.
         assert 4 <= waited < 6
+
+
+async def test_end_that_nobody_announces_is_found_when_the_wait_is_over(database_url: str) -> None:
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=2), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+        await until_streaming(rig, child)
+
+        async def waits() -> bool:
+            return ("assistant", "wait_agent!") in await rig.worker.story(chat_id)
+
+        await until(waits)
+        # Without a hint, and the wait polls only every five seconds: the child ends in the gap before the time is over.
+        silent = machine.Machine(rig.worker.database.api, Silence())
+        await silent.chat(child).update(machine.finish_turn)
+        await rig.worker.rested(chat_id)
+
+        waited = (await rig.worker.results(chat_id))[1]
+        assert (waited["status"], "timed_out" in waited, "report" in waited) == ("waiting", False, True)
+
+
+class Silence:
+    def publish(self, hints: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(0, 300), (-5, 300), (50, 50), (99_999, 3600)])
+async def test_wait_has_a_default_and_a_longest_time(database_url: str, asked: int, seconds: int) -> None:
+    clock = FakeClock()
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=asked), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=endless, clock=clock) as rig:
+        await rig.worker.ask()
+        await clock.until_waiting("wait-agent")
+
+        (tool,) = clock.waiting("tool")
+        assert tool.due - clock.monotonic() == pytest.approx(seconds + WAIT_GRACE_SECONDS, abs=20)
 
 
 class Gate:
@@ -613,6 +714,63 @@ async def test_silent_child_is_reported_as_stalled_with_its_phase(database_url: 
         assert (waited["stalled"], waited["phase"]) == (True, "model")
 
 
+@pytest.mark.parametrize("phase", ["tool", "approval", "queued"])
+async def test_phase_says_what_a_child_waits_for(database_url: str, phase: str) -> None:
+    gate = Gate("My report.")
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=3600), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
+        if phase == "approval":
+            await rig.worker.set("approvals", {"rules": [{"tool": "hold", "action": "ask"}]})
+        if phase == "queued":
+            await rig.worker.set("chats", {"running_subagents": 1})
+            other = await rig.worker.ask()
+            await until_spawned(rig, other)
+            await gate.tool.started.wait()
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+
+        async def found() -> subagents.Phase | None:
+            await rig.worker.worker.leases.beat()
+            async with rig.worker.database.api.acquire() as conn:
+                return (await subagents.find_subagents(conn, [child], root_id=chat_id))[child].phase
+
+        async def is_told() -> bool:
+            return await found() == phase
+
+        await until(is_told)
+        # It is no passing state: a child without a slot would be `queued` for a moment, too.
+        assert await found() == phase
+
+
+async def test_cost_of_children_counts_against_the_limit_of_their_owner(database_url: str) -> None:
+    def child(call: Call) -> Sequence[Step]:
+        return (Count(Usage(input=1000, output=1000)), Say("That was expensive."))
+
+    parent = steps((SPAWN,), wait_for, (SPAWN,), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=child) as rig:
+        await rig.sql("UPDATE model_configs SET price_input = 1, price_output = 1 WHERE id = $1", rig.worker.model)
+        await rig.worker.set("spend", {"enabled": True, "default_limit_micros": 1500, "period": "month"})
+        error = await rig.worker.error(await rig.worker.ask())
+
+        assert error.kind == "usage_limit"
+
+
+async def test_parent_that_fails_leaves_its_children_at_work(database_url: str) -> None:
+    gate = Gate("My report.")
+    parent = steps((SPAWN,), (Fail(ErrorKind.AUTH, retryable=False),))
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.error(chat_id)
+        gate.opened.set()
+
+        async def ended() -> bool:
+            return await rig.ends(chat_id) == [("finished", None, False)]
+
+        await until(ended)
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.ERROR
+
+
 async def test_child_that_has_used_up_its_budget_ends_with_an_error(database_url: str) -> None:
     order = CallTool("spawn_agent", {"type": "general", "prompt": "work", "budget_usd": 0.5})
     parent = steps((order,), wait_for, (Say("ok"),))
@@ -694,6 +852,58 @@ async def test_message_resumes_a_child_and_its_second_report_is_read(database_ur
         assert await told(rig, chat_id) == ["finished"] * 2
 
 
+async def test_message_to_a_busy_child_waits_in_its_queue(database_url: str) -> None:
+    gate = Gate("First report.")
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("Second report."),) if "and this" in texts(call) else gate.child(call)
+
+    def send(found: list[Any]) -> Sequence[Step]:
+        return (CallTool("message_agent", {"chat_id": found[0]["chat_id"], "message": "and this"}),)
+
+    def wait(found: list[Any]) -> Sequence[Step]:
+        gate.opened.set()
+        return wait_for(found)
+
+    async with open_family(
+        database_url, parent=steps((SPAWN,), send, wait, (Say("ok"),)), child=child, tools=[gate.tool]
+    ) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, sent, waited = await rig.worker.results(chat_id)
+        assert (sent["status"], sent["interrupted"]) == ("running", False)
+        assert waited["report"] == "Second report."
+        (made,) = await rig.children(chat_id)
+        said = [text for role, text in await rig.worker.story(made) if role != "tool"]
+        assert said == ["work", "hold!", "First report.", "and this", "Second report."]
+
+
+async def test_message_that_interrupts_stops_the_work_of_a_child_first(database_url: str) -> None:
+    gate = Gate("Never said.")
+
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("Second report."),) if "this instead" in texts(call) else gate.child(call)
+
+    def send(found: list[Any]) -> Sequence[Step]:
+        order = {"chat_id": found[0]["chat_id"], "message": "this instead", "interrupt": True}
+        return (CallTool("message_agent", order),)
+
+    async def until_held(ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        await gate.tool.started.wait()
+        return ToolOutput("held")
+
+    pause = ScriptedTool("pause", until_held)
+    parent = steps((SPAWN,), (CallTool("pause"),), send, wait_for, (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=child, tools=[gate.tool, pause]) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, _, sent, waited = await rig.worker.results(chat_id)
+        assert (sent["status"], sent["interrupted"]) == ("interrupting", True)
+        assert waited["report"] == "Second report."
+
+
 async def test_interrupt_stops_a_child_and_leaves_one_at_rest_alone(database_url: str) -> None:
     def stop(found: list[Any]) -> Sequence[Step]:
         return (CallTool("interrupt_agent", {"chat_id": found[0]["chat_id"]}),)
@@ -748,13 +958,27 @@ async def test_long_report_is_read_in_pages_that_keep_characters_whole(database_
 
 async def test_models_for_children_are_those_that_the_owner_can_use(database_url: str) -> None:
     parent = steps((CallTool("list_subagent_models"),), (Say("ok"),))
-    async with open_family(database_url, parent=parent) as rig:
+    options = {"reasoning_effort": {"default": "low", "max": "medium"}}
+    async with open_family(database_url, parent=parent, options=options) as rig:
         chat_id = await rig.worker.ask()
         await rig.worker.rested(chat_id)
 
         (listed,) = await rig.worker.results(chat_id)
-        assert {UUID(each["model_config_id"]) for each in listed["models"]} == {rig.worker.model, rig.worker.quick}
-        assert sum(each["is_default"] for each in listed["models"]) == 1
+        default, other = listed["models"]
+        assert default == {
+            "model_config_id": str(rig.worker.quick),
+            "display_name": "quick",
+            "model": "quick",
+            "provider": default["provider"],
+            "context_limit": 100_000,
+            "is_default": True,
+        }
+        assert (other["model_config_id"], other["provider"], other["is_default"]) == (
+            str(rig.worker.model),
+            "Acme",
+            False,
+        )
+        assert other["reasoning_efforts"] == ["none", "minimal", "low", "medium"]
 
 
 async def test_administrators_choose_the_model_of_a_kind(database_url: str) -> None:

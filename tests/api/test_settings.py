@@ -255,6 +255,46 @@ def test_pins_that_cannot_be_are_told_together() -> None:
     assert [name for name, _ in raised.value.problems] == ["ROOKERY_PIN_CHATS_COLOUR", "ROOKERY_PIN_SPEND_ENABLED"]
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_uses_per_run": 0}, "max_uses_per_run"),
+        ({"max_uses_per_run": 51}, "max_uses_per_run"),
+        ({"max_output_tokens": 255}, "max_output_tokens"),
+        ({"max_output_tokens": 65_537}, "max_output_tokens"),
+        ({"model_config_id": str(uuid4())}, "model_config_id"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning_effort": "frantic"}, "reasoning_effort"),
+        ({"model_config_id": "MODEL", "reasoning_effort": "low"}, "reasoning_effort"),
+        ({"enabled": "perhaps"}, "enabled"),
+    ],
+)
+async def test_setting_of_the_advisor_that_cannot_be_is_refused_by_field(
+    rig: ApiRig, root: Person, change: dict[str, Any], field: str
+) -> None:
+    # Efforts cannot be chosen for this model.
+    model = str(await rig.add_model())
+    body = {key: model if value == "MODEL" else value for key, value in change.items()}
+
+    refused = await root.http.put("/api/v1/settings/advisor", json=body)
+
+    assert refused.status_code == 400, refused.text
+    assert [each["field"] for each in refused.json()["fields"]] == [field]
+
+
+async def test_advisor_is_set_with_an_enabled_model(rig: ApiRig, root: Person) -> None:
+    body = {
+        "enabled": True,
+        "max_uses_per_run": 50,
+        "max_output_tokens": 256,
+        "model_config_id": str(await rig.add_model()),
+    }
+
+    found = (await root.http.put("/api/v1/settings/advisor", json=body)).json()["values"]
+
+    assert found == {**body, "reasoning_effort": None}
+
+
 # Preferences
 
 NO_OVERRIDES = {"root": None, "general": None, "explore": None}

@@ -80,6 +80,17 @@ ENDS = """
      WHERE parent_chat_id = $1
      ORDER BY id
 """
+UNBILLED = """
+    SELECT count(*)
+      FROM chats c
+      JOIN chat_messages m ON m.chat_id = c.id
+     WHERE (c.id = $1 OR c.root_chat_id = $1)
+       AND m.role = 'assistant'
+       AND NOT m.deleted
+       AND (SELECT count(*)
+              FROM model_usage u
+             WHERE u.chat_id = c.id AND u.message_id = m.id AND u.status = 'ok') <> 1
+"""
 ROWS = """
     SELECT id, role, content::text AS content, created_at
       FROM chat_messages
@@ -222,6 +233,7 @@ async def _trace(pool: asyncpg.Pool, family: Family, chat_id: UUID) -> FamilyTra
             for _, part in results
             if part.is_error and isinstance(part.result, msgspec.Raw)
         ],
+        unbilled=await pool.fetchval(UNBILLED, chat_id),
         children=[Child(**row) for row in await pool.fetch(CHILDREN, chat_id)],
         ends=[End(**row) for row in await pool.fetch(ENDS, chat_id)],
         notices={

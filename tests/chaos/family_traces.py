@@ -51,7 +51,8 @@ class FamilyTrace:
     """What a family has left in the database. `notices` has the children of each notice by the id of its row.
 
     `answers` counts the parent's answers without tool calls: each ends a turn. `unanswered` are calls without exactly
-    one result, `failed` results with an error.
+    one result, `failed` results with an error. `unbilled` counts the answers of the family without exactly one entry in
+    the ledger.
     """
 
     family: Family
@@ -62,6 +63,7 @@ class FamilyTrace:
     answers: int
     unanswered: Sequence[str]
     failed: Sequence[str]
+    unbilled: int
     children: Sequence[Child]
     ends: Sequence[End]
     notices: dict[int, Sequence[UUID]]
@@ -87,6 +89,8 @@ def _parent(trace: FamilyTrace) -> Iterator[str]:
         yield f"the call {call_id} has not one result"
     for result in trace.failed:
         yield f"a call failed: {result}"
+    if trace.unbilled:
+        yield f"{trace.unbilled} answers are not billed once"
     # One turn for the user's message, and one for each wake.
     if trace.answers != 1 + trace.wakes:
         yield f"{trace.answers} answers after {trace.wakes} wakes"

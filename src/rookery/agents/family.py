@@ -155,8 +155,8 @@ class AgentFamily:
         if kind is None:
             names = kinds.named(self._available.kinds)
             raise Refused(f"There is no kind of subagent {order.kind[:64]!r}. The kinds are: {names}")
-        effort = _effort(order.reasoning_effort)
         choice, ready = await self._choose_model(kind, order)
+        effort = _effort(order.reasoning_effort)
         chosen_effort = effort or kind.reasoning_effort or choice.reasoning_effort
         prompt = order.prompt.strip()
         if not prompt:
@@ -168,7 +168,7 @@ class AgentFamily:
             )
         minutes = self._minutes(kind, order.max_minutes)
         budget = await self._budget(order.budget_usd, ready)
-        title = titles.fallback_title(order.title if order.title and order.title.strip() else prompt)
+        title = titles.given_title(order.title or "") or titles.fallback_title(prompt)
         is_exploring = kind.read_only
         spec = ChatSpec(
             id=child_id,

@@ -49,6 +49,14 @@ def fallback_title(text: str) -> str:
     return _first_words(text, mark="\N{HORIZONTAL ELLIPSIS}")
 
 
+def given_title(text: str) -> str | None:
+    """Return a title that was chosen for a chat, on one line and cut to its limit; None if it is blank."""
+    title = _one_line(text)
+    if len(title) > MAX_TITLE:
+        title = title[: MAX_TITLE - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+    return title or None
+
+
 def is_fallback_title(title: str, text: str) -> bool:
     """Return whether the title is still the fallback."""
     # Older versions cut titles with three dots.
