@@ -128,7 +128,7 @@ async def test_pools_too_large_for_the_server_are_refused_before_anything_is_cre
 ) -> None:
     config = settings_of(tmp_path, database_url=empty_database_url, database_pool_api="500")
     async with await Database.connect(installation.database_config(config, empty_database_url)) as database:
-        with pytest.raises(DatabaseUnsuitable, match="up to 511 connections"):
+        with pytest.raises(DatabaseUnsuitable, match="up to 512 connections"):
             await installation.prepare_schema(config, database)
 
         assert await database.api.fetchval("SELECT to_regclass('schema_migrations')") is None

@@ -56,6 +56,7 @@ async def all_sources(rig: WorkerRig) -> AsyncIterator[Sources]:
         yield Sources(
             build=Build("1.2.3", 7),
             worker=worker,
+            debug=None if rig.replicas[0].debug is None else rig.replicas[0].debug.stats,
             models=ModelCounters(),
             http=HttpStats(),
             streams=streams,

@@ -20,7 +20,7 @@ from rookery.metrics.text import Kind
 from tests import scripted_tools
 from tests.eventually import until
 from tests.metrics.all_sources import all_sources
-from tests.worker.worker_rig import WorkerRig, in_turn, open_house
+from tests.worker.worker_rig import Records, WorkerRig, in_turn, open_house
 
 USAGE = Usage(input=1000, cache_read=200, cache_write=30, output=50, reasoning=20, total=1280, context_tokens=1000)
 OPENMETRICS_KIND = "application/openmetrics-text"
@@ -106,9 +106,10 @@ def touch(sources: Sources) -> None:
 async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
     hang = scripted_tools.hanging("hang")
     tools = [scripted_tools.echo("echo"), scripted_tools.huge(3_000_000, "huge"), hang]
-    async with open_house(database_url, tools=tools) as rig, all_sources(rig) as sources:
+    async with open_house(database_url, tools=tools, records=Records()) as rig, all_sources(rig) as sources:
         assert sources.pubsub is not None
         assert sources.lag is not None
+        assert sources.debug is not None
         probe, lag = sources.pubsub.probe, sources.lag
         await work(rig, hang)
         touch(sources)
@@ -127,6 +128,7 @@ async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
     _check_turns(found)
     _check_tools(found)
     _check_models(found)
+    assert value(found, "debug_ops_total", op="run", result="ok") >= 2
 
 
 def _check_turns(found: Samples) -> None:

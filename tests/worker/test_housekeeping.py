@@ -485,6 +485,8 @@ async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(jobs
         "purge_tool_runs": True,
         "purge_auth": True,
         "purge_audit": True,
+        "debug_sweep": True,
+        "purge_debug": True,
         "capacity_gauges": False,
     }
     assert {key for key, _ in jobs_rig.stats.job_seconds.items()} == set(outcome.items())

@@ -17,6 +17,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
+from rookery.debug.enablement import Policy
+from rookery.debug.recorder import Limits
+from rookery.debug.service import DebugService
+from rookery.debug.writer import MAX_BYTES
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
@@ -87,6 +91,16 @@ class ToolboxNeeds:
     clock: Clock
 
 
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Debug records of the rig's replicas. `connect` replaces the connection of the writer."""
+
+    is_forced: bool = True
+    limits: Limits | None = None
+    queue_bytes: int = MAX_BYTES
+    connect: Callable[[], Awaitable[asyncpg.Connection]] | None = None
+
+
 MakeToolbox = Callable[[ToolboxNeeds], Toolbox]
 
 
@@ -99,6 +113,7 @@ class Replica:
     notifier: Notifier
     worker: Worker
     connector: Connector
+    debug: DebugService | None = None
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
@@ -337,6 +352,7 @@ async def open_house(
     threshold: int = 70,
     provider: ProviderType = ProviderType.OPENAI_COMPAT,
     model_name: str = "test",
+    records: Records | None = None,
 ) -> AsyncIterator[WorkerRig]:
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
@@ -351,6 +367,7 @@ async def open_house(
                 retry=retry,
                 max_steps=max_steps,
                 max_output_tokens=max_output_tokens,
+                records=records,
             )
             stack.push_async_callback(_closed, replica, rig.clock)
             return replica
@@ -428,6 +445,7 @@ async def _open_replica(
     retry: RetryPolicy,
     max_steps: int,
     max_output_tokens: int,
+    records: Records | None,
 ) -> Replica:
     database, clock = rig.database, rig.clock
     worker_id, bus = uuid4(), Bus()
@@ -438,6 +456,7 @@ async def _open_replica(
     async with database.worker.acquire() as conn:
         await _appear(conn, worker_id)
     driving_machine = Machine(database.worker, notifier)
+    debug = None if records is None else _debug_service(database, records, worker_id, directory, bus, notifier, clock)
     worker = Worker(
         WorkerServices(
             worker_id=worker_id,
@@ -466,10 +485,13 @@ async def _open_replica(
             retry=retry,
             max_steps=max_steps,
             max_output_tokens=max_output_tokens,
+            recordings=None if debug is None else debug.recordings,
         )
     )
-    replica = Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector)
+    replica = Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector, debug=debug)
     loops = [asyncio.create_task(run()) for run in (listener.run, notifier.run, worker.run)]
+    if debug is not None:
+        loops.append(asyncio.create_task(debug.run()))
 
     async def stop() -> None:
         for task in loops:
@@ -481,9 +503,33 @@ async def _open_replica(
     replica.stack.push_async_callback(connector.close)
     replica.stack.push_async_callback(stop)
     replica.stack.push_async_callback(notifier.close)
+    if debug is not None:
+        replica.stack.push_async_callback(debug.close)
     replica.stack.push_async_callback(worker.close)
     await listener.wait_connected()
     return replica
+
+
+def _debug_service(
+    database: Database,
+    records: Records,
+    worker_id: UUID,
+    directory: Directory,
+    bus: Bus,
+    notifier: Notifier,
+    clock: Clock,
+) -> DebugService:
+    return DebugService(
+        database.worker,
+        records.connect or (lambda: database.dedicated("debug")),
+        replica_id=worker_id,
+        policy=Policy(directory, pool=database.worker, is_forced=records.is_forced),
+        bus=bus,
+        publish=notifier.publish,
+        clock=clock,
+        limits=records.limits,
+        queue_bytes=records.queue_bytes,
+    )
 
 
 async def _closed(replica: Replica, clock: Clock) -> None:

@@ -16,6 +16,10 @@ import asyncpg
 import msgspec
 from msgspec import Meta
 
+from rookery.debug.context import current_run
+from rookery.debug.recorder import ModelFacts
+from rookery.debug.scope import CallScope, RunScope
+from rookery.debug.turn import Recordings, child_run
 from rookery.domain.chat import advisor_prompt, parts, retry_policy
 from rookery.domain.chat.messages import Effort, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
@@ -33,6 +37,7 @@ from rookery.models.resolve import Choice
 from rookery.runtime.clock import Clock
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.store.debug.rows import RunKind
 from rookery.store.models import spending
 from rookery.store.models.errors import SpendLimitReached
 from rookery.store.models.usage import CallStatus, KeySource, record_call
@@ -78,6 +83,7 @@ class AdvisorParts:
     random: Callable[[], float]
     stats: AdvisorStats = field(default_factory=AdvisorStats)
     retry: RetryPolicy = DEFAULT_POLICY
+    recordings: Recordings | None = None
 
 
 class AdvisorTools:
@@ -178,7 +184,8 @@ class Advisor:
             return self._limited(str(reached), left=left)
         snapshot = await ctx.services.get(StepPrompt).write()
         try:
-            outcome = await self._ask(ctx, advisor_prompt.advisor_prompt(snapshot, asked, call_id=ctx.call_id))
+            prompt = advisor_prompt.advisor_prompt(snapshot, asked, call_id=ctx.call_id)
+            outcome = await self._ask(ctx, prompt, asked)
         except LlmError as error:
             return self._failed(str(error))
         text = _text(outcome.content)
@@ -206,12 +213,28 @@ class Advisor:
         self._parts.stats.calls["error"] += 1
         return ToolOutput({"type": "error", "error": reason}, is_error=True)
 
-    async def _ask(self, ctx: ToolContext, prompt: Prompt) -> AssistantOutcome:
+    async def _ask(self, ctx: ToolContext, prompt: Prompt, question: str) -> AssistantOutcome:
         """Call the model, and again after a passing failure. Its text is shown live as the result of this call."""
         model = await self._parts.connector.model(self._ready)
         if isinstance(model, ProviderError):
             raise CallFailed(model, Usage())
         call = self._call(model, prompt)
+        with self._recorded(ctx, model, question) as recorded:
+            return await self._try_often(ctx, recorded, call)
+
+    def _recorded(self, ctx: ToolContext, model: LanguageModel, question: str) -> CallScope:
+        """Return the scope of the calls: a debug run below that of the turn, if the turn is recorded."""
+        recordings, parent = self._parts.recordings, current_run.get()
+        if recordings is None or parent is None:
+            return CallScope(model)
+        facts = ModelFacts.of(self._ready, self._ready.prices(self._parts.clock.now()))
+        run = child_run(recordings.recorder, parent, kind=RunKind.ADVISOR, label=question, model=facts)
+        if run is None:
+            return CallScope(model)
+        # A cancellation without a reason is the deadline of the tool.
+        return RunScope(model, run, abort_reason=lambda: ctx.cancel_reason, is_late=lambda: ctx.cancel_reason is None)
+
+    async def _try_often(self, ctx: ToolContext, model: LanguageModel, call: Call) -> AssistantOutcome:
         for attempt in range(1, MAX_TRIES + 1):
             try:
                 return await self._try(ctx, model, call)

@@ -29,6 +29,10 @@ from rookery.app import workspaces as app_workspaces
 from rookery.app.health import ReplicaHealth
 from rookery.app.relay import agent_peers, relay_sockets
 from rookery.app.tracing import exported_traces
+from rookery.debug.enablement import Policy
+from rookery.debug.recorder import Limits
+from rookery.debug.redaction import Redactor
+from rookery.debug.service import DebugService
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
 from rookery.metrics.endpoint import metrics_endpoint
@@ -80,6 +84,7 @@ class Replica:
     directory: Directory
     connector: Connector
     worker: Worker
+    debug: DebugService
     relay: Relay
     streams: Streams
     store: Store
@@ -111,6 +116,7 @@ class Replica:
         """
         self.streams.sessions.stop_admitting()
         await self.worker.close()
+        await self.debug.close()
         self.relay.drain()
         await self.streams.sessions.goodbye()
 
@@ -176,6 +182,7 @@ async def running_replica(
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 loops.append(group.create_task(replica.worker.run(), name="worker"))
+                loops.append(group.create_task(replica.debug.run(), name="debug"))
                 loops += replica.workspaces.start(group, is_server=choices.takes_chats)
                 stack.push_async_callback(replica.workspaces.close)
                 async with replica.relay.running(partial(_with_metrics, replica.metrics)), replica.streams.running():
@@ -244,8 +251,25 @@ def _wire(
     )
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     driving_store = Store(database.worker, machine=driving_machine, publisher=notifier, clock=clock)
+    debug = DebugService(
+        database.worker,
+        lambda: database.dedicated("debug"),
+        replica_id=identity.id,
+        policy=Policy(directory, pool=database.worker, is_forced=settings.debug_force),
+        bus=bus,
+        publish=notifier.publish,
+        clock=clock,
+        redactor=Redactor(choices.secrets),
+        limits=Limits(max_bytes=settings.debug_run_bytes),
+        queue_bytes=settings.debug_queue_bytes,
+    )
     advisor = AdvisorParts(
-        pool=database.worker, directory=directory, connector=connector, clock=clock, random=rng.random
+        pool=database.worker,
+        directory=directory,
+        connector=connector,
+        clock=clock,
+        random=rng.random,
+        recordings=debug.recordings,
     )
     family = FamilyParts(pool=database.worker, store=driving_store, bus=bus, directory=directory, clock=clock)
     kinds = AllKinds(database.worker, directory, bus=bus, clock=clock)
@@ -265,6 +289,7 @@ def _wire(
             toolbox=choices.toolbox or toolbox,
             caches=(*toolbox.caches, *kinds.caches),
             advisor_stats=advisor.stats,
+            recordings=debug.recordings,
             clock=clock,
             rng=rng,
             may_acquire=lambda: choices.takes_chats and settings.worker_enabled and health.is_fit(figures),
@@ -309,7 +334,7 @@ def _wire(
         streams=streams,
         directory=directory,
         connector=connector,
-        texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng),
+        texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng, recordings=debug.recordings),
         titling=worker.effects.titling,
         ring=choices.ring,
         health=health,
@@ -341,6 +366,7 @@ def _wire(
         directory=directory,
         connector=connector,
         worker=worker,
+        debug=debug,
         relay=relay,
         streams=streams,
         store=store,
@@ -353,6 +379,7 @@ def _wire(
             Sources(
                 build=Build(__version__, migrate.SCHEMA_VERSION),
                 worker=worker,
+                debug=debug.stats,
                 models=counters,
                 http=parts.stats,
                 streams=streams,

@@ -8,6 +8,7 @@ retried.
 from __future__ import annotations
 
 import asyncio
+import copy
 import platform
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID, uuid4
@@ -117,6 +118,12 @@ class WireModel:
         self._encoded_requests = EncodedRequests() if encoded_requests is None else encoded_requests
         self._sends_traceparent = sends_traceparent
         self._secrets = known_secrets(() if auth is None else (auth.secret.reveal().strip(),), extra_headers)
+
+    def with_http(self, wrap: Callable[[HttpClient], HttpClient]) -> WireModel:
+        """Return this model with a wrapped HTTP client. Everything else is shared."""
+        wrapped = copy.copy(self)
+        wrapped._http = wrap(self._http)
+        return wrapped
 
     def __repr__(self) -> str:
         return f"WireModel({self.wire}, {self.model!r}, provider {self.provider_id})"

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from rookery.debug.stats import DebugStats
 from rookery.llm.stats import ModelCounters
-from rookery.metrics import models, process, standard, streams, text, worker, workspaces
+from rookery.metrics import debug, models, process, standard, streams, text, worker, workspaces
 from rookery.metrics.families import Family
 from rookery.metrics.process import Build, PubSub
 from rookery.metrics.standard import Process
@@ -33,6 +34,7 @@ class Sources:
 
     build: Build
     worker: Worker | None = None
+    debug: DebugStats | None = None
     models: ModelCounters | None = None
     http: HttpStats | None = None
     streams: Streams | None = None
@@ -64,6 +66,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Turns", lambda sources: sources.worker, worker.TURNS),
     Table("Models", lambda sources: sources.worker and sources.worker.stats.calls, models.CALLS),
     Table("Wires", lambda sources: sources.models, models.FAULTS),
+    Table("Debug records", lambda sources: sources.debug, debug.DEBUG),
     Table("Tools", lambda sources: sources.worker, worker.TOOLS),
     Table("Approvals", lambda sources: sources.worker, worker.APPROVALS),
     Table("Answers to approvals", lambda sources: sources.http, process.APPROVALS),

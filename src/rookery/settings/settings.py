@@ -120,6 +120,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_subscriber_stall_timeout: timedelta
     worker_part_flush: timedelta
     worker_part_flush_chars: int
+    debug_force: bool
+    debug_run_bytes: int
+    debug_queue_bytes: int
     log_level: str
     log_format: str
     log_access: bool

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
+from rookery.debug import context as debug_context
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
@@ -32,8 +33,10 @@ class BackgroundTasks:
         """Run the work in the background. Do nothing if the process is stopping."""
         if self._is_closed:
             return
-        # The copied context keeps the caller's log fields, and hides from the caller what the work binds.
-        context = contextvars.copy_context()
+        # The copied context keeps the caller's log fields, and hides from the caller what the work binds. The work
+        # outlives the turn, so its model calls do not belong to the turn's debug run.
+        with debug_context.cleared():
+            context = contextvars.copy_context()
         task = asyncio.create_task(self._run(work, name, seconds), name=name, context=context)
         self._tasks.add(task)
         self._is_idle.clear()

@@ -89,8 +89,9 @@ class CompactionAction:
                 is_other_provider=connected.ready.provider.id != prepared.connected.ready.provider.id,
             )
             try:
-                with actions.metered(connected, meter, Purpose.COMPACTION):
-                    outcome = await compaction.summarize(connected.model, call, setup)
+                recorded = await actions.recorded_summary(connected)
+                with actions.metered(connected, meter, Purpose.COMPACTION), recorded as model:
+                    outcome = await compaction.summarize(model, call, setup)
             except (CallFailed, StepFailed) as error:
                 is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
                 self._count_failure(connected, decision, error, result="timeout" if is_late else "error")

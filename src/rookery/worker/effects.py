@@ -19,6 +19,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.debug.turn import Recordings
 from rookery.domain.chat import compaction, titles
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.decision import TurnEnd
@@ -40,7 +41,7 @@ from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
-from rookery.worker.short_texts import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
+from rookery.worker.short_texts import SUMMARY_TOTAL_SECONDS, ShortTexts, Subject, Titling, watch_hint
 
 log = get_logger("worker.effects")
 
@@ -116,6 +117,7 @@ class Effects:
         config: WorkerConfig | None = None,
         retry: RetryPolicy = DEFAULT_POLICY,
         stats: CallStats | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
@@ -124,7 +126,16 @@ class Effects:
         self._push = push
         self._wake_parent = wake_parent
         self._config = config or WorkerConfig()
-        self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry, stats=stats)
+        self.texts = ShortTexts(
+            directory,
+            connector,
+            pool=pool,
+            clock=clock,
+            rng=rng,
+            policy=retry,
+            stats=stats,
+            recordings=recordings,
+        )
         self._write_seconds = self._config.watch_publish_seconds
         self.titling = Titling(
             self.texts, pool=pool, publisher=publisher, inflight=inflight, write_seconds=self._write_seconds
@@ -210,7 +221,9 @@ class Effects:
         answer = last_answer(history)
         if not answer or not wants_summaries(meta) or not await self._is_seen(chat):
             return titles.FINISHED_LABEL
-        found = await self.texts.label(chat, title=meta.title, state=_STATES[reason], last_answer=answer)
+        found = await self.texts.label(
+            chat, title=meta.title, state=_STATES[reason], last_answer=answer, about=_turn_of(history)
+        )
         return found or titles.FINISHED_LABEL
 
     async def _summarise(self, chat: Chat, history: LoadedHistory) -> None:
@@ -223,7 +236,7 @@ class Effects:
         read = titles.transcript(some, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         if len(read) < MIN_TRANSCRIPT or not await self._is_seen(chat):
             return
-        summary = await self.texts.summary(chat, turns)
+        summary = await self.texts.summary(chat, turns, about=_turn_of(history))
         if summary is not None:
             await self._set_summary(chat, summary)
 
@@ -279,6 +292,13 @@ class Effects:
         except Exception as error:
             # A lost hint only delays the display of the text. The push that follows is still sent.
             log.warning("publish_failed", chat_id=chat.id, error=str(error))
+
+
+def _turn_of(history: LoadedHistory) -> Subject:
+    """Return the message that began the last turn, and the last message."""
+    users = (row.message for row in reversed(history.rows) if row.message.role is Role.USER)
+    trigger = next((message.id for message in users if _is_shown(message)), None)
+    return Subject(trigger, history.rows[-1].message.id if history.rows else None)
 
 
 def wants_summaries(meta: ChatMeta) -> bool:

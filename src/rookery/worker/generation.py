@@ -36,6 +36,7 @@ from rookery.llm.errors import LlmError
 from rookery.llm.types import ErrorKind
 from rookery.store import machine as transitions
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
+from rookery.store.debug.rows import RunStatus
 from rookery.store.machine import Machine, Question, Tx
 from rookery.store.models.errors import ModelError
 from rookery.telemetry.log import get_logger
@@ -126,7 +127,7 @@ class GenerationWork:
                         run.forced = Generate()
                         run.user_notice = compaction.NOT_SUMMARISED.format(reason=failure.message)
                         continue
-            if not await self._failed(handle, failure, run, step=step, actions=actions):
+            if not await self._failed(handle, failure, run, step=step, actions=actions, decision=decision):
                 return
 
     def _classified(self, error: Exception) -> Classified:
@@ -237,7 +238,14 @@ class GenerationWork:
                 await actions.tell_ends()
 
     async def _failed(
-        self, handle: TaskHandle, failure: Classified, run: _RunState, *, step: Step, actions: StepActions | None
+        self,
+        handle: TaskHandle,
+        failure: Classified,
+        run: _RunState,
+        *,
+        step: Step,
+        actions: StepActions | None,
+        decision: Decision | None,
     ) -> bool:
         """Store the retry delay and wait, or end the turn. Return whether to try again."""
         now = self._clock.now()
@@ -266,6 +274,7 @@ class GenerationWork:
                 store, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None
             )
             if isinstance(stored, LastError):
+                handle.debug.finish(RunStatus.ERROR)
                 self._services.effects.turn_failed(chat, stored)
                 self._services.stats.turn_ended(FAILED, step, now=self._clock.now())
                 self._services.traces.end(chat.id, FAILED, error_type=stored.kind)
@@ -276,6 +285,8 @@ class GenerationWork:
             return False
         if actions is not None:
             actions.retried(failure.kind)
+            if isinstance(decision, Generate):
+                handle.debug.retry_planned(failure.kind, delay)
         run.waited_for = stored.retrying_at
         await handle.wait(delay.total_seconds(), "generation-retry")
         return True

@@ -22,6 +22,7 @@ from rookery.live.part_buffer import EpisodeKey, PartBuffer
 from rookery.runtime.clock import Clock
 from rookery.store.chats import subagents
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
+from rookery.store.debug.rows import RunStatus
 from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
 from rookery.worker import commit_shield
@@ -80,6 +81,7 @@ class InterruptWork:
 
         async def finish_and_tell() -> None:
             chat, is_promoted = await handle.update(finish, transition=Transition.FINISH_INTERRUPTION)
+            handle.debug.finish(RunStatus.INTERRUPTED)
             self._effects.interrupted(chat, is_promoted=is_promoted)
             self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
             self._traces.end(chat.id, INTERRUPTED)

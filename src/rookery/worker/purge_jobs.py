@@ -1,4 +1,5 @@
-"""Purge jobs: delete archived chats, unused files, ended sessions and logins, old audit entries and tool runs.
+"""Purge jobs: delete archived chats, unused files, ended sessions and logins, old audit entries, tool runs, and debug
+records.
 
 Every replica runs them. Chats are deleted by one replica at a time. The other jobs tolerate that another replica
 deletes the same rows.
@@ -24,6 +25,9 @@ from rookery.store.chats.retention import DueFamily
 from rookery.store.db import idempotency
 from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.db.pool import Connection
+from rookery.store.debug import state as debug_state
+from rookery.store.debug import sweep
+from rookery.store.machine import Publisher
 from rookery.store.people import audit, logins, one_time_links, sessions, tokens
 from rookery.store.people.errors import ArchiveFirst
 from rookery.store.settings import limits
@@ -41,6 +45,8 @@ LISTED_FAMILIES = 100
 # Files have up to 10 MiB, and a request that links a file waits until the batch that contains the file is done.
 FILE_BATCH = 100
 MAX_FILES = 10_000
+# A run may have a thousand steps with their attempts, which are deleted with it.
+DEBUG_BATCH = 100
 
 Connect: TypeAlias = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -238,6 +244,46 @@ class ToolRunPurge:
             self._pool,
             lambda conn: tool_runs.purge(conn, batch=self._batch),
             kind="tool_runs",
+            batch=self._batch,
+            stats=self._stats,
+        )
+
+
+class DebugSweep:
+    """Ends debug runs that are silent or whose replica is gone, and deletes records of removed history."""
+
+    def __init__(self, pool: asyncpg.Pool, publisher: Publisher) -> None:
+        self._pool = pool
+        self._publisher = publisher
+
+    async def __call__(self) -> Removed:
+        async with self._pool.acquire() as conn:
+            ended = await sweep.end_stale(conn)
+        self._publisher.publish([debug_state.update_hint(run.chat_id, "finalize", run.id) for run in ended])
+        async with self._pool.acquire() as conn:
+            removed = 0
+            for chat_id in await debug_state.list_marked(conn):
+                removed += await debug_state.delete_removed(conn, chat_id)
+        return Removed(removed)
+
+
+class DebugPurge:
+    """Deletes debug records that are older than the retention setting."""
+
+    def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats, batch: int = DEBUG_BATCH) -> None:
+        self._pool = pool
+        self._stats = stats
+        self._batch = batch
+
+    async def __call__(self) -> Removed:
+        async with self._pool.acquire() as conn:
+            days = (await limits.read_debug_settings(conn)).retention_days
+        if days <= 0:
+            return Removed()
+        return await _in_batches(
+            self._pool,
+            lambda conn: sweep.purge(conn, older_than=timedelta(days=days), batch=self._batch),
+            kind="debug_runs",
             batch=self._batch,
             stats=self._stats,
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
+from rookery.debug.turn import DebugTurn, Recordings
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
@@ -59,6 +60,7 @@ class RunnerServices:
     work_of: Callable[[TaskKind], Work]
     may_commit: Callable[[], bool] = lambda: True
     slot_requests: SlotRequests = field(default_factory=SlotRequests)
+    recordings: Recordings | None = None
     new_id: Callable[[], UUID] = uuid4
 
 
@@ -92,6 +94,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._active: TaskRecord | None = None
         self._records: set[TaskRecord] = set()
+        self._debug = DebugTurn(services.recordings)
         self._must_reread = False
         self._is_fenced = False
         self._is_draining = False
@@ -140,6 +143,7 @@ class Runner:
         finally:
             self._cancel_active(CancelReason.SHUTDOWN)
             await self._wait_for_tasks()
+            self._debug.close()
             # Tasks refer to their runner. Breaking the cycle frees their memory without the garbage collector.
             self._active = None
 
@@ -295,6 +299,7 @@ class Runner:
             route=self.deliver,
             on_wait=self._cancel_wait,
             may_commit=services.may_commit,
+            debug=self._debug,
         )
         record = self._active = TaskRecord(handle, services.work_of(kind))
         after = [other for other in self._records if other.input.key == task.key and not other.is_done]

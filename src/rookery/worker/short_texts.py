@@ -17,6 +17,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.debug.recorder import ModelFacts, RunFacts
+from rookery.debug.scope import CallScope, RunScope
+from rookery.debug.turn import Recordings
 from rookery.domain.chat import parts, retry_policy, titles
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, Role, Visibility
@@ -37,6 +40,7 @@ from rookery.store.chats import messages as stored_messages
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.db.pool import Connection
+from rookery.store.debug.rows import RunKind
 from rookery.store.machine import Publisher
 from rookery.store.models import spending, usage
 from rookery.store.models.errors import NoDefaultModel, SpendLimitReached
@@ -66,6 +70,25 @@ _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/jav
 Make: TypeAlias = Callable[[LanguageModel, Build], Awaitable[ShortText]]
 
 
+class Subject(msgspec.Struct, frozen=True):
+    """The messages that a text is about, for its debug record."""
+
+    trigger_message_id: int | None = None
+    history_tip_message_id: int | None = None
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> Subject:
+        """Return the first visible user message and the last message."""
+        first = next(
+            (each for each in messages if each.role is Role.USER and each.visibility is not Visibility.MODEL), None
+        )
+        return cls(None if first is None else first.id, messages[-1].id if messages else None)
+
+
+NOTHING = Subject()
+_LABELS = {Purpose.TITLE: "Title generation", Purpose.LABEL: "Turn status label", Purpose.SUMMARY: "Chat summary"}
+
+
 class NoTitle(Exception):
     """Raised when the model's answer is not a title."""
 
@@ -86,7 +109,9 @@ class ShortTexts:
         rng: Random,
         policy: RetryPolicy = DEFAULT_POLICY,
         stats: CallStats | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
+        self._recordings = recordings
         self._directory = directory
         self._connector = connector
         self._pool = pool
@@ -95,13 +120,15 @@ class ShortTexts:
         self._policy = policy
         self._stats = stats or CallStats()
 
-    async def title(self, chat: Chat, request: str) -> str | None:
+    async def title(self, chat: Chat, request: str, *, about: Subject = NOTHING) -> str | None:
         """Return a title for a chat whose first message is `request`."""
         return await self._make(
             chat,
             lambda model, build: generate.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
             seconds=generate.TITLE_SECONDS,
+            about=about,
+            label=request,
         )
 
     async def propose_title(self, chat: Chat, request: str) -> str:
@@ -120,7 +147,9 @@ class ShortTexts:
             raise NoTitle
         return proposed
 
-    async def label(self, chat: Chat, *, title: str, state: str, last_answer: str) -> str | None:
+    async def label(
+        self, chat: Chat, *, title: str, state: str, last_answer: str, about: Subject = NOTHING
+    ) -> str | None:
         """Return a label that describes in a few words how a turn ended."""
         return await self._make(
             chat,
@@ -129,15 +158,17 @@ class ShortTexts:
             ),
             purpose=Purpose.LABEL,
             seconds=generate.LABEL_SECONDS,
+            about=about,
         )
 
-    async def summary(self, chat: Chat, turns: list[tuple[str, str]]) -> str | None:
+    async def summary(self, chat: Chat, turns: list[tuple[str, str]], *, about: Subject = NOTHING) -> str | None:
         """Return a summary of a chat, from (speaker, text) pairs."""
         return await self._make(
             chat,
             lambda model, build: generate.make_summary(model, turns, build=build),
             purpose=Purpose.SUMMARY,
             seconds=SUMMARY_TOTAL_SECONDS,
+            about=about,
         )
 
     async def wants_titles(self) -> bool:
@@ -145,9 +176,11 @@ class ShortTexts:
         stored = await self._directory.setting(SETTING)
         return not isinstance(stored, dict) or stored.get("generate_titles") is not False
 
-    async def _make(self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float) -> str | None:
+    async def _make(
+        self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float, about: Subject, label: str | None = None
+    ) -> str | None:
         try:
-            return await self._ask(chat, make, purpose=purpose, seconds=seconds)
+            return await self._ask(chat, make, purpose=purpose, seconds=seconds, about=about, label=label)
         except NoDefaultModel:
             return None
         except SpendLimitReached:
@@ -158,12 +191,54 @@ class ShortTexts:
             log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
         return None
 
-    async def _ask(self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float) -> str | None:
+    async def _ask(
+        self,
+        chat: Chat,
+        make: Make,
+        *,
+        purpose: Purpose,
+        seconds: float,
+        about: Subject = NOTHING,
+        label: str | None = None,
+    ) -> str | None:
         async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
             connected = await self._find_model(chat, purpose)
             if connected is None:
                 raise NoDefaultModel
-            return await self._tried(chat, connected, make, purpose=purpose, limit=limit, seconds=seconds)
+            scope = await self._recorded(chat, connected, purpose, limit=limit, about=about, label=label)
+            with scope as model:
+                recorded = msgspec.structs.replace(connected, model=model)
+                return await self._tried(chat, recorded, make, purpose=purpose, limit=limit, seconds=seconds)
+
+    async def _recorded(
+        self,
+        chat: Chat,
+        connected: ConnectedModel,
+        purpose: Purpose,
+        *,
+        limit: Deadline,
+        about: Subject,
+        label: str | None,
+    ) -> CallScope:
+        """Return the scope of the calls, which are a debug run of their own if the chat is recorded."""
+        recordings = self._recordings
+        if recordings is None or not await recordings.policy.records_call(chat.id):
+            return CallScope(connected.model)
+        facts = RunFacts(
+            chat_id=chat.id,
+            root_chat_id=chat.root_chat_id or chat.id,
+            parent_chat_id=chat.parent_chat_id,
+            snapshot_version=chat.snapshot_version,
+            kind=RunKind.TITLE_GENERATION if purpose is Purpose.TITLE else RunKind.QUICKGEN,
+            model=ModelFacts.of(connected.ready, connected.prices),
+            label=label or _LABELS[purpose],
+            trigger_message_id=about.trigger_message_id,
+            history_tip_message_id=about.history_tip_message_id,
+        )
+        run = recordings.recorder.open(facts)
+        if run is None:
+            return CallScope(connected.model)
+        return RunScope(connected.model, run, operation="generate", is_late=lambda: limit.is_expired)
 
     async def _find_model(self, chat: Chat, purpose: Purpose) -> ConnectedModel | None:
         """Return the model that administrators have configured, else a small one; None if there is none.
@@ -331,15 +406,15 @@ class Titling:
         The new title is stored only if the chat still has `title`, so a title that a user writes meanwhile is kept.
         """
         first = find_only_message(messages)
-        return None if first is None else await self._generate(chat, title, first)
+        return None if first is None else await self._generate(chat, title, first, about=Subject.of(messages))
 
     async def generate_again(self, chat: Chat, *, title: str) -> str | None:
         async with self._pool.acquire() as conn:
             messages = (await stored_messages.list_oldest(conn, chat.id, limit=OLDEST)).messages
         first = find_first_message(messages)
-        return None if first is None else await self._generate(chat, title, first)
+        return None if first is None else await self._generate(chat, title, first, about=Subject.of(messages))
 
-    async def _generate(self, chat: Chat, title: str, first: tuple[Part, ...]) -> str | None:
+    async def _generate(self, chat: Chat, title: str, first: tuple[Part, ...], *, about: Subject) -> str | None:
         if not await self._texts.wants_titles():
             return None
         async with self._pool.acquire() as conn:
@@ -353,7 +428,7 @@ class Titling:
                 return None
         found = None
         try:
-            found = await self._texts.title(chat, request)
+            found = await self._texts.title(chat, request, about=about)
         finally:
             if found is None:
                 await self._give_back(chat)

@@ -16,15 +16,18 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.domain.chat import agent_reports, overflow, summary_prompt
+from rookery.debug.recorder import ModelFacts
+from rookery.debug.scope import CallFacts, CallScope
+from rookery.debug.turn import TurnFacts
+from rookery.domain.chat import agent_reports, overflow, summary_prompt, titles
 from rookery.domain.chat import decision as chat_decision
 from rookery.domain.chat.chat import Chat, Fence, LastError
 from rookery.domain.chat.compaction import Source
 from rookery.domain.chat.decision import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.history import History
-from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
-from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
+from rookery.domain.chat.messages import ChatId, Message, MessageId, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Text
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.domain.chat.transitions import Transition
 from rookery.live.part_buffer import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
@@ -40,7 +43,8 @@ from rookery.models import cost
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store.chats import files, subagents, tool_runs
-from rookery.store.chats.tool_runs import RunStatus
+from rookery.store.chats.tool_runs import RunStatus as LedgerStatus
+from rookery.store.debug.rows import RunKind, RunStatus
 from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.models.usage import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger
@@ -121,10 +125,13 @@ class StepActions:
         await self.services.preparer.check_budget(self._step)
         call = await self.prepared.call(notice=notice)
         self._sent = call
+        await self._ensure_recorded(connected)
         async with self.attempting() as episode:
             meter = StepMeter()
-            with _Metered(self, connected, meter, Purpose.TURN, episode.key):
-                outcome = await generate_assistant(connected.model, call, self.setup(connected, episode, meter))
+            recorded = self._recorded(connected, call)
+            with _Metered(self, connected, meter, Purpose.TURN, episode.key), recorded as model:
+                outcome = await generate_assistant(model, call, self.setup(connected, episode, meter))
+                recorded.answered(outcome.content, outcome.finish_reason, outcome.usage)
             if outcome.is_empty:
                 await self._take_empty(connected, outcome)
                 return
@@ -187,7 +194,10 @@ class StepActions:
     async def _commit_answer(
         self, connected: ConnectedModel, rows: Sequence[NewMessage], bill: Entry, usage: Usage
     ) -> None:
+        answer: Message | None = None
+
         async def record(tx: Tx, committed: StepCommitted) -> None:
+            nonlocal answer
             answer = next(message for message in committed.inserted if message.role is Role.ASSISTANT)
             await record_call(tx.conn, msgspec.structs.replace(bill, message_id=answer.id))
 
@@ -197,6 +207,8 @@ class StepActions:
             # Another writer changed the chat, or the database is unavailable. The lost answer is billed.
             self.services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
+        if answer is not None:
+            self.handle.debug.committed(answer.id)
         await self.learned.check_guess(connected, read_tokens=usage.context_tokens or 0)
 
     async def _take_empty(self, connected: ConnectedModel, outcome: AssistantOutcome) -> None:
@@ -271,7 +283,8 @@ class StepActions:
                 stats=services.tool_stats,
                 keep_result=prepared.step_tools.keep_result,
             )
-            results = await handle.run_tools(lambda: execute_batch(pending, setup))
+            with handle.debug.current():
+                results = await handle.run_tools(lambda: execute_batch(pending, setup))
             await self._commit(tool_rows(results, model_config_id=prepared.connected.ready.config.id))
 
     async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> None:
@@ -305,6 +318,53 @@ class StepActions:
     async def compact(self, decision: Compact) -> None:
         await CompactionAction(self).compact(decision)
 
+    # Debug records
+
+    async def _ensure_recorded(self, connected: ConnectedModel) -> None:
+        """Open the debug run of the turn, unless it is open or the turn is not recorded."""
+        step, begun_by = self._step, self.history.begun_by
+        if not self.handle.debug.is_undecided(None if begun_by is None else begun_by.id):
+            return
+        chat = step.chat
+        facts = TurnFacts(
+            chat_id=chat.id,
+            root_chat_id=chat.root_chat_id or chat.id,
+            parent_chat_id=chat.parent_chat_id,
+            snapshot_version=chat.snapshot_version,
+            wants_debug=step.meta.wants_debug,
+            trigger_message_id=None if begun_by is None else begun_by.id,
+            history_tip_message_id=self._tip_id(),
+            label=lambda: _label_of(begun_by),
+        )
+        await self.handle.debug.ensure(facts, ModelFacts.of(connected.ready, connected.prices))
+
+    def _recorded(self, connected: ConnectedModel, call: Call) -> CallScope:
+        if not self.handle.debug.is_recording:
+            return CallScope(connected.model)
+        facts = CallFacts(
+            history_version=self.handle.input.history_version,
+            generation_attempt=self.attempt,
+            history_tip_message_id=self._tip_id(),
+            model=ModelFacts.of(connected.ready, connected.prices),
+            abort_reason=self.handle.abort_reason,
+        )
+        return self.handle.debug.call(connected.model, call, facts)
+
+    async def recorded_summary(self, connected: ConnectedModel) -> CallScope:
+        """Return the scope of a compaction, which is a run of its own below the run of the turn."""
+        await self._ensure_recorded(self.prepared.connected)
+        return self.handle.debug.child(
+            connected.model,
+            kind=RunKind.COMPACTION,
+            label="Compaction",
+            facts=ModelFacts.of(connected.ready, connected.prices),
+            abort_reason=self.handle.abort_reason,
+        )
+
+    def _tip_id(self) -> int | None:
+        prompt = self._step.history.prompt
+        return prompt[-1].message.id if prompt else None
+
     # End of a step
 
     async def hand_over(self, _: EnterRequiresAction) -> None:
@@ -331,6 +391,8 @@ class StepActions:
 
         async def enter_and_tell() -> None:
             self.services.effects.action_required(await self.handle.update(enter, transition=transition))
+            # The run ends with the runner if the chat is parked. Another run continues it after the answer.
+            self.handle.debug.record(RunStatus.COMPLETED)
             self.services.stats.approvals_asked += questions
             self.services.traces.end(self._step.chat.id, REQUIRES_ACTION)
 
@@ -350,7 +412,9 @@ class StepActions:
 
         async def end_and_tell() -> None:
             ended = await self.handle.update(end, transition=Transition.FINISH_TURN, attempt=self.attempt or None)
-            if ended is not None:
+            if ended is None:
+                self.handle.debug.finish(RunStatus.COMPLETED)
+            else:
                 self.tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
         await commit_shield.run_to_end(end_and_tell())
@@ -362,6 +426,7 @@ class StepActions:
 
         async def fail_and_tell() -> None:
             failed = await self.handle.update(fail, transition=Transition.FINISH_ERROR)
+            self.handle.debug.finish(RunStatus.ERROR)
             self.services.effects.turn_failed(failed, error)
             self._turn_ended(FAILED, error)
 
@@ -376,6 +441,7 @@ class StepActions:
 
     def tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
         step = self._step
+        self.handle.debug.finish(RunStatus.COMPLETED)
         self._turn_ended(reason)
         self.services.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
         if (ended := self.prepared.step_tools.on_turn_end) is not None:
@@ -409,6 +475,7 @@ class StepActions:
                 begin, transition=Transition.RECORD_GENERATION_ATTEMPT, lazily=True
             )
             if not attempt:
+                self.handle.debug.finish(RunStatus.ERROR)
                 self.services.effects.turn_failed(chat, ATTEMPTS_USED)
                 self._turn_ended(FAILED, ATTEMPTS_USED)
             return attempt
@@ -516,9 +583,9 @@ class _Metered:
 
 
 _STATES = {
-    RunStatus.STARTED: LedgerState.NEW,
-    RunStatus.FINISHED: LedgerState.FINISHED,
-    RunStatus.UNFINISHED: LedgerState.UNFINISHED,
+    LedgerStatus.STARTED: LedgerState.NEW,
+    LedgerStatus.FINISHED: LedgerState.FINISHED,
+    LedgerStatus.UNFINISHED: LedgerState.UNFINISHED,
 }
 
 
@@ -563,3 +630,11 @@ def _publisher(episode: Episode) -> Publish:
 
     add = episode.add_part
     return publish
+
+
+def _label_of(message: Message | None) -> str:
+    """Return the text that names the debug run of a turn."""
+    try:
+        return "" if message is None else titles.title_text(message.parts())
+    except ContentError:
+        return ""

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
+from rookery.debug.turn import DebugTurn
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import ChatNotFound, StaleFence
 from rookery.domain.chat.messages import ChatId
@@ -116,6 +117,15 @@ class TaskCancellation(Cancellation):
         self._given = reason
 
 
+_ABORT_REASONS = {
+    CancelReason.USER: "user",
+    CancelReason.SUPERSEDED: "user",
+    CancelReason.LEASE_LOST: "lease_lost",
+    CancelReason.TIMEOUT: "silence_timeout",
+    CancelReason.SHUTDOWN: "shutdown",
+}
+
+
 def _ignore() -> None:
     """Default for `on_wait`."""
 
@@ -131,6 +141,7 @@ class TaskHandle:
     One handle serves all tries of a task. `own_commit_version` is the chat's version after this task's commit; it tells
     the runner whether a change came from this task or from another writer. `on_wait` is called when the task begins to
     wait. While `may_commit` returns False, commits wait, because peers may believe that this process is dead.
+    `debug` records the turn.
     """
 
     def __init__(
@@ -143,8 +154,10 @@ class TaskHandle:
         route: Callable[[ChatState], None],
         on_wait: Callable[[], None] = _ignore,
         may_commit: Callable[[], bool] = _always,
+        debug: DebugTurn | None = None,
     ) -> None:
         self.input = task
+        self.debug = debug or DebugTurn(None)
         self.cancellation = TaskCancellation()
         self.own_commit_version: int | None = None
         self.is_waiting = False
@@ -270,6 +283,16 @@ class TaskHandle:
         """
         self._tools_until = latest_deadline
         self.progress()
+
+    def abort_reason(self) -> str | None:
+        """Return why this task is being cancelled, for debug records; None if it is not.
+
+        Without a reason of the runner, a time limit of ours cancels it.
+        """
+        reason = self.cancellation.reason
+        if reason is None:
+            return "silence_timeout" if waits.cancelling() else None
+        return _ABORT_REASONS[reason]
 
     @property
     def state(self) -> str | None:

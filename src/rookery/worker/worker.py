@@ -13,6 +13,7 @@ import asyncpg
 
 from rookery.agents.advisor import AdvisorStats
 from rookery.agents.monitor import SubagentMonitor
+from rookery.debug.turn import Recordings
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.part_buffer import PartBuffer, PartLimits
@@ -60,7 +61,7 @@ class WorkerServices:
     `connect` opens a database connection that is not shared; its argument names the connection. `may_acquire` returns
     whether this process may take more chats: it holds its presence lock, and its event loop is not late. `may_commit`
     returns whether it holds its presence lock; if not, peers may soon take over its chats. `caches` are the caches of
-    the toolbox, which are swept together with the worker's own.
+    the toolbox, which are swept together with the worker's own. Without `recordings`, there are no debug records.
     """
 
     worker_id: UUID
@@ -83,6 +84,7 @@ class WorkerServices:
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     caches: Sequence[Cache[Any, Any]] = ()
     advisor_stats: AdvisorStats = field(default_factory=AdvisorStats)
+    recordings: Recordings | None = None
     part_limits: PartLimits = field(default_factory=PartLimits)
     new_id: Callable[[], UUID] = uuid4
 
@@ -144,6 +146,7 @@ class Worker:
             config=services.config,
             retry=services.retry,
             stats=self.stats.calls,
+            recordings=services.recordings,
         )
         slot_requests = SlotRequests()
         work = self._work(slot_requests)
@@ -159,6 +162,7 @@ class Worker:
                 work_of=work.__getitem__,
                 may_commit=services.may_commit,
                 slot_requests=slot_requests,
+                recordings=services.recordings,
                 new_id=services.new_id,
             ),
             pool=services.pool,

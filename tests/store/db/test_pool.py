@@ -176,8 +176,8 @@ async def test_a_database_that_is_not_utf_8_is_refused_with_its_encoding(databas
 async def test_pools_that_would_leave_too_few_connections_are_refused_with_the_numbers(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     allowed = int(await connection.fetchval("SHOW max_connections"))
-    fits = DatabaseConfig(database_url, pool_api=allowed - 10 - 3 - 2, pool_worker=1)
-    too_many = DatabaseConfig(database_url, pool_api=allowed - 10 - 3 - 1, pool_worker=1)
+    fits = DatabaseConfig(database_url, pool_api=allowed - 10 - 4 - 2, pool_worker=1)
+    too_many = DatabaseConfig(database_url, pool_api=allowed - 10 - 4 - 1, pool_worker=1)
 
     assert await pool.check_capacity(connection, fits) == allowed
     with pytest.raises(DatabaseUnsuitable, match=rf"up to {allowed - 10} connections.* server's {allowed} free"):

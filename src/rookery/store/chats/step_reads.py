@@ -31,6 +31,7 @@ from rookery.runtime.clock import Clock
 from rookery.store.chats import chat_delta, messages
 from rookery.store.chats import labels as stored_labels
 from rookery.store.db.pool import Connection
+from rookery.store.debug import state as debug_state
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 
@@ -55,6 +56,7 @@ _ROW_COLUMNS = f"""
     CASE WHEN parent_chat_id IS NOT NULL THEN (
       SELECT jsonb_build_object('kind', s.kind, 'tools', s.tools, 'budget_micros', s.budget_micros)::text
         FROM subagents s WHERE s.chat_id = chats.id) END,
+    {debug_state.WANTS_DEBUG},
     clock_timestamp()
 """
 READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
@@ -132,7 +134,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
 
     `refused_tokens` is the approximate size of the smallest request with this history that a provider refused as too
     long. `has_untold_ends`: subagents have ended, and the history has no notice about it yet. `agent` is set for a
-    subagent.
+    subagent. `wants_debug`: the family, or else its owner, wants debug records.
     """
 
     title: str
@@ -160,6 +162,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
     has_children: bool = False
     has_untold_ends: bool = False
     agent: AgentTerms | None = None
+    wants_debug: bool = False
 
     @property
     def has_captured_context(self) -> bool:

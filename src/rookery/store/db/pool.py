@@ -32,7 +32,7 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 OLDEST_MAJOR = 15
 CONNECT_TIMEOUT_SECONDS = 10.0
 FIRST_RECONNECT_SECONDS, LAST_RECONNECT_SECONDS = 0.1, 5.0
-DEDICATED_CONNECTIONS = 3  # heartbeat, listen, presence
+DEDICATED_CONNECTIONS = 4  # heartbeat, listen, presence, debug records
 SPARE_CONNECTIONS = 10  # connections of the server that replicas leave free for other clients and for starts
 ENCODING = "UTF8"
 

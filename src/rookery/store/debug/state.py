@@ -31,6 +31,15 @@ IS_KEPT = """NOT EXISTS (
                                AND (s.history_tip_message_id >= d.delete_from
                                     OR s.assistant_message_id >= d.delete_from))))"""
 
+# Whether the family of a chat, or else its owner, wants to be recorded. For a statement over `chats`.
+WANTS_DEBUG = """
+    coalesce(
+      CASE (SELECT d.mode FROM chat_debug_state d WHERE d.chat_id = coalesce(chats.root_chat_id, chats.id))
+      WHEN 'on' THEN true
+      WHEN 'off' THEN false
+      ELSE (SELECT p.value = 'true' FROM user_settings p WHERE p.user_id = chats.owner_id AND p.key = 'debug')
+      END, false)"""
+READ_WANTS_DEBUG = f"SELECT {WANTS_DEBUG} FROM chats WHERE id = $1"
 FIND_MODE = "SELECT mode FROM chat_debug_state WHERE chat_id = $1"
 SET_MODE = """
     INSERT INTO chat_debug_state (chat_id, mode)
@@ -79,11 +88,17 @@ def updates_topic(chat_id: UUID) -> str:
     return f"debug:{chat_id}"
 
 
+def update_hint(chat_id: UUID, kind: str, run_id: UUID | None) -> MiscHint:
+    return MiscHint(
+        topic=updates_topic(chat_id), data={"kind": kind, "run_id": None if run_id is None else str(run_id)}
+    )
+
+
 def removed_hints(chat_id: UUID) -> list[MiscHint]:
     """Return the hints to publish after a transaction that has removed records."""
     return [
         MiscHint(topic=REMOVED_TOPIC, data={"chat_id": str(chat_id)}),
-        MiscHint(topic=updates_topic(chat_id), data={"kind": "delete", "run_id": None}),
+        update_hint(chat_id, "delete", None),
     ]
 
 
@@ -91,6 +106,11 @@ async def find_mode(conn: Connection, root_id: UUID) -> DebugMode:
     """Return the mode of a family. `root_id` is its root chat."""
     found = await conn.fetchval(FIND_MODE, root_id)
     return DebugMode.INHERIT if found is None else DebugMode(found)
+
+
+async def wants_debug(conn: Connection, chat_id: UUID) -> bool:
+    """Return whether the family of a chat, or else its owner, wants to be recorded."""
+    return bool(await conn.fetchval(READ_WANTS_DEBUG, chat_id))
 
 
 async def set_mode(conn: Connection, root_id: UUID, mode: DebugMode) -> bool:

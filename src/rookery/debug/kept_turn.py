@@ -1,0 +1,219 @@
+"""Turns that are not recorded, kept in memory until their end and stored if they end with an error.
+
+Only references are kept: the calls, whose messages the prompt cache shares, and the answers. Neither the model nor its
+HTTP client is wrapped, so a turn that succeeds costs nothing for each token. The record has no attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+
+import msgspec
+
+from rookery.debug import operations
+from rookery.debug.normalize import NormalizedResponse, ResponseCollector, StreamSummary
+from rookery.debug.operations import SeenError
+from rookery.debug.recorder import Recorder, RunFacts
+from rookery.debug.redaction import Redactor
+from rookery.debug.scope import CallFacts, CallScope
+from rookery.debug.stats import DebugStats, Dropped
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import Part
+from rookery.llm import types as llm
+from rookery.llm.errors import CallFailed
+from rookery.llm.types import Call, FinishReason, LanguageModel, ProviderError, StreamPart, Usage, Wire
+from rookery.store.debug.rows import RunStatus, StepStatus
+from rookery.telemetry.log import get_logger
+
+log = get_logger("debug.kept_turn")
+
+# Earlier calls of a turn are dropped.
+MAX_CALLS = 50
+MAX_TURN_BYTES = 8 * 1024 * 1024
+# Of all turns of a process.
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class KeptTurns:
+    """The kept turns of a process, with the memory that they hold."""
+
+    def __init__(self, stats: DebugStats, *, max_bytes: int = MAX_BYTES, max_turn_bytes: int = MAX_TURN_BYTES) -> None:
+        self.stats = stats
+        self.size_bytes = 0
+        self.max_turn_bytes = max_turn_bytes
+        self._max_bytes = max_bytes
+
+    def begin(self, facts: RunFacts, recorder: Recorder) -> KeptTurn | None:
+        """Keep a turn; None if others take all of the memory."""
+        if self.size_bytes >= self._max_bytes:
+            self.stats.dropped[Dropped.KEPT_TURN] += 1
+            return None
+        return KeptTurn(self, facts, recorder)
+
+    def has_room(self, size_bytes: int) -> bool:
+        return size_bytes <= self.max_turn_bytes and self.size_bytes <= self._max_bytes
+
+
+class KeptCall(msgspec.Struct, kw_only=True):
+    """One call. `error` is None if it was answered, and while it runs."""
+
+    facts: CallFacts
+    wire: Wire
+    call: Call
+    started: float
+    ended: float = 0.0
+    status: StepStatus = StepStatus.IN_PROGRESS
+    error: ProviderError | SeenError | None = None
+    content: Sequence[Part] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    retry: tuple[str, timedelta] | None = None
+    message_id: int | None = None
+
+
+class KeptTurn:
+    """One turn. `end` stores it if it ended with an error."""
+
+    __slots__ = ("_calls", "_dropped", "_facts", "_recorder", "_size_bytes", "_started", "_started_at", "_turns")
+
+    def __init__(self, turns: KeptTurns, facts: RunFacts, recorder: Recorder) -> None:
+        self._turns = turns
+        self._facts = facts
+        self._recorder = recorder
+        self._started_at, self._started = recorder.clock.now(), recorder.clock.monotonic()
+        self._calls: list[KeptCall] = []
+        self._dropped = 0
+        self._size_bytes = 0
+
+    def call(self, model: LanguageModel, call: Call, facts: CallFacts) -> CallScope:
+        kept = KeptCall(facts=facts, wire=model.wire, call=call, started=self._recorder.clock.monotonic())
+        self._calls.append(kept)
+        self._count()
+        return _KeptScope(model, self, kept)
+
+    def call_ended(self, kept: KeptCall, error: BaseException | None) -> None:
+        kept.ended = self._recorder.clock.monotonic()
+        if isinstance(error, CallFailed):
+            kept.usage = error.usage
+        if error is None:
+            kept.status = StepStatus.COMPLETED
+        elif isinstance(error, Exception) and kept.facts.abort_reason() is None:
+            kept.status, kept.error = StepStatus.ERROR, operations.seen_error(error)
+        else:
+            kept.status = StepStatus.INTERRUPTED
+
+    def retry_planned(self, kind: str, delay: timedelta) -> None:
+        if self._calls:
+            self._calls[-1].retry = (kind, delay)
+
+    def committed(self, message_id: int) -> None:
+        if self._calls:
+            self._calls[-1].message_id = message_id
+
+    def end(self, outcome: RunStatus) -> None:
+        calls, self._calls = self._calls, []
+        self._turns.size_bytes -= self._size_bytes
+        self._size_bytes = 0
+        if outcome is not RunStatus.ERROR or not calls:
+            return
+        try:
+            self._store(calls)
+        except Exception as error:
+            log.exception("debug_turn_not_recorded", error, chat_id=self._facts.chat_id)
+
+    def _store(self, calls: Sequence[KeptCall]) -> None:
+        facts = msgspec.structs.replace(self._facts, is_kept=True, dropped_steps=self._dropped)
+        run = self._recorder.open(facts, started_at=self._started_at, started=self._started)
+        if run is None:
+            return
+        run.last_number = self._dropped
+        for kept in calls:
+            step = run.step(
+                key=f"h{kept.facts.history_version}", history_tip_message_id=kept.facts.history_tip_message_id
+            )
+            if step is None:
+                break
+            recorded = step.begin(
+                kept.call,
+                kept.facts.model,
+                wire=kept.wire,
+                generation_attempt=kept.facts.generation_attempt,
+                started=kept.started,
+            )
+            recorded.is_observed = False
+            recorded.answer = KeptAnswer(kept)
+            status = StepStatus.INTERRUPTED if kept.status is StepStatus.IN_PROGRESS else kept.status
+            recorded.end(status, kept.error, ended=kept.ended or None)
+            if kept.message_id is not None:
+                step.committed(kept.message_id)
+            if kept.retry is not None:
+                step.retry_planned(*kept.retry)
+        run.finish(RunStatus.ERROR)
+
+    def _count(self) -> None:
+        """Count the memory of the turn: that of its longest prompt, because prompts share their messages."""
+        size = self._size()
+        while len(self._calls) > 1 and (len(self._calls) > MAX_CALLS or size > self._turns.max_turn_bytes):
+            self._calls.pop(0)
+            self._dropped += 1
+            size = self._size()
+        self._turns.size_bytes += size - self._size_bytes
+        self._size_bytes = size
+
+    def _size(self) -> int:
+        return max((kept.call.prompt.size_bytes for kept in self._calls), default=0)
+
+
+class _KeptScope(CallScope):
+    __slots__ = ("_kept", "_turn")
+
+    def __init__(self, model: LanguageModel, turn: KeptTurn, kept: KeptCall) -> None:
+        super().__init__(model)
+        self._turn = turn
+        self._kept = kept
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
+        self._turn.call_ended(self._kept, error)
+
+    def answered(self, content: Sequence[Part], finish_reason: FinishReason, usage: Usage) -> None:
+        self._kept.content, self._kept.finish_reason, self._kept.usage = content, finish_reason, usage
+
+
+class KeptAnswer:
+    """The answer of a kept call, as parts of a stream. It is made in the writer's thread."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, kept: KeptCall) -> None:
+        self._kept = kept
+
+    def add(self, part: StreamPart) -> None:
+        raise AssertionError("The call has ended.")
+
+    def usage(self) -> Usage | None:
+        return self._kept.usage
+
+    def finish(self, redactor: Redactor) -> tuple[NormalizedResponse, StreamSummary]:
+        kept = self._kept
+        collector = ResponseCollector(is_structured=kept.call.format is not None)
+        for part in kept.content:
+            if (streamed := _streamed(part)) is not None:
+                collector.add(streamed)
+        if kept.finish_reason is not None:
+            collector.add(llm.Finish(kept.finish_reason, kept.usage or Usage()))
+        return collector.finish(redactor)
+
+
+def _streamed(part: Part) -> StreamPart | None:
+    match part:
+        case parts.Text():
+            return llm.TextDelta("", part.text)
+        case parts.Reasoning():
+            return llm.ReasoningDelta("", part.text)
+        case parts.ToolCall():
+            source = bytes(part.args).decode("utf-8", "replace") if isinstance(part.args, msgspec.Raw) else ""
+            return llm.ToolCall(part.tool_call_id, part.tool_name, source, part.provider_executed)
+        case _:
+            return None
