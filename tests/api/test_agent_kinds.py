@@ -53,6 +53,17 @@ async def test_kind_of_the_deployment_is_for_everyone_and_hides_a_users(ada: Per
     assert [each for each in await listed(root) if each[1] == "user"] == []
 
 
+async def test_kinds_of_a_user_are_nobody_elses(ada: Person, root: Person, rig: ApiRig) -> None:
+    await ada.http.put(f"{KINDS}/reviewer", json=BODY)
+
+    for other in (root, await rig.add("stranger")):
+        assert "reviewer" not in [name for name, *_ in await listed(other)]
+        assert (await other.http.delete(f"{KINDS}/reviewer")).status_code == 404
+        assert (await other.http.put(f"{KINDS}/reviewer", json={"description": "Mine."})).status_code == 200
+    kept = [each for each in (await ada.http.get(KINDS)).json()["kinds"] if each["name"] == "reviewer"]
+    assert [each["prompt"] for each in kept] == ["Be strict."]
+
+
 async def test_member_cannot_change_kinds_of_the_deployment(ada: Person, root: Person) -> None:
     await root.http.put(f"{KINDS}/reviewer?scope=deployment", json=BODY)
 
