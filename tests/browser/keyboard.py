@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, expect
 
-from tests.browser.visitor import MOST_TABS, Visitor, step_to
+from tests.browser.visitor import MOST_TABS, Visitor, step_to, wait_until
 
 # The edge around what has the focus, or around the box that a field stands in; a menu marks its entry.
 RING = """(element) => {
@@ -73,7 +73,7 @@ class Keys:
         """To another entry of a list. Menus move the focus a moment after the key: one more would go past the entry."""
         here = self.page.evaluate_handle("document.activeElement")
         self.press(key)
-        self.page.wait_for_function("(here) => document.activeElement !== here", arg=here)
+        wait_until(self.page, "(here) => document.activeElement !== here", here)
 
     def do(self, target: Locator, key: str = "Enter") -> None:
         self.to(target)
@@ -86,7 +86,7 @@ class Keys:
 
     def somewhere(self) -> None:
         """What had the focus may be gone; the focus is not."""
-        self.page.wait_for_function(IS_SOMEWHERE)
+        wait_until(self.page, IS_SOMEWHERE)
 
     def walk(self, within: str = "body") -> list[str]:
         """Through all of a part of the page by Tab, from where the focus is.

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.browser.stored_chats import RARE, StoredChats
-from tests.browser.visitor import Visitor
+from tests.browser.visitor import Visitor, wait_until
 
 MESSAGES = 5_000
 # Where `rested` says so, newest first. The last row says it, too.
@@ -24,7 +24,7 @@ def hit(page: Page, place: int) -> None:
     """The view is at this row, and the word in it is marked."""
     row = page.get_by_role("feed").get_by_text(f"I saw a heron at {place}.", exact=True)
     expect(row).to_be_in_viewport()
-    page.wait_for_function(f"() => ({MARKED})('find-here').some((text) => text.includes('heron at {place}.'))")
+    wait_until(page, f"() => ({MARKED})('find-here').some((text) => text.includes('heron at {place}.'))")
 
 
 def test_key_finds_text_that_is_not_loaded_and_walks_through_all_of_it(ada: Visitor, stored: StoredChats) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
-from rookery.testing.fake_completions import Answer
+from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import ModelScript
+from tests.browser.model_script import Cue, ModelScript
 from tests.browser.stored_chats import END, RARE, StoredChats
-from tests.browser.visitor import Visitor
+from tests.browser.visitor import Visitor, wait_until
 
 MOST_PX = 2
 LONG = "".join(f"Paragraph {{0}}-{number} has some words, so that it fills a line.\n\n" for number in range(50))
@@ -39,6 +39,40 @@ LISTEN = """() => {
         }
     }).observe(document.body, { childList: true, characterData: true, subtree: true });
 }"""
+# Looks at the view before every paint, when the scroll events are over: the largest part of it, in pixels, in which
+# there is no row.
+WATCH = """() => {
+    window.blank = 0;
+    const list = document.querySelector("[data-rows]");
+    const box = list.closest(".overflow-y-auto");
+    const isRow = (element) => element.closest("[data-key], [data-testid=live]") !== null;
+    const look = () => {
+        const view = box.getBoundingClientRect();
+        const end = Math.min(view.bottom, list.nextElementSibling.getBoundingClientRect().bottom);
+        let blank = 0;
+        for (let y = view.top; y < end; y += 20) {
+            blank = document.elementsFromPoint(view.left + view.width / 2, y).some(isRow) ? 0 : blank + 20;
+            window.blank = Math.max(window.blank, blank);
+        }
+        requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+}"""
+JUMP = """(part) => {
+    const box = document.querySelector("[data-rows]").closest(".overflow-y-auto");
+    box.scrollTop = part * box.scrollHeight;
+}"""
+# A turn of the wheel is animated.
+SCROLLED = """async () => {
+    const box = document.querySelector("[data-rows]").closest(".overflow-y-auto");
+    for (let still = 0, top = box.scrollTop; still < 10; top = box.scrollTop) {
+        await new Promise(requestAnimationFrame);
+        still = box.scrollTop === top ? still + 1 : 0;
+    }
+}"""
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+# The line above the first row, and the space around it.
+MOST_BLANK_PX = 80
 
 
 def top_row(page: Page) -> Locator:
@@ -55,8 +89,8 @@ def scroll_up(page: Page, by: int) -> None:
     before = box.evaluate("(feed) => feed.getBoundingClientRect().top")
     page.mouse.move(700, 300)
     page.mouse.wheel(0, -by)
-    page.wait_for_function(
-        "(least) => document.querySelector('[role=feed]').getBoundingClientRect().top >= least", arg=before + by - 5
+    wait_until(
+        page, "(least) => document.querySelector('[role=feed]').getBoundingClientRect().top >= least", before + by - 5
     )
 
 
@@ -102,13 +136,66 @@ def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_pres
     keys.press("Enter")
     expect(main).to_contain_text("It grows below.")
     ada.wait_for_rest(chat["id"])
-    page.wait_for_function("heard.length >= 2")
+    wait_until(page, "() => heard.length >= 2")
     view = page.locator(".overflow-y-auto", has=page.get_by_role("feed")).bounding_box()
     prompt = main.get_by_text("and now", exact=True).bounding_box()
     assert view
     assert prompt
     assert prompt["y"] - view["y"] < 100
     assert page.evaluate("heard") == ["Agent is working", "It grows below."]
+
+
+def test_live_turn_of_a_thousand_rows_shows_rows_wherever_one_looks(ada: Visitor, script: ModelScript) -> None:
+    stops = {number: script.cue() for number in (20, 60, 80, 100)}
+
+    def step(number: int) -> list[Answer | Cue]:
+        # Ten rows of different heights; this tool is never part of a group.
+        calls = [FakeCall("list_agents", "{}", id=f"call-{number}-{each}") for each in range(9)]
+        told = Answer(text=f"Step {number} begins. " + "It has some more words. " * (number * 7 % 40), calls=calls)
+        return [told] if number not in stops else [Answer(text=f"Stop {number}. "), stops[number], told]
+
+    script.plays("very many steps", *(step(number) for number in range(101)))
+    chat = ada.chat("hello", title="A thousand rows", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    main = page.get_by_role("main")
+    expect(main.get_by_text("Understood.")).to_be_in_viewport()
+    page.evaluate(WATCH)
+
+    # The sent message is at the top while rows are added below.
+    keys.to(page.get_by_role("textbox", name="Message"))
+    keys.type("very many steps")
+    keys.press("Enter")
+    expect(main.get_by_text("Stop 20.")).to_be_attached()
+    expect(main.get_by_text("Step 0 begins.")).to_be_in_viewport()
+    assert page.evaluate("blank") <= MOST_BLANK_PX
+
+    # The view follows the end.
+    page.get_by_role("button", name="New activity below").click()
+    stops[20].give()
+    expect(main.get_by_text("Stop 60.")).to_be_in_viewport()
+    assert page.evaluate("blank") <= MOST_BLANK_PX
+
+    # A row in the middle of the turn keeps its place.
+    scroll_up(page, 900)
+    page.get_by_role("feed").get_by_text(re.compile("Step 5[0-9] begins.")).last.evaluate(HOLD)
+    stops[60].give()
+    expect(main.get_by_text("Stop 80.")).to_be_attached()
+    assert page.evaluate("moved") <= MOST_PX
+    assert page.evaluate("blank") <= MOST_BLANK_PX
+
+    # Everywhere else there are rows as well, while more are added.
+    stops[80].give()
+    for part in (0.0, 0.5, 0.9, 0.1, 0.3, 0.7, 1.0):
+        page.mouse.wheel(0, -1)
+        page.evaluate(JUMP, part)
+        page.mouse.wheel(0, -2500)
+        page.evaluate(SCROLLED)
+    page.get_by_role("button", name="New activity below").click()
+    expect(main.get_by_text("Stop 100.")).to_be_in_viewport()
+    assert page.evaluate("blank") <= MOST_BLANK_PX
+    stops[100].give()
+    ada.wait_for_rest(chat["id"])
 
 
 def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada: Visitor, stored: StoredChats) -> None:
@@ -126,9 +213,7 @@ def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada:
     ada.ask("PATCH", f"/chats/{chat}/messages/{prompt['id']}", words)
     ada.wait_for_rest(chat)
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    page.wait_for_function(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-    )
+    page.evaluate(PAINTED)
 
     assert page.evaluate("moved") <= MOST_PX
     page.get_by_role("button", name="Jump to the end").click()

@@ -189,6 +189,15 @@ def step_to(target: Locator, step: Callable[[], object]) -> None:
             step()
 
 
+def wait_until(page: Page, function: str, arg: object = None) -> None:
+    """Wait until a function of the page returns something true.
+
+    Playwright evaluates a function once. It evaluates any other expression each time it looks, which the page's policy
+    forbids from the second time on.
+    """
+    page.wait_for_function(f"(arg) => ({function})(arg)", arg=arg)
+
+
 @contextmanager
 def visiting(browser: Browser, url: str, **options: Any) -> Iterator[Visitor]:
     context = browser.new_context(**options)

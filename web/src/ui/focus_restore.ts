@@ -66,6 +66,12 @@ function neighbourOf(way: readonly Step[]): HTMLElement | null {
   return null;
 }
 
+/**
+ * Return whether another element already has the focus of a menu that closed: the chosen entry moved it, or the user did.
+ * The menu does not take it back then.
+ */
+export const isFocusTaken = () => document.activeElement !== null && document.activeElement !== document.body;
+
 /** Start to restore the focus. Return a function that stops it. */
 export function restoreFocus(): () => void {
   const ways: Step[][] = [];

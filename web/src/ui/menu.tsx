@@ -1,6 +1,7 @@
 import { DropdownMenu } from "radix-ui";
 import type { ReactNode } from "react";
 import { cx } from "@/ui/cx";
+import { isFocusTaken } from "@/ui/focus_restore";
 
 export interface MenuItem {
   label: string;
@@ -32,9 +33,6 @@ const CONTENT =
 const ITEM =
   "flex w-full items-center gap-2 rounded-md px-2 py-1.5 text-left outline-none select-none data-highlighted:bg-bg3 data-disabled:opacity-50 pointer-coarse:min-h-11 [&_svg]:size-4 [&_svg]:shrink-0";
 
-/** Return whether the chosen entry has already moved the focus. */
-const isTaken = () => document.activeElement !== null && document.activeElement !== document.body;
-
 /** A menu with its button. */
 export function Menu({ trigger, items, align = "start", side = "bottom", label }: MenuProps) {
   return (
@@ -48,7 +46,7 @@ export function Menu({ trigger, items, align = "start", side = "bottom", label }
           side={side}
           sideOffset={4}
           className={CONTENT}
-          onCloseAutoFocus={(event) => isTaken() && event.preventDefault()}
+          onCloseAutoFocus={(event) => isFocusTaken() && event.preventDefault()}
         >
           <SheetTitle label={label} />
           <Items items={items} />
@@ -101,7 +99,7 @@ export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
           className={CONTENT}
           onCloseAutoFocus={(event) => {
             event.preventDefault();
-            if (!isTaken()) opener.focus({ preventScroll: true });
+            if (!isFocusTaken()) opener.focus({ preventScroll: true });
           }}
         >
           <SheetTitle label={label} />

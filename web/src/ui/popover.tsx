@@ -1,6 +1,7 @@
 import { Popover as Radix } from "radix-ui";
 import type { ReactNode } from "react";
 import { cx } from "@/ui/cx";
+import { isFocusTaken } from "@/ui/focus_restore";
 
 interface Props {
   trigger: ReactNode;
@@ -35,6 +36,7 @@ export function Popover({
           side={side}
           sideOffset={6}
           collisionPadding={8}
+          onCloseAutoFocus={(event) => isFocusTaken() && event.preventDefault()}
           className={cx(
             "sheet pop-in z-40 max-h-[min(32rem,var(--radix-popover-content-available-height))] overflow-y-auto rounded-xl border border-line bg-bg1 p-3 shadow-pop outline-none",
             className,

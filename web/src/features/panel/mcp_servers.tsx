@@ -133,7 +133,6 @@ function Entry({ server, isWhole }: { server: McpServerView; isWhole: boolean })
   const command = commandOf(server);
   const variables = server.env.length;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: focusable, so that the keyboard can scroll it
     <div tabIndex={0} role="group" aria-label={`Command of ${server.name}`} className="max-h-[40dvh] overflow-auto">
       <pre className="rounded-md bg-bg2 px-3 py-2 font-mono text-small break-words whitespace-pre-wrap">
         {isWhole ? command : command.slice(0, FOLDED_CHARS)}

@@ -78,7 +78,7 @@ export function PromptBar({ rows, top, onShow }: Props) {
   };
   return (
     <nav
-      aria-label="PromptBar"
+      aria-label="Prompts"
       className="absolute inset-x-0 top-0 z-10 flex items-center gap-1 border-b border-line bg-bg1 px-4 py-1"
     >
       <button

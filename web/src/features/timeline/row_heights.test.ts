@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Row } from "@/chat/rows";
-import { estimate, firstRow, Heights } from "@/features/timeline/row_heights";
+import { estimate, firstRow, Heights, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 
 const row = (name: string, text = "word"): Row => ({ kind: "prose", key: name, text, refusal: false, messageId: 1 });
 const many = (count: number, from = 0) =>
@@ -71,4 +71,39 @@ test("a chat that opens begins with as many rows as its view needs, and no more 
   expect(height - estimate(rows[start] as Row)).toBeLessThan(1200);
   expect(firstRow(rows.slice(-2), 800)).toBe(0);
   expect(firstRow([], 800)).toBe(0);
+});
+
+test("rows in view are always mounted, and others are chosen only when too few or too many are mounted", () => {
+  const heights = new Heights();
+  const rows = many(2000);
+  heights.use(rows);
+  let mounted = heights.rangeFor(0, 800);
+  let renders = 0;
+  for (let top = 0; top < 20_000; top += 40) {
+    const next = heights.rangeInstead(mounted, top, 800);
+    // A step of 40 px never leaves the margin.
+    expect(next?.isBlank ?? false).toBe(false);
+    if (next) renders += 1;
+    mounted = next ?? mounted;
+    expect(heights.top(mounted.start)).toBeLessThanOrEqual(top);
+    expect(heights.top(mounted.end)).toBeGreaterThanOrEqual(top + 800);
+  }
+  expect(renders).toBeLessThan(60);
+  expect(heights.rangeInstead(mounted, 100_000, 800)?.isBlank).toBe(true);
+  expect(heights.rangeInstead({ start: 0, end: 2000 }, 100_000, 800)).toMatchObject({ isBlank: false });
+});
+
+test("rows in view stay mounted when a chat becomes long and when the first mounted row is gone", () => {
+  const heights = new Heights();
+  const rows = many(160);
+  heights.use(rows);
+  const seen = ["gone", "r3", "r4", "r5"];
+  for (const keys of [NOT_CHOSEN, { start: "gone", end: "r60" }]) {
+    const range = rangeOf(rows, heights, keys, seen, true);
+    expect(range.start).toBeLessThanOrEqual(3);
+    expect(range.end).toBeGreaterThan(6);
+    expect(range.end).toBeLessThan(80);
+  }
+  expect(rangeOf(rows, heights, NOT_CHOSEN, [], true)).toEqual({ start: 100, end: 160 });
+  expect(rangeOf(rows, heights, { start: "r20", end: "r90" }, seen, true)).toEqual({ start: 20, end: 90 });
 });

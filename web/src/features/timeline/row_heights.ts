@@ -6,6 +6,10 @@ export const ALL_UP_TO = 150;
 const OVERSCAN = 6;
 /** Rows within this distance of the view are mounted, so that fast scrolling shows no blank space. */
 const MARGIN_PX = 1200;
+/** Mounted rows are chosen again if they end within this distance of the view. */
+const LEAST_MARGIN_PX = 600;
+/** Mounted rows are also chosen again if there are this many more than needed. Fewer are not worth a render. */
+const SPARE_ROWS = 20;
 /** The margin for a chat that is being opened, because rows may be lower than estimated. */
 const FIRST_MARGIN_PX = 400;
 
@@ -109,14 +113,40 @@ export class Heights {
     return Math.max(0, this.sum - this.top(index));
   }
 
-  /** Return the rows to mount for a view at scroll position `top`. */
+  /** Return the rows to mount for a view at this offset. */
   rangeFor(top: number, height: number): Range {
     const { length } = this.rows;
     if (length <= ALL_UP_TO) return { start: 0, end: length };
-    const start = this.at(top - MARGIN_PX);
-    let end = start;
-    while (end < length && this.top(end) <= top + height + MARGIN_PX) end += 1;
+    const { start, end } = this.within(top - MARGIN_PX, top + height + MARGIN_PX);
     return { start: Math.max(0, start - OVERSCAN), end: Math.min(length, end + OVERSCAN) };
+  }
+
+  /** Return the rows that are at least partly between two offsets. */
+  private within(from: number, to: number): Range {
+    const start = this.at(from);
+    let end = start;
+    while (end < this.rows.length && this.top(end) <= to) end += 1;
+    return { start, end };
+  }
+
+  /**
+   * Return which rows to mount instead of `mounted`; null if they are good for a view at this offset. `isBlank` says that
+   * a row in view is not mounted.
+   */
+  rangeInstead(mounted: Range, top: number, height: number): (Range & { isBlank: boolean }) | null {
+    const wanted = this.rangeFor(top, height);
+    const spare = mounted.end - mounted.start - (wanted.end - wanted.start);
+    const isEnough = holds(mounted, this.within(top - LEAST_MARGIN_PX, top + height + LEAST_MARGIN_PX));
+    if (isEnough && spare <= SPARE_ROWS) return null;
+    return { ...wanted, isBlank: !holds(mounted, this.within(top, top + height)) };
+  }
+
+  /** Return the rows to mount around those of `keys` that exist; null if none does. */
+  rangeAround(keys: readonly string[]): Range | null {
+    const found = keys.map((key) => this.indexOf(key)).filter((index) => index >= 0);
+    if (found.length === 0) return null;
+    const first = Math.min(...found);
+    return this.rangeFor(this.top(first), this.top(Math.max(...found) + 1) - this.top(first));
   }
 
   /** Return the last row whose offset is at most this. */
@@ -150,14 +180,31 @@ export interface MountedKeys {
   end: string | null;
 }
 
-/** Return the range of rows to mount. Until `isWhole`, only the rows that fit on the screen are mounted. */
-export function rangeOf(rows: readonly Row[], heights: Heights, keys: MountedKeys, isWhole: boolean): Range {
+/** No rows were chosen: all rows of a short chat are mounted, and those around the view of a long one. */
+export const NOT_CHOSEN: MountedKeys = { start: null, end: null };
+
+/** Return whether all rows of `inner` are in `outer`. */
+function holds(outer: Range, inner: Range): boolean {
+  return outer.start <= inner.start && outer.end >= inner.end;
+}
+
+/**
+ * Return the range of rows to mount. Until `isWhole`, only the rows that fit on the screen are mounted. The rows `seen`
+ * are in view; they stay mounted when a chat becomes long, or when the first mounted row becomes part of another one.
+ */
+export function rangeOf(
+  rows: readonly Row[],
+  heights: Heights,
+  keys: MountedKeys,
+  seen: readonly string[],
+  isWhole: boolean,
+): Range {
   if (!isWhole) return { start: firstRow(rows, innerHeight), end: rows.length };
   if (rows.length <= ALL_UP_TO) return { start: 0, end: rows.length };
   const end = heights.indexOf(keys.end);
   const start = heights.indexOf(keys.start);
   const last = end < 0 ? rows.length : end;
-  if (start < 0) return { start: Math.max(0, last - 60), end: last };
+  if (start < 0) return heights.rangeAround(seen) ?? { start: Math.max(0, last - 60), end: last };
   return { start: Math.min(rows[start - 1]?.kind === "day" ? start - 1 : start, last), end: last };
 }
 

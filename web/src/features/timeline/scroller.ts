@@ -3,6 +3,8 @@ export type Mode = "opening" | "anchored" | "following" | "reading";
 
 const NEAR_END_PX = 48;
 const USER_ACT_MS = 600;
+/** More rows than are in view, as a rule. */
+const MOST_ANCHORS = 16;
 /** The end counts as visible within this distance. Chosen: about the height of the last block, which changes. */
 const UNSEEN_PX = 400;
 
@@ -23,7 +25,8 @@ export class Scroller {
   mode: Mode = "opening";
   /** Whether the end of the content is visible, as of the last check. Growing text only moves the end down. */
   isEndSeen = true;
-  private anchor: Anchor | null = null;
+  /** The rows in view, from the top. The first of them that still exists keeps its position. */
+  private anchors: readonly Anchor[] = [];
   private lastTop = 0;
   private actedAt = Number.NEGATIVE_INFINITY;
   private promptKey: string | null = null;
@@ -33,19 +36,38 @@ export class Scroller {
   /** The list of rows. Its first and last child are spacers for rows that are not mounted. */
   private readonly list: HTMLElement;
   private readonly tail: HTMLElement;
+  /** Returns the offset in the list of a row that is not mounted; null if there is no such row. */
+  private readonly offsetOf: (key: string) => number | null;
   private readonly onChange: (state: ScrollerState) => void;
 
-  constructor(box: HTMLElement, list: HTMLElement, tail: HTMLElement, onChange: (state: ScrollerState) => void) {
+  constructor(
+    box: HTMLElement,
+    list: HTMLElement,
+    tail: HTMLElement,
+    offsetOf: (key: string) => number | null,
+    onChange: (state: ScrollerState) => void,
+  ) {
     this.box = box;
     this.list = list;
     this.tail = tail;
+    this.offsetOf = offsetOf;
     this.onChange = onChange;
+  }
+
+  /** The keys of the rows in view. */
+  get seen(): readonly string[] {
+    return this.anchors.map((anchor) => anchor.key);
   }
 
   /** Note a wheel, touch or key event: the next scroll event is caused by the user. */
   acted(): void {
     this.actedAt = performance.now();
     if (this.mode === "opening") this.mode = "reading";
+  }
+
+  /** Note that the next scroll events are caused by a command, even if the user has just turned the wheel. */
+  private commanded(): void {
+    this.actedAt = Number.NEGATIVE_INFINITY;
   }
 
   /** The rows of a chat that opened have their heights; from now on the place is kept, not the end. */
@@ -77,6 +99,7 @@ export class Scroller {
 
   /** Scroll a sent message to the top; the answer grows below it. */
   anchorTo(key: string): void {
+    this.commanded();
     this.promptKey = key;
     this.mode = "anchored";
     this.layTail();
@@ -93,6 +116,7 @@ export class Scroller {
   }
 
   follow(): void {
+    this.commanded();
     this.promptKey = null;
     this.mode = "following";
     this.layTail();
@@ -112,6 +136,7 @@ export class Scroller {
   show(key: string, prefix = false): boolean {
     const row = prefix ? this.box.querySelector<HTMLElement>(`[data-key^="${CSS.escape(key)}"]`) : this.row(key);
     if (!row) return false;
+    this.commanded();
     this.mode = "reading";
     this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 48;
     this.lastTop = this.box.scrollTop;
@@ -121,12 +146,12 @@ export class Scroller {
   }
 
   place(): Anchor | null {
-    return this.mode === "following" || this.below() < NEAR_END_PX ? null : this.anchor;
+    return this.mode === "following" || this.below() < NEAR_END_PX ? null : (this.anchors[0] ?? null);
   }
 
   restorePlace(place: Anchor): void {
     this.mode = "reading";
-    this.anchor = place;
+    this.anchors = [place];
     this.restore();
   }
 
@@ -163,13 +188,31 @@ export class Scroller {
     if (this.tail.style.height !== height) this.tail.style.height = height;
   }
 
-  /** Remember the first visible row and its offset. */
+  /** Remember the visible rows and their offsets. */
   private remember(): void {
-    const top = this.box.getBoundingClientRect().top;
-    const row = this.firstBelow(top + 1);
-    this.anchor = row ? { key: row.dataset.key ?? "", offset: row.getBoundingClientRect().top - top } : null;
+    const { top, height } = this.box.getBoundingClientRect();
+    // A hidden view shows no rows, and has its position when it is shown again.
+    if (height === 0) return;
+    const first = this.firstBelow(top + 1);
+    const anchors: Anchor[] = [];
+    let row = first;
+    while (row && anchors.length < MOST_ANCHORS) {
+      const offset = row.getBoundingClientRect().top - top;
+      if (offset >= height) break;
+      if (isAnchor(row)) anchors.push({ key: row.dataset.key ?? "", offset });
+      row = row.nextElementSibling as HTMLElement | null;
+    }
+    if (anchors.length === 0) {
+      // The running step fills the view. It has no row yet, so the row above it keeps its position.
+      const last = this.list.lastElementChild?.previousElementSibling as HTMLElement | null | undefined;
+      const offset = last ? last.getBoundingClientRect().top - top : 0;
+      if (last && isAnchor(last) && this.list.getBoundingClientRect().bottom <= top + 1) {
+        anchors.push({ key: last.dataset.key ?? "", offset });
+      }
+    }
+    this.anchors = anchors;
     // A row of which only the edge is visible does not count.
-    const read = row && row.getBoundingClientRect().bottom <= top + 8 ? row.nextElementSibling : row;
+    const read = first && first.getBoundingClientRect().bottom <= top + 8 ? first.nextElementSibling : first;
     this.topKey = (read as HTMLElement | null)?.dataset.key ?? null;
   }
 
@@ -185,8 +228,7 @@ export class Scroller {
     }
     for (; low < rows.length; low += 1) {
       const row = rows[low] as HTMLElement;
-      // The key of a day row changes when older messages are loaded, so it is not used.
-      if (row.dataset.key && row.dataset.kind !== "day") return row;
+      if (isAnchor(row)) return row;
     }
     // Below the stored rows are the messages that are being sent.
     for (const row of this.tail.previousElementSibling?.children ?? []) {
@@ -196,12 +238,20 @@ export class Scroller {
   }
 
   private restore(): void {
-    if (!this.anchor) return;
-    const row = this.row(this.anchor.key);
-    if (!row) return;
-    const now = row.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
-    const moved = now - this.anchor.offset;
+    const anchor =
+      this.anchors.find(({ key }) => this.row(key)) ?? this.anchors.find(({ key }) => this.topOf(key) !== null);
+    const now = anchor && this.topOf(anchor.key);
+    if (!anchor || typeof now !== "number") return;
+    const moved = now - this.box.getBoundingClientRect().top - anchor.offset;
     if (Math.abs(moved) >= 1) this.box.scrollTop += moved;
+  }
+
+  /** Return where a row begins on the screen, even if it is not mounted; null if there is no such row. */
+  private topOf(key: string): number | null {
+    const row = this.row(key);
+    if (row) return row.getBoundingClientRect().top;
+    const offset = this.offsetOf(key);
+    return offset === null ? null : this.list.getBoundingClientRect().top + offset;
   }
 
   private tell(): void {
@@ -209,4 +259,9 @@ export class Scroller {
     this.isEndSeen = below < UNSEEN_PX;
     this.onChange({ mode: this.mode, below, top: this.topKey });
   }
+}
+
+/** Return whether a row can keep its position. The key of a day row changes when older messages are loaded. */
+function isAnchor(row: HTMLElement): boolean {
+  return row.dataset.key !== undefined && row.dataset.kind !== "day";
 }

@@ -1,5 +1,6 @@
 import { ArrowDown } from "lucide-react";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { flushSync } from "react-dom";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
 import { shownOrder } from "@/chat/pending";
@@ -12,7 +13,7 @@ import { Find } from "@/features/timeline/find";
 import { OlderMessages, useLoadOlder } from "@/features/timeline/older";
 import { PromptBar } from "@/features/timeline/prompt_bar";
 import { useReadMark } from "@/features/timeline/read_mark";
-import { ALL_UP_TO, Heights, keysOf, type MountedKeys, rangeOf } from "@/features/timeline/row_heights";
+import { ALL_UP_TO, Heights, keysOf, type MountedKeys, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 import { useScrollTarget, useSentRows } from "@/features/timeline/scroll_targets";
 import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
 import { Tail } from "@/features/timeline/tail";
@@ -64,7 +65,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const list = useRef<HTMLDivElement>(null);
   const [heights] = useState(() => new Heights());
   const [view, setView] = useState<View>({ isFollowing: false, isBelow: false, isFar: false });
-  const [keys, setKeys] = useState<MountedKeys>({ start: null, end: null });
+  const [keys, setKeys] = useState<MountedKeys>(NOT_CHOSEN);
   const isEndSeen = useCallback(() => scroller.current?.isEndSeen ?? true, []);
   // A store of its own: the first row in view changes often, and only the bar of prompts shows it.
   const [top] = useState(() => createStore<{ key: string | null }>(() => ({ key: null })));
@@ -73,25 +74,36 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const { fullWidth, followAgent } = useDisplay();
   heights.use(rows);
   const isWhole = useAllRows(loaded, target !== null || places.has(session.id));
-  const range = useMemo(() => rangeOf(rows, heights, keys, isWhole), [rows, heights, keys, isWhole]);
-  const rowsNow = useRef(rows);
-  rowsNow.current = rows;
+  const range = useMemo(
+    () => rangeOf(rows, heights, keys, scroller.current?.seen ?? [], isWhole),
+    [rows, heights, keys, isWhole],
+  );
+  const isLong = rows.length > ALL_UP_TO;
+  const mountedNow = useRef({ rows, range });
 
-  // Mount the rows around the scroll position. Renders only if the range changes.
-  const mountRows = useCallback(() => {
-    const element = box.current;
-    const all = rowsNow.current;
-    if (!element || all.length <= ALL_UP_TO) return;
-    const next = heights.rangeFor(element.scrollTop, element.clientHeight);
-    const selected = !(document.getSelection()?.isCollapsed ?? true);
-    setKeys((before) => {
-      const old = rangeOf(all, heights, before, true);
-      const start = selected ? Math.min(old.start, next.start) : next.start;
-      const end = selected ? Math.max(old.end, next.end) : next.end;
-      const wanted = keysOf(all, start, end);
-      return wanted.start === before.start && wanted.end === before.end ? before : wanted;
-    });
-  }, [heights]);
+  // Mount the rows around the view if others are mounted. Rows in view are mounted before anything is painted.
+  const mountRows = useCallback(
+    (isRendering = false) => {
+      const element = box.current;
+      const inner = list.current;
+      const { rows: all, range: mounted } = mountedNow.current;
+      if (!element || !inner || all.length <= ALL_UP_TO) return;
+      const top = element.getBoundingClientRect().top - inner.getBoundingClientRect().top;
+      const next = heights.rangeInstead(mounted, top, element.clientHeight);
+      if (!next) return;
+      const selected = !(document.getSelection()?.isCollapsed ?? true);
+      const start = selected ? Math.min(mounted.start, next.start) : next.start;
+      const end = selected ? Math.max(mounted.end, next.end) : next.end;
+      const mount = () => {
+        const wanted = keysOf(all, start, end);
+        setKeys((before) => (wanted.start === before.start && wanted.end === before.end ? before : wanted));
+      };
+      // What is set in a layout effect is rendered before the paint.
+      if (next.isBlank && !isRendering) flushSync(mount);
+      else mount();
+    },
+    [heights],
+  );
 
   useLayoutEffect(() => {
     const element = box.current;
@@ -99,7 +111,11 @@ export function Timeline({ session, target, dimFrom }: Props) {
     const inner = list.current;
     if (!element || !end || !inner) return;
     let shown: View | null = null;
-    const own = new Scroller(element, inner, end, (state) => {
+    const offsetOf = (key: string) => {
+      const index = heights.indexOf(key);
+      return index < 0 ? null : heights.top(index);
+    };
+    const own = new Scroller(element, inner, end, offsetOf, (state) => {
       const next = viewOf(state);
       if (!shown || !sameView(shown, next)) setView(next);
       shown = next;
@@ -113,7 +129,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
       if (left) places.set(session.id, left);
       else places.delete(session.id);
     };
-  }, [session, top]);
+  }, [session, top, heights]);
 
   // Counted from when the rows are there: before that, a slow server or a busy machine would end the opening at the top.
   // biome-ignore lint/correctness/useExhaustiveDependencies: every session has a scroller of its own
@@ -123,7 +139,6 @@ export function Timeline({ session, target, dimFrom }: Props) {
     return () => clearTimeout(settle);
   }, [session, loaded, isWhole]);
 
-  const isLong = rows.length > ALL_UP_TO;
   // Keep the scroll position when anything changes its size.
   useEffect(() => {
     const inner = content.current;
@@ -136,6 +151,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
         if (key) heights.set(key, entry.borderBoxSize[0]?.blockSize ?? entry.contentRect.height);
       }
       scroller.current?.changed();
+      mountRows();
     });
     observer.observe(inner);
     observer.observe(element);
@@ -154,12 +170,24 @@ export function Timeline({ session, target, dimFrom }: Props) {
       observer.disconnect();
       added.disconnect();
     };
-  }, [heights, isLong]);
+  }, [heights, isLong, mountRows]);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: runs when the mounted rows change
+  // Before the next effect, which mounts the rows around the view: a target that was just mounted is in view then.
+  const { showRow, showMessage } = useScrollTarget(session, target, rows, range, scroller, setKeys);
+
   useLayoutEffect(() => {
+    mountedNow.current = { rows, range };
+    if (isLong) {
+      for (const row of list.current?.children ?? []) {
+        const { key } = (row as HTMLElement).dataset;
+        if (key) heights.set(key, row.getBoundingClientRect().height);
+      }
+    }
     scroller.current?.changed();
-  }, [rows, range.start, range.end]);
+    if (!isWhole) return;
+    if (isLong) mountRows(true);
+    else setKeys(NOT_CHOSEN);
+  }, [rows, range, heights, isLong, isWhole, mountRows]);
 
   useSentRows(session, scroller, rows);
   useLoadOlder(session, box);
@@ -168,8 +196,6 @@ export function Timeline({ session, target, dimFrom }: Props) {
   useEffect(() => {
     if (followAgent) scroller.current?.follow();
   }, [followAgent]);
-
-  const { showRow, showMessage } = useScrollTarget(session, target, rows, range, scroller, setKeys);
 
   const mounted = useMemo(() => rows.slice(range.start, range.end), [rows, range]);
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
