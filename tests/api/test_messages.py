@@ -10,8 +10,9 @@ from rookery.api import message_bodies as answers
 from rookery.api.routers import chats
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
-from rookery.store.models.spending import SpendSettings, write_spend_settings
+from rookery.store.models.spending import SETTING, SpendSettings
 from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.settings import settings
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, fields, said, text
 from tests.api.more_servers import open_door
@@ -514,7 +515,7 @@ async def test_used_up_limit_stops_everything_that_costs(rig: ApiRig, chat_rig: 
     (first, _) = (await chat_rig.http.get(f"{CHATS}/{asked}/messages", params={"after_id": 0})).json()["items"]
     (waiting,) = (await chat_rig.http.get(f"{CHATS}/{queued}/queue")).json()["items"]
     async with rig.database.api.acquire() as conn:
-        await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
+        await settings.write_setting(conn, SETTING, value=SpendSettings(enabled=True, default_limit_micros=10))
         provider_id, model_id = (await conn.fetch("SELECT provider_id, id FROM model_configs"))[0]
         entry = usage.Entry(
             owner_id=chat_rig.person.id,

@@ -20,9 +20,9 @@ from rookery.api.middleware import ApiMiddleware
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
-from rookery.store.models.spending import SpendSettings, write_spend_settings
+from rookery.store.models.spending import SETTING, SpendSettings
 from rookery.store.models.usage import CallStatus, KeySource
-from rookery.store.settings import locked
+from rookery.store.settings import locked, settings
 from rookery.worker.short_texts import NoTitle
 from tests.api.api_rig import PASSWORD, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, text
@@ -314,7 +314,7 @@ class Story:
         chat = await self.chat_rig.create()
         async with self.roles.rig.database.api.acquire() as conn:
             await locked.apply(conn, {}, now=self.roles.rig.clock.now())
-            await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
+            await settings.write_setting(conn, SETTING, value=SpendSettings(enabled=True, default_limit_micros=10))
             provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
             await usage.record_call(conn, dear_call(self.owner, chat, provider, model))
         self.roles.rig.replica.directory.invalidate()

@@ -17,6 +17,7 @@ from rookery.llm.types import ErrorKind
 from rookery.models.connect import Connector
 from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
+from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
 from rookery.worker.short_texts import ShortTexts
 from tests.api.api_rig import ApiRig, Person
@@ -447,7 +448,7 @@ async def test_switched_off_sharing_hides_the_chat_at_once(rig: ApiRig, chat_rig
     chat = await chat_rig.create()
     await chat_rig.share(chat, ben)
     async with rig.database.api.acquire() as conn:
-        await shares.write_sharing_settings(conn, SharingSettings(enabled=False))
+        await settings.write_setting(conn, shares.SETTING, value=SharingSettings(enabled=False))
 
     refused = await chat_rig.http.patch(f"{CHATS}/{chat}/acl", json={"everyone": "read"})
 

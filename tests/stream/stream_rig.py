@@ -23,7 +23,7 @@ from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.server.listener import internal_unix
+from rookery.server.listener import INTERNAL_MAX_BYTES, serving, unix_socket
 from rookery.store import machine
 from rookery.store.db.hints import Hint
 from rookery.store.db.pubsub import Bus
@@ -279,6 +279,14 @@ def say(episode: Episode, *pieces: str) -> None:
     for piece in pieces:
         episode.add_part(Role.ASSISTANT, Text(piece))
         episode.flush()
+
+
+@asynccontextmanager
+async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
+    """Serve other replicas of this machine on a unix socket, as `stream.relay.service` does."""
+    with unix_socket(path) as listening:
+        async with serving(application, listening, ws_max_size=INTERNAL_MAX_BYTES):
+            yield
 
 
 @asynccontextmanager

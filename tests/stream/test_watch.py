@@ -18,7 +18,7 @@ from rookery.domain.content import search_query
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.authorized.store import Store
-from rookery.store.chats import chat_reads, chat_rows, labels, pins
+from rookery.store.chats import chat_reads, chat_rows, pins
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
@@ -240,7 +240,8 @@ async def test_required_action_brings_its_calls(rig: Rig) -> None:
 async def test_title_of_a_chat_with_many_labels_is_told(rig: Rig) -> None:
     chat_id = await rig.chat("one")
     async with rig.pool.acquire() as conn:
-        await labels.set_labels(conn, chat_id, labels={f"key{n:02}".ljust(64, "k"): "v" * 256 for n in range(50)})
+        labels = chat_rows.encode_labels({f"key{n:02}".ljust(64, "k"): "v" * 256 for n in range(50)})
+        await conn.execute("UPDATE chats SET labels = $2 WHERE id = $1", chat_id, labels)
         await chat_rows.write_title(conn, chat_id, title="New")
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")

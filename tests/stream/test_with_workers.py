@@ -13,7 +13,6 @@ from rookery.client import reducer
 from rookery.client.reducer import Client
 from rookery.llm.scripted import Say
 from rookery.runtime.clock import SystemClock
-from rookery.server.listener import internal_unix
 from rookery.store.db.replicas import Replica as ReplicaRow
 from rookery.store.machine import Machine
 from rookery.stream.access_monitor import Grant, Right
@@ -24,7 +23,7 @@ from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.service import Streams, StreamServices
 from tests.eventually import until
-from tests.stream.stream_rig import KEY, MemoryTransport, Viewer
+from tests.stream.stream_rig import KEY, MemoryTransport, Viewer, internal_unix
 from tests.worker.worker_rig import Replica, WorkerRig, open_house
 
 

@@ -73,14 +73,6 @@ async def serving(application: Any, listening: socket.socket, **options: Any) ->
         await task
 
 
-@asynccontextmanager
-async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
-    """Serve other replicas of this machine on a unix socket that only this user can open."""
-    with unix_socket(path) as listening:
-        async with serving(application, listening, ws_max_size=INTERNAL_MAX_BYTES):
-            yield
-
-
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
     """Create a socket that only this user can open. Its path exists while it listens, until the end of the block."""

@@ -47,7 +47,7 @@ async def fill(rows: ModelRows, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
 async def opened(rows: ModelRows, ring: KeyRing, provider_id: UUID, user_id: UUID) -> list[SecretStr | None]:
     """Return both keys, opened with this ring."""
     central = (await providers.get_provider(rows.conn, provider_id)).api_key_enc
-    own = await user_keys.find_user_key(rows.conn, user_id, provider_id=provider_id)
+    own = (await user_keys.user_keys(rows.conn, user_id)).get(provider_id)
     assert central is not None
     assert own is not None
     row_id = user_keys.row_id(user_id, provider_id)

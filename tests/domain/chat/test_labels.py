@@ -67,24 +67,6 @@ def test_fifty_one_labels_are_refused() -> None:
     assert "50" in str(caught.value)
 
 
-def test_patch_sets_removes_and_keeps() -> None:
-    patched = labels.patch({"kept": "1", "changed": "1", "removed": "1"}, {"changed": "2", "removed": None, "new": "3"})
-
-    assert patched == {"kept": "1", "changed": "2", "new": "3"}
-
-
-def test_patch_takes_away_what_is_not_there() -> None:
-    assert labels.patch({"a": "1"}, {"b": None}) == {"a": "1"}
-
-
-def test_patch_at_the_limit_may_replace_but_not_add() -> None:
-    full = {f"k{n}": "v" for n in range(50)}
-
-    assert len(labels.patch(full, {"k0": None, "new": "v"})) == 50
-    with pytest.raises(InvalidInput):
-        labels.patch(full, {"new": "v"})
-
-
 @given(st.dictionaries(st.text(), st.text() | st.none() | st.integers()))
 def test_what_is_accepted_can_be_encoded_and_holds_no_nul(candidates: dict[str, object]) -> None:
     try:

@@ -267,6 +267,35 @@ async def test_patch_changes_and_tells_once(office: Office) -> None:
     assert {**after, "meta_version": 0} == {**before, "meta_version": 0}
 
 
+async def test_labels_are_replaced_as_a_whole(office: Office) -> None:
+    chat = await office.chat(labels={"old": "1"})
+
+    seen = await office.by("ada").chats.patch(chat, ChatPatch(labels={"new": "ü \ue000"}))
+
+    assert seen.labels == {"new": "ü \ue000"}
+    assert (await office.by("ada").chats.get(chat)).labels == seen.labels
+
+
+@pytest.mark.parametrize("bad", ["nul\0", "half \ud83d", "", "x" * 257])
+async def test_one_bad_label_changes_no_label(office: Office, bad: str) -> None:
+    chat = await office.chat(labels={"old": "1"})
+
+    with pytest.raises(InvalidInput):
+        await office.by("ada").chats.patch(chat, ChatPatch(labels={"fine": "1", "bad": bad}))
+
+    assert (await office.by("ada").chats.get(chat)).labels == {"old": "1"}
+
+
+async def test_same_labels_again_change_no_version(office: Office) -> None:
+    chat = await office.chat(labels={"a": "1"})
+    before = await office.world.versions(chat)
+
+    await office.by("ada").chats.patch(chat, ChatPatch(labels={"a": "1"}))
+
+    assert await office.world.versions(chat) == before
+    assert office.published.hints == []
+
+
 async def test_same_title_again_tells_nobody(office: Office) -> None:
     chat = await office.chat(title="same")
 

@@ -18,6 +18,7 @@ from rookery.store.chats import pins, shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.store.db import page_cursors
 from rookery.store.people.errors import Forbidden
+from rookery.store.settings import settings as stored_settings
 from tests.store.chats.chat_lists import NOON, ChatLists, children, open_shelf
 
 NOBODY = UUID(int=7)
@@ -208,7 +209,7 @@ async def test_what_is_shared_directly_is_listed_on_request(lists: ChatLists) ->
     assert await lists.ids("bob", "source:shared_with_me") == [direct]
     assert await lists.ids("bob", "source:shared_with_me,created_by_me") == [direct, own]
     assert await lists.ids("bob", "source:shared_with_me owner:me") == []
-    await shares.write_sharing_settings(lists.world.conn, SharingSettings(enabled=False))
+    await stored_settings.write_setting(lists.world.conn, shares.SETTING, value=SharingSettings(enabled=False))
     assert await lists.ids("bob", "source:shared_with_me,created_by_me") == [own]
     assert foreign not in await lists.ids("ada", "source:shared_with_me")
 

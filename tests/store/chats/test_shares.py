@@ -14,6 +14,7 @@ from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats import shares
 from rookery.store.chats.shares import ShareChange, SharePatch, SharingSettings
+from rookery.store.settings import settings
 from tests.store.builders import World, open_world
 from tests.store.people.accounts import person
 
@@ -83,12 +84,12 @@ async def test_disabled_sharing_has_no_effect_and_loses_nothing(shared: Shared) 
     bob = await person(shared.world.conn, "bob")
     await shared.patch({bob.id: "read"}, everyone="read")
 
-    await shares.write_sharing_settings(shared.world.conn, SharingSettings(enabled=False))
+    await settings.write_setting(shared.world.conn, shares.SETTING, value=SharingSettings(enabled=False))
     assert not await shares.is_sharing_enabled(shared.world.conn)
     assert not await shared.reads(bob.id)
     assert not await shares.is_shared(shared.world.conn, shared.chat)
 
-    await shares.write_sharing_settings(shared.world.conn, SharingSettings(enabled=True))
+    await settings.write_setting(shared.world.conn, shares.SETTING, value=SharingSettings(enabled=True))
     assert await shared.reads(bob.id)
     assert await shares.is_shared(shared.world.conn, shared.chat)
 

@@ -265,7 +265,7 @@ async def test_user_key_is_saved_replaced_listed_and_deleted(nest: ModelRows) ->
 
     for key in ("first-user-key", "second-user-key"):
         await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr(key), ring=RING)
-    stored = await user_keys.find_user_key(nest.conn, user, provider_id=provider.id)
+    stored = (await user_keys.user_keys(nest.conn, user)).get(provider.id)
     listed = await user_keys.list_key_status(nest.conn, user)
     text = await dump(nest)
     await user_keys.delete_user_key(nest.conn, user, provider_id=provider.id)
@@ -390,7 +390,7 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: ModelRows) -> No
     assert (rotation.by_key_id, rotation.rewrapped, rotation.unreadable) == ({"new": 2}, 2, 0)
     assert (again.rewrapped, full.rewrapped) == (0, 2)
     stored = await providers.get_provider(nest.conn, provider.id)
-    own = await user_keys.find_user_key(nest.conn, user, provider_id=provider.id)
+    own = (await user_keys.user_keys(nest.conn, user)).get(provider.id)
     assert stored.api_key_enc is not None
     assert own is not None
     row_id = user_keys.row_id(user, provider.id)

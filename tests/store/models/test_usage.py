@@ -20,6 +20,7 @@ from rookery.store.models.usage import CallStatus, Entry, GroupBy, KeySource
 from rookery.store.settings import settings
 from tests.store.models.rows import ModelRows, open_nest
 
+LIMIT = "UPDATE users SET spend_limit_micros = $2 WHERE id = $1"
 NOW = datetime(2030, 5, 15, 12, tzinfo=UTC)  # a Wednesday
 
 
@@ -186,7 +187,8 @@ async def test_limit_is_reached_exactly_at_the_limit_and_says_when_it_ends(
     rows: ModelRows, config: ModelConfig
 ) -> None:
     owner = await rows.user()
-    await spending.write_spend_settings(rows.conn, SpendSettings(enabled=True, default_limit_micros=100))
+    limited = SpendSettings(enabled=True, default_limit_micros=100)
+    await settings.write_setting(rows.conn, spending.SETTING, value=limited)
     await usage.record_call(rows.conn, entry(owner, config, cost_micros=99))
 
     await spending.check_spend(rows.conn, owner, now=NOW)
@@ -212,18 +214,18 @@ async def test_calls_on_a_users_own_key_do_not_count(rows: ModelRows, config: Mo
 async def test_own_limit_wins_over_the_deployments(rows: ModelRows) -> None:
     owner = await rows.user()
     rules = SpendSettings(enabled=True, default_limit_micros=100)
-    await spending.write_spend_settings(rows.conn, rules)
+    await settings.write_setting(rows.conn, spending.SETTING, value=rules)
 
-    await spending.set_user_limit(rows.conn, owner, limit_micros=7)
+    await rows.conn.execute(LIMIT, owner, 7)
     own = (await spending.spend_status(rows.conn, owner, now=NOW)).limit_micros
-    await spending.set_user_limit(rows.conn, owner, limit_micros=None)
+    await rows.conn.execute(LIMIT, owner, None)
     shared = (await spending.spend_status(rows.conn, owner, now=NOW)).limit_micros
-    await spending.write_spend_settings(rows.conn, SpendSettings(default_limit_micros=100))
+    await settings.write_setting(rows.conn, spending.SETTING, value=SpendSettings(default_limit_micros=100))
     switched_off = (await spending.spend_status(rows.conn, owner, now=NOW)).limit_micros
 
     assert (own, shared, switched_off) == (7, 100, None)
     with pytest.raises(asyncpg.CheckViolationError):
-        await spending.set_user_limit(rows.conn, owner, limit_micros=0)
+        await rows.conn.execute(LIMIT, owner, 0)
 
 
 async def test_deleting_chats_does_not_lower_spend(rows: ModelRows, config: ModelConfig) -> None:

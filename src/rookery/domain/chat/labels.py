@@ -24,14 +24,6 @@ def validate(labels: Mapping[str, object]) -> dict[str, str]:
     return {_checked_key(key): _checked_value(key, value) for key, value in labels.items()}
 
 
-def patch(labels: Mapping[str, str], changes: Mapping[str, object]) -> dict[str, str]:
-    """Return the labels after the changes. A value sets its key, and None removes it."""
-    added = validate({key: value for key, value in changes.items() if value is not None})
-    patched = {key: value for key, value in labels.items() if key not in changes} | added
-    _check_count(len(patched))
-    return patched
-
-
 def _check_count(count: int) -> None:
     if count > MAX_LABELS:
         raise InvalidInput("labels", f"A chat can have at most {MAX_LABELS} labels, not {count}.")

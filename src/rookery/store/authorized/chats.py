@@ -17,8 +17,7 @@ from rookery.domain.chat.messages import ChatId, Effort, MessageId
 from rookery.domain.content.search_query import ChatQuery
 from rookery.store import machine
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
-from rookery.store.chats import chat_list, chat_reads, chat_views, pins, read_cursors, shares, subagents
-from rookery.store.chats import labels as stored_labels
+from rookery.store.chats import chat_list, chat_reads, chat_rows, chat_views, pins, read_cursors, shares, subagents
 from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
@@ -297,7 +296,7 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
     for value in patch.metadata:
         given = value is not UNSET
         stored = value if given else None
-        values += [given, stored_labels.encode(stored) if isinstance(stored, dict) else stored]
+        values += [given, chat_rows.encode_labels(stored) if isinstance(stored, dict) else stored]
     if not isinstance(workspace_id, UnsetType) and workspace_id != row["workspace_id"]:
         await context.bind(at.conn, chat_id, workspace_id)
     after = await at.conn.fetchval(WRITE, chat_id, *values)

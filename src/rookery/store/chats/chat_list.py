@@ -24,8 +24,7 @@ from rookery.domain.access.rights import Action, OwnerActor, Resource, UserActor
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.content import search_query
 from rookery.domain.content.search_query import ME, Archived, ChatQuery, Source
-from rookery.store.chats import chat_reads, chat_views, read_cursors, search, shares
-from rookery.store.chats import labels as stored_labels
+from rookery.store.chats import chat_reads, chat_rows, chat_views, read_cursors, search, shares
 from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView, SearchMatch
 from rookery.store.db import page_cursors
@@ -288,7 +287,7 @@ def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Argument
         # Not LIKE, whose patterns have special characters.
         yield f"strpos(lower(c.title), lower({arguments.add(text)})) > 0"
     if labels:
-        yield f"c.labels @> {arguments.add(stored_labels.encode(labels))}::jsonb"
+        yield f"c.labels @> {arguments.add(chat_rows.encode_labels(labels))}::jsonb"
     if query.status is not None:
         yield f"c.status = ANY ({arguments.add(sorted(query.status))}::text[])"
     if query.client is not None:

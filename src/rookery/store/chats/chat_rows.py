@@ -7,7 +7,7 @@ new title does not move a chat in the list.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,6 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State, classify
-from rookery.store.chats import labels as stored_labels
 from rookery.store.db.pool import Connection
 
 # The fields of `ChatSummary`, in their order, without `pin_order`.
@@ -192,6 +191,14 @@ async def write_turn_summary(
     return await conn.fetchval(WRITE_TURN_SUMMARY, chat_id, seen_history_version, text) is not None
 
 
+def encode_labels(labels: Mapping[str, str]) -> str:
+    return msgspec.json.encode(labels).decode()
+
+
+def decode_labels(stored: str) -> dict[str, str]:
+    return _labels_decoder.decode(stored)
+
+
 def from_record(record: asyncpg.Record) -> ChatSummary:
     """Return the summary of a record with `COLUMNS` and then `pin_order`."""
     return from_values(record)
@@ -199,11 +206,12 @@ def from_record(record: asyncpg.Record) -> ChatSummary:
 
 def from_values(found: Iterable[Any]) -> ChatSummary:
     values = list(found)
-    values[_LABELS] = stored_labels.decode(values[_LABELS])
+    values[_LABELS] = decode_labels(values[_LABELS])
     values[_MCP_SERVER_IDS] = tuple(values[_MCP_SERVER_IDS])
     return ChatSummary(*values)
 
 
+_labels_decoder = msgspec.json.Decoder(dict[str, str])
 _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
 
 

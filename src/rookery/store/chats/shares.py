@@ -17,7 +17,6 @@ from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
 from rookery.store.people.users import PublicUser
-from rookery.store.settings import settings
 
 SETTING = "sharing"
 MAX_ENTRIES = 100
@@ -122,11 +121,6 @@ class ShareChange(msgspec.Struct, frozen=True):
 async def is_sharing_enabled(conn: Connection) -> bool:
     enabled: bool = await conn.fetchval(f"SELECT {ENABLED}")
     return enabled
-
-
-async def write_sharing_settings(conn: Connection, rules: SharingSettings, *, by: UUID | None = None) -> bool:
-    """Write the settings. The caller publishes `AccessHint(kind="sharing")` after the commit."""
-    return await settings.write_setting(conn, SETTING, value=rules, by=by)
 
 
 async def list_shares(conn: Connection, chat_id: ChatId) -> list[Share]:

@@ -28,8 +28,7 @@ from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.domain.chat.prompt import PromptRow
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
-from rookery.store.chats import chat_delta, messages
-from rookery.store.chats import labels as stored_labels
+from rookery.store.chats import chat_delta, chat_rows, messages
 from rookery.store.db.pool import Connection
 from rookery.store.debug import state as debug_state
 from rookery.store.machine.bundle import CHAT_COLUMNS
@@ -446,7 +445,7 @@ def _size(row: PromptRow) -> int:
 
 
 def _meta(values: list[Any]) -> ChatMeta:
-    values[_LABELS] = stored_labels.decode(values[_LABELS])
+    values[_LABELS] = chat_rows.decode_labels(values[_LABELS])
     values[_SERVERS] = tuple(values[_SERVERS])
     values[_AGENT] = None if values[_AGENT] is None else _terms.decode(values[_AGENT])
     return ChatMeta(*values)

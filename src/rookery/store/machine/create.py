@@ -16,7 +16,6 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import chat_rows as stored_chats
-from rookery.store.chats import labels as stored_labels
 from rookery.store.machine import message_rows, settlement
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
@@ -128,7 +127,7 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
         spec.parent_chat_id,
         spec.root_chat_id,
         stored_chats.storable(spec.title),
-        stored_labels.encode(spec.labels),
+        stored_chats.encode_labels(spec.labels),
         spec.workspace_id,
         spec.model_config_id,
         spec.reasoning_effort,

@@ -17,7 +17,6 @@ import msgspec
 from rookery.store.db.pool import Connection
 from rookery.store.models import usage
 from rookery.store.models.errors import SpendLimitReached
-from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
 log = get_logger("store.models.spending")
@@ -26,7 +25,6 @@ SETTING = "spend"
 READ = """
     SELECT (SELECT value FROM settings WHERE key = $1), (SELECT spend_limit_micros FROM users WHERE id = $2)
 """
-SET_LIMIT = "UPDATE users SET spend_limit_micros = $2 WHERE id = $1"
 
 
 class PeriodKind(StrEnum):
@@ -107,15 +105,6 @@ async def check_spend(conn: Connection, user_id: UUID, *, now: datetime) -> None
         raise SpendLimitReached(
             spent_micros=status.spent_micros, limit_micros=status.limit_micros, resets_at=status.period.end
         )
-
-
-async def write_spend_settings(conn: Connection, rules: SpendSettings, *, by: UUID | None = None) -> bool:
-    return await settings.write_setting(conn, SETTING, value=rules, by=by)
-
-
-async def set_user_limit(conn: Connection, user_id: UUID, *, limit_micros: int | None) -> None:
-    """Set a user's own limit, which must be above 0. None removes it, so that the default limit applies."""
-    await conn.execute(SET_LIMIT, user_id, limit_micros)
 
 
 async def _read(conn: Connection, user_id: UUID) -> tuple[str | None, int | None]:

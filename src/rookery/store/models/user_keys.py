@@ -15,7 +15,6 @@ from rookery.store.models.sealed_headers import Sealer, Secret
 TABLE = "user_provider_keys"
 COLUMN = "key_enc"
 
-FIND = "SELECT key_enc FROM user_provider_keys WHERE user_id = $1 AND provider_id = $2"
 OF_USER = "SELECT provider_id, key_enc FROM user_provider_keys WHERE user_id = $1"
 PUT = """
     INSERT INTO user_provider_keys (user_id, provider_id, key_enc)
@@ -74,12 +73,6 @@ async def delete_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID)
     """Delete the user's key, even if the provider is disabled or deleted. Raises `UserKeyNotFound`."""
     if await conn.fetchval(DELETE, user_id, provider_id) is None:
         raise UserKeyNotFound
-
-
-async def find_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID) -> str | None:
-    """Return the sealed key."""
-    sealed: str | None = await conn.fetchval(FIND, user_id, provider_id)
-    return sealed
 
 
 async def user_keys(conn: Connection, user_id: UUID) -> dict[UUID, str]:
