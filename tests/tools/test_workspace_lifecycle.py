@@ -24,7 +24,7 @@ from rookery.loop.tool_batch import BatchSetup, PendingCall, UnfinishedTools
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.chats import step_reads
-from rookery.store.chats.step_reads import HistoryCache, Step
+from rookery.store.chats.step_reads import AgentTerms, HistoryCache, Step
 from rookery.store.settings import settings
 from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
@@ -357,3 +357,23 @@ async def test_chats_of_every_kind_get_the_tools_of_their_column_and_no_other(li
         expected |= {"docs__search"} if column in (Column.ROOT, Column.CHILD) else set()
         expected |= {"pick"} if column is Column.ROOT else set()
         assert {each.name for each in tools.definitions()} == tools.active == expected, column
+
+
+async def test_kind_of_a_subagent_takes_tools_away_and_gives_none(life: Life) -> None:
+    await life.run("create_workspace", template_id="plain")
+    step = await life.step()
+    child = msgspec.structs.replace(step.chat, parent_chat_id=life.chat_id, root_chat_id=life.chat_id)
+    listed = frozenset({"read_file", "execute", "write_file", "spawn_agent", "create_workspace", "propose_plan", "*"})
+    meta = msgspec.structs.replace(step.meta, agent=AgentTerms("evil", tools=listed))
+
+    found = {}
+    for mode in (Mode.NORMAL, Mode.PLAN, Mode.EXPLORE):
+        async with AsyncExitStack() as stack:
+            taken = msgspec.structs.replace(step, chat=child, meta=meta)
+            found[mode] = (await life.toolbox.open(taken, mode=mode, stack=stack)).tools.active
+
+    assert found == {
+        Mode.NORMAL: {"read_file", "execute", "write_file"},
+        Mode.PLAN: {"read_file", "execute"},
+        Mode.EXPLORE: {"read_file", "execute"},
+    }
