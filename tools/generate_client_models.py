@@ -27,6 +27,11 @@ OPERATIONS = (
     "approvals",
     "auth",
     "chats",
+    "debug.get_attempt",
+    "debug.get_run",
+    "debug.get_step",
+    "debug.list_runs",
+    "debug.replay",
     "files",
     "mcp_servers",
     "messages",
@@ -51,6 +56,9 @@ OF_EVENTS = ("ChatView",)
 GENERIC = ("Page_", "Items_", "ChatListPage")
 # Names for components whose name without its suffix is unclear.
 RENAMED = {
+    "AttemptSummaryView": "DebugAttemptSummary",
+    "AttemptView": "DebugAttempt",
+    "BodyView": "DebugBody",
     "DownloadView": "DownloadUrl",
     "EditView": "EditAnswer",
     "KindView": "AgentKind",
@@ -61,8 +69,16 @@ RENAMED = {
     "ModelsView": "ModelList",
     "OverridesView": "ModelOverrides",
     "PromoteView": "PromoteAnswer",
+    "RecordingView": "DebugRecording",
     "RequestedView": "RequestedWorkspace",
+    "RunDetailView": "DebugRunDetail",
+    "RunListView": "DebugRunPage",
+    "RunSummary": "DebugRunSummary",
+    "RunView": "DebugRun",
     "SendView": "SendAnswer",
+    "StepMetadata": "DebugStepMetadata",
+    "StepSummaryView": "DebugStepSummary",
+    "StepView": "DebugStep",
     "TitleView": "ProposedTitle",
     "TokensView": "TokenCounts",
 }

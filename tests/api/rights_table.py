@@ -30,6 +30,8 @@ RIGHTS = {
     "user": _row(OK, OK, OK, OK, OK, OK),
     # For a chat. Administrators need a reason to read, and none to stop it.
     "read": _row(MISSING, OK, OK, REFUSED, OK, MISSING),
+    # Debug records: like reading, but a share does not include them.
+    "inspect": _row(MISSING, REFUSED, OK, REFUSED, OK, MISSING),
     "drive": _row(MISSING, REFUSED, OK, REFUSED, REFUSED, MISSING),
     "stop": _row(MISSING, REFUSED, OK, OK, OK, MISSING),
     "mark": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
@@ -95,6 +97,7 @@ OPERATIONS = {
     "chats.list of a user": Entry("list of", READ),
     "chats.get": Entry("read", READ),
     "chats.update title": Entry("drive", WRITE),
+    "chats.update debug_mode": Entry("drive", WRITE),
     "chats.update pin_order": Entry("mark", WRITE),
     "chats.update archived": Entry("stop", WRITE),
     "chats.delete": Entry("stop", WRITE),
@@ -202,8 +205,17 @@ OPERATIONS = {
     "settings.put_workspaces": Entry("admins", ADMIN),
     "settings.get_audit": Entry("staff", ADMIN),
     "settings.put_audit": Entry("admins", ADMIN),
+    "settings.get_debug": Entry("user", READ | ADMIN),
+    "settings.put_debug": Entry("admins", ADMIN),
     "preferences.get": Entry("user", ACCOUNT),
     "preferences.update": Entry("user", ACCOUNT),
+    "debug.list_runs": Entry("inspect", READ),
+    "debug.get_run": Entry("inspect", READ),
+    "debug.get_step": Entry("inspect", READ),
+    "debug.get_attempt": Entry("inspect", READ),
+    "debug.export": Entry("inspect", READ),
+    "debug.delete": Entry("drive", WRITE),
+    "debug.replay": Entry("drive", WRITE),
     "chats.agents": Entry("read", READ),
     "chats.cost": Entry("read", READ | USAGE),
     "usage.spend": Entry("user", USAGE),
@@ -221,7 +233,7 @@ OPERATIONS = {
 }
 
 # Paths of a chat or a file: tested with a private one, a shared one, and a child of each.
-ON_CHATS = frozenset({"read", "drive", "stop", "mark", "sign", "leave"})
+ON_CHATS = frozenset({"read", "inspect", "drive", "stop", "mark", "sign", "leave"})
 
 
 def expected(entry: str, actor: str, *, target: str) -> str:

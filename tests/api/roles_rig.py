@@ -27,6 +27,7 @@ from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import PASSWORD, ApiRig, Person, open_house
 from tests.api.chat_rig import CHATS, ChatRig, text
+from tests.api.debug_rig import DebugRecords, said
 from tests.api.more_servers import KEY, open_door
 
 REASON = "The owner asked for help"
@@ -95,11 +96,20 @@ class RolesRig:
                 return await self._workspace(name)
             case "entry_hash":
                 return SERVER.hash
+            case "run" | "step" | "number":
+                return await self._recorded(name, target)
             case "asset":
                 return "docs.js"
             case "name":
                 return "reviewer"
         raise AssertionError(f"There is nothing for the parameter {name}.")
+
+    async def _recorded(self, kind: str, target: str) -> str:
+        """Record a run with one step and one attempt."""
+        records = DebugRecords(self.rig.database.api)
+        run, (step,) = await records.run(self.chats[target], [said("Hello.")], model_config_id=self.model)
+        self.known |= {("run", target): str(run), ("step", target): str(step), ("number", target): "1"}
+        return self.known[kind, target]
 
     async def _workspace(self, kind: str) -> str:
         """Create a template, a stopped workspace with an MCP server, and the operation that stopped it."""

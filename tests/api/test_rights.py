@@ -33,7 +33,19 @@ from tests.api.rights_table import (
 from tests.api.roles_rig import NOWHERE, PRIVATE, RolesRig, client_of, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
-GROUPS = ("prompts", "models", "chats", "subagents", "advisor", "approvals", "sharing", "spend", "workspaces", "audit")
+GROUPS = (
+    "prompts",
+    "models",
+    "chats",
+    "subagents",
+    "advisor",
+    "approvals",
+    "sharing",
+    "spend",
+    "workspaces",
+    "audit",
+    "debug",
+)
 UNHEARD_OF = {"no_such_member": True}
 STATUSES = {401: UNKNOWN, 403: REFUSED, 404: MISSING}
 
@@ -102,8 +114,10 @@ ASKS = {
     "chats.file_bytes": Ask(query=lambda roles: {"path": "a"}, reads=(409,)),
     "workspaces.folder": Ask(reads=(409,)),
     "chats.update title": sends({"title": "another"}, bad={"title": 7}),
+    "chats.update debug_mode": sends({"debug_mode": "off"}, bad={"debug_mode": "perhaps"}),
     "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
     "chats.update archived": sends({"archived": False}, bad={"archived": "perhaps"}),
+    "debug.replay": sends({}),
     "chats.mark_read": sends({"message_id": None}),
     "messages.send": sends(CONTENT),
     "messages.edit": sends(CONTENT),

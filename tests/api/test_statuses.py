@@ -26,7 +26,7 @@ from tests.api.roles_rig import PRIVATE, RolesRig, open_town
 STREAMS = {"chats.stream", "chats.watch", "chats.git"}
 # Values that do not exist: an id, a number, a name.
 NOTHING = UUID(int=1)
-NUMBERS = frozenset({"message", "queued"})
+NUMBERS = frozenset({"message", "queued", "number"})
 NAMES = frozenset({"template", "asset"})
 # Parameters that are checked before the object is looked up.
 NEEDED: dict[str, tuple[str, dict[str, str]]] = {

@@ -26,6 +26,7 @@ from rookery.store.settings import locked, settings
 from rookery.worker.short_texts import NoTitle
 from tests.api.api_rig import PASSWORD, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, text
+from tests.api.debug_rig import DebugRecords, said
 from tests.api.more_servers import KEY, open_door
 from tests.api.openapi_operations import ALL
 from tests.api.rights_table import OPERATIONS, operation_of
@@ -61,6 +62,7 @@ PINNED = {
     "audit": ("retention_days", "5", 6),
     "subagents": ("max_minutes", "5", 6),
     "advisor": ("max_uses_per_run", "4", 6),
+    "debug": ("retention_days", "5", 6),
 }
 
 Known = tuple[str, int]
@@ -310,6 +312,12 @@ class Story:
             await self.ask("PUT", f"/settings/{group}", json={key: value})
             await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
 
+    async def replay_a_call(self) -> None:
+        """Replay a step whose record names no model."""
+        chat = await self.chat_rig.create()
+        run, (step,) = await DebugRecords(self.roles.rig.database.api).run(chat, [said("Hello.")])
+        await self.ask("POST", f"/chats/{chat}/debug/runs/{run}/steps/{step}/replay", json={})
+
     async def spend_everything(self) -> None:
         chat = await self.chat_rig.create()
         async with self.roles.rig.database.api.acquire() as conn:
@@ -369,6 +377,7 @@ async def test_every_status_that_is_promised_is_answered_and_no_other(roles: Rol
         story.have_workspaces,
         story.set_up_models,
         story.change_settings,
+        story.replay_a_call,
         story.repair_a_chat,
         story.spend_everything,
     )

@@ -15,6 +15,7 @@ NAMESPACES = (
     "account",
     "agent_kinds",
     "chats",
+    "debug",
     "files",
     "messages",
     "models",

@@ -23,6 +23,7 @@ class Limit(StrEnum):
     CREATE_CHAT = "create_chat"
     UPLOAD = "upload"
     TITLE = "title"
+    REPLAY = "replay"
     LOGIN = "login"
 
 
@@ -31,6 +32,7 @@ PER_MINUTE: Mapping[Limit, int] = {
     Limit.CREATE_CHAT: 60,
     Limit.UPLOAD: 12,
     Limit.TITLE: 20,
+    Limit.REPLAY: 20,
     Limit.LOGIN: 60,
 }
 

@@ -13,6 +13,7 @@ from rookery.api.rate_limits import RateLimits
 from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.routers.health import Health
 from rookery.api.web_app import WebApp, packaged
+from rookery.debug.replay import Replayer
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing
@@ -31,7 +32,8 @@ from rookery.workspaces.runtime import WorkspaceRuntime
 class ApiServices:
     """The API's dependencies. `pool` is for credentials only; user data is read through `store` on behalf of a user.
 
-    Without `requires_setup`, requests are accepted before there is an administrator.
+    Without `requires_setup`, requests are accepted before there is an administrator. With `is_debug_forced`, the model
+    calls of all chats are recorded.
     """
 
     store: Store
@@ -43,6 +45,7 @@ class ApiServices:
     directory: Directory
     connector: Connector
     texts: ShortTexts
+    replayer: Replayer
     titling: Titling
     ring: KeyRing | None
     health: Health
@@ -57,6 +60,7 @@ class ApiServices:
     log_access: bool = True
     is_in_the_clear: bool = False
     requires_setup: bool = True
+    is_debug_forced: bool = False
     stats: HttpStats = field(default_factory=HttpStats)
     web: WebApp = field(default_factory=packaged)
     worker_wake: Callable[[], None] = lambda: None

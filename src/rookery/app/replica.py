@@ -32,6 +32,7 @@ from rookery.app.tracing import exported_traces
 from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
 from rookery.debug.redaction import Redactor
+from rookery.debug.replay import Replayer
 from rookery.debug.service import DebugService
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
@@ -163,7 +164,7 @@ async def running_replica(
         listening = stack.enter_context(
             relay_sockets(settings, replica_id, ring=choices.ring, index=choices.index, is_server=choices.takes_chats)
         )
-        replica = _wire(settings, database, choices, replica_id=replica_id, listening=listening)
+        replica = _wire(settings, database, choices, replica_id=replica_id, listening=listening, secrets=secrets)
         stack.callback(replica.passwords.close)
         stack.enter_context(bind(replica=str(replica.id)))
         await replica.presence.start()
@@ -202,7 +203,13 @@ def _with_metrics(metrics: Metrics, relay: ASGIApp) -> ASGIApp:
 
 
 def _wire(
-    settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
+    settings: Settings,
+    database: Database,
+    choices: Choices,
+    *,
+    replica_id: UUID,
+    listening: Listening | None,
+    secrets: SecretRegistry,
 ) -> Replica:
     clock, rng = choices.clock, choices.rng
     figures = choices.worker or worker_config.worker_config(settings)
@@ -231,9 +238,7 @@ def _wire(
     # A single replica has no slots to report.
     shared_dir = settings.data_dir if settings.replicas > 1 else None
     health = ReplicaHealth(database, listener, presence, lag, data_dir=shared_dir)
-    directory = Directory(
-        database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=choices.secrets
-    )
+    directory = Directory(database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=secrets)
     directory.follow(bus)
     counters = ModelCounters()
     connect_seconds = settings.worker_connect_timeout.total_seconds()
@@ -251,6 +256,8 @@ def _wire(
     )
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     driving_store = Store(database.worker, machine=driving_machine, publisher=notifier, clock=clock)
+    # Records hide the secrets that the directory reads.
+    redactor = Redactor(secrets)
     debug = DebugService(
         database.worker,
         lambda: database.dedicated("debug"),
@@ -259,7 +266,7 @@ def _wire(
         bus=bus,
         publish=notifier.publish,
         clock=clock,
-        redactor=Redactor(choices.secrets),
+        redactor=redactor,
         limits=Limits(max_bytes=settings.debug_run_bytes),
         queue_bytes=settings.debug_queue_bytes,
     )
@@ -335,6 +342,9 @@ def _wire(
         directory=directory,
         connector=connector,
         texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng, recordings=debug.recordings),
+        replayer=Replayer(
+            directory, connector, pool=database.api, clock=clock, redactor=redactor, stats=worker.stats.calls
+        ),
         titling=worker.effects.titling,
         ring=choices.ring,
         health=health,
@@ -351,6 +361,7 @@ def _wire(
         max_body=settings.http_max_body,
         log_access=settings.log_access,
         is_in_the_clear=is_in_the_clear(settings),
+        is_debug_forced=settings.debug_force,
         stats=http_stats,
     )
     return Replica(

@@ -9,6 +9,7 @@ from typing import Self
 from rookery.client.account import AsyncAccount, AsyncModels, AsyncTokens
 from rookery.client.agents import AsyncAgentKinds
 from rookery.client.chats import AsyncChats
+from rookery.client.debug import AsyncDebug
 from rookery.client.files import AsyncFiles
 from rookery.client.frames import Transport
 from rookery.client.http import Config, Http
@@ -63,6 +64,7 @@ class AsyncRookery:
         self.agent_kinds = AsyncAgentKinds(self._http)
         self.templates = AsyncTemplates(self._http)
         self.workspaces = AsyncWorkspaces(self._http)
+        self.debug = AsyncDebug(self._http)
 
     @property
     def base_url(self) -> str:

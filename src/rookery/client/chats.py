@@ -8,7 +8,17 @@ from uuid import UUID, uuid4
 from msgspec import UNSET, UnsetType
 
 from rookery.client import pages
-from rookery.client.content import ApprovalAnswer, ChatRef, Content, DynamicTool, Effort, ToolOutput, given, input_parts
+from rookery.client.content import (
+    ApprovalAnswer,
+    ChatRef,
+    Content,
+    DebugMode,
+    DynamicTool,
+    Effort,
+    ToolOutput,
+    given,
+    input_parts,
+)
 from rookery.client.frames import Transport
 from rookery.client.http import Http, path
 from rookery.client.live import LiveChat, Watch
@@ -117,6 +127,7 @@ class AsyncChats:
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType | None = UNSET,
         archived: bool | UnsetType = UNSET,
+        debug_mode: DebugMode | UnsetType = UNSET,
     ) -> Chat:
         """Change the given fields, all or none."""
         body = given(
@@ -129,6 +140,7 @@ class AsyncChats:
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
             archived=archived,
+            debug_mode=debug_mode,
         )
         return await self._http.write(Chat, "PATCH", path("chats", chat_id), body=body)
 

@@ -13,6 +13,7 @@ from rookery.client.models import Rule
 
 ChatRef: TypeAlias = UUID | str
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+DebugMode: TypeAlias = Literal["inherit", "on", "off"]
 BusyBehavior: TypeAlias = Literal["queue", "steer", "interrupt"]
 
 # Plain text, or input parts of the API: {"type": "text", "text": ...}, {"type": "file", "file_id": ...}.

@@ -134,6 +134,19 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[Agent, ...]
 
 
+class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """`broke_at` is the index of the first message that differs from the previous step; None if there is none.
+
+    `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are
+    all tokens that did not come from the cache. `cost_micros` is their price.
+    """
+
+    reason: str
+    broke_at: int | None = None
+    uncached_tokens: int = 0
+    cost_micros: int | None = None
+
+
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user.
 
@@ -283,6 +296,208 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     runtime_ms: int
     by_model: dict[str, Figures]
     by_chat: dict[str, Figures]
+
+
+class DebugAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    status: str
+    generation_attempt: int
+    method: str
+    url: str
+    path: str
+    response_status: int | None = None
+    error: str | None = None
+    ttfb_ms: int | None = None
+    duration_ms: int
+    retry_kind: str | None = None
+    retry_delay_ms: int | None = None
+    started_at: datetime
+    finished_at: datetime
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    request_headers: dict[str, str]
+    request_body: DebugBody | None = None
+    response_headers: dict[str, str]
+    response_body: DebugBody | None = None
+
+
+class DebugAttemptSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP exchange. `error` is a text, `unexpected_eof`, or the reason for which this server ended the exchange.
+
+    `retry_kind` and `retry_delay_ms` are set if the call was tried again after it.
+    """
+
+    number: int
+    status: str
+    generation_attempt: int
+    method: str
+    url: str
+    path: str
+    response_status: int | None = None
+    error: str | None = None
+    ttfb_ms: int | None = None
+    duration_ms: int
+    retry_kind: str | None = None
+    retry_delay_ms: int | None = None
+    started_at: datetime
+    finished_at: datetime
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+
+
+class DebugBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A body without secrets. `size` is its true size in bytes. `truncated`: text was left out."""
+
+    text: str
+    encoding: str
+    size: int
+    truncated: bool
+
+
+class DebugRecording(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the chat's model calls are recorded. `mode` is that of its root chat.
+
+    `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on.
+    """
+
+    mode: str
+    is_on: bool
+    is_forced: bool
+    is_allowed: bool
+
+
+class DebugRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of model work. The chats, the model and the messages that it names may be gone."""
+
+    id: UUID
+    chat_id: UUID
+    parent_run_id: UUID | None = None
+    root_chat_id: UUID
+    parent_chat_id: UUID | None = None
+    kind: str
+    status: str
+    provider: str | None = None
+    model: str | None = None
+    model_config_id: UUID | None = None
+    trigger_message_id: int | None = None
+    history_tip_message_id: int | None = None
+    summary: DebugRunSummary
+    started_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+
+
+class DebugRunDetail(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    chat_id: UUID
+    parent_run_id: UUID | None = None
+    root_chat_id: UUID
+    parent_chat_id: UUID | None = None
+    kind: str
+    status: str
+    provider: str | None = None
+    model: str | None = None
+    model_config_id: UUID | None = None
+    trigger_message_id: int | None = None
+    history_tip_message_id: int | None = None
+    summary: DebugRunSummary
+    started_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    steps: tuple[DebugStepSummary, ...]
+
+
+class DebugRunPage(msgspec.Struct, frozen=True, kw_only=True):
+    runs: tuple[DebugRun, ...]
+    next_cursor: str | None = None
+    recording: DebugRecording
+
+
+class DebugRunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The label and the sums of a run. Sums that are zero are absent, except the first four."""
+
+    step_count: int = 0
+    attempt_count: int = 0
+    total_input_tokens: int = 0
+    total_output_tokens: int = 0
+    first_message: str | None = None
+    endpoint_label: str | None = None
+    ttft_ms: int | None = None
+    retry_count: int | None = None
+    total_reasoning_tokens: int | None = None
+    total_cache_read_tokens: int | None = None
+    total_cache_creation_tokens: int | None = None
+    cost_micros: int | None = None
+    has_error: bool = False
+    truncated: bool = False
+    continues: UUID | None = None
+
+
+class DebugStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One logical model call with its whole prompt and its answer."""
+
+    id: UUID
+    number: int
+    operation: str
+    status: str
+    provider: str | None = None
+    model: str | None = None
+    model_config_id: UUID | None = None
+    history_tip_message_id: int | None = None
+    assistant_message_id: int | None = None
+    message_count: int
+    shared_messages: int
+    tool_count: int
+    usage: NormalizedUsage | None = None
+    cost_micros: int | None = None
+    finish_reason: str | None = None
+    error: NormalizedError | None = None
+    metadata: DebugStepMetadata
+    cache: CacheDiagnosis | None = None
+    ttft_ms: int | None = None
+    started_at: datetime
+    finished_at: datetime | None = None
+    attempts: tuple[DebugAttemptSummary, ...]
+    request: NormalizedRequest
+    response: NormalizedResponse | None = None
+
+
+class DebugStepMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """`transport` is `unobserved` for providers whose exchanges cannot be recorded."""
+
+    stream_summary: StreamSummary | None = None
+    prior_errors: tuple[PriorError, ...] = ()
+    retrying: RetryPlan | None = None
+    transport: str | None = None
+    structured_output: bool = False
+    truncated: bool = False
+
+
+class DebugStepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One logical model call, without its prompt. `shared_messages` are the same as in the previous step."""
+
+    id: UUID
+    number: int
+    operation: str
+    status: str
+    provider: str | None = None
+    model: str | None = None
+    model_config_id: UUID | None = None
+    history_tip_message_id: int | None = None
+    assistant_message_id: int | None = None
+    message_count: int
+    shared_messages: int
+    tool_count: int
+    usage: NormalizedUsage | None = None
+    cost_micros: int | None = None
+    finish_reason: str | None = None
+    error: NormalizedError | None = None
+    metadata: DebugStepMetadata
+    cache: CacheDiagnosis | None = None
+    ttft_ms: int | None = None
+    started_at: datetime
+    finished_at: datetime | None = None
+    attempts: tuple[DebugAttemptSummary, ...]
 
 
 class DeploymentOverrides(msgspec.Struct, frozen=True, kw_only=True):
@@ -521,6 +736,103 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class NormalizedError(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure. `type` is the class of the exception. `detail` is the provider's text."""
+
+    message: str
+    type: str
+    kind: str | None = None
+    cancelled: bool = False
+    detail: str | None = None
+    code: str | None = None
+    provider_title: str | None = None
+    provider_status: int | None = None
+    request_id: str | None = None
+    retryable: bool | None = None
+
+
+class NormalizedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    parts: tuple[NormalizedPart, ...]
+
+
+class NormalizedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a message or of an answer. `text_length` and `input_length` are lengths before the text was cut."""
+
+    type: str
+    text: str | None = None
+    text_length: int | None = None
+    filename: str | None = None
+    media_type: str | None = None
+    size: int | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    arguments: str | None = None
+    input_length: int | None = None
+    result: str | None = None
+    is_error: bool = False
+    provider_executed: bool = False
+    source_type: str | None = None
+    title: str | None = None
+    url: str | None = None
+
+
+class NormalizedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request. `provider_option_names` are the names of the options that were set, without their values."""
+
+    messages: tuple[NormalizedMessage, ...]
+    tools: tuple[NormalizedTool, ...] = ()
+    options: dict[str, int | float] = {}
+    tool_choice: str | None = None
+    effort: str | None = None
+    schema_name: str | None = None
+    structured_output: bool = False
+    provider_option_names: tuple[str, ...] = ()
+
+
+class NormalizedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, complete or not. `raw_text_length` is the length of a structured answer, whose text is left out."""
+
+    content: tuple[NormalizedPart, ...] = ()
+    finish_reason: str | None = None
+    finish_detail: str | None = None
+    usage: NormalizedUsage | None = None
+    warnings: tuple[NormalizedWarning, ...] = ()
+    response_id: str | None = None
+    request_id: str | None = None
+    model: str | None = None
+    raw_text_length: int | None = None
+
+
+class NormalizedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that was offered to the model. `type` is `function`, or `web_search` for the provider's search."""
+
+    type: str
+    name: str
+    description: str | None = None
+    id: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class NormalizedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tokens, if the provider reported them. `input_tokens` excludes cached tokens."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cache_creation_tokens: int | None = None
+    cache_creation_1h_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    web_searches: int | None = None
+
+
+class NormalizedWarning(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    setting: str
+    message: str
+
+
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """The patterns of the rule that the answer "always" would create, for each scope.
 
@@ -655,6 +967,14 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, bool | int | float | str | tuple[str, ...]]
 
 
+class PriorError(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of an earlier try of the step."""
+
+    message: str = ""
+    kind: str | None = None
+    generation_attempt: int | None = None
+
+
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a promotion. `message` is null while the running turn has to stop first."""
 
@@ -704,11 +1024,41 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
     decode_error: bool = False
 
 
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """The recorded answer and the new one. `warnings` are sentences about what differs besides the changes."""
+
+    recorded: ReplayAnswer
+    replayed: ReplayAnswer
+    warnings: tuple[str, ...] = ()
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One of two answers to the same request. `error` is set if there is no complete answer."""
+
+    model: str | None = None
+    provider: str | None = None
+    effort: str | None = None
+    content: tuple[NormalizedPart, ...] = ()
+    finish_reason: str | None = None
+    usage: NormalizedUsage | None = None
+    cost_micros: int | None = None
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+    error: NormalizedError | None = None
+
+
 class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
     """The current state of the workspace, and the operation to wait for; null if there was nothing to do."""
 
     workspace: Workspace
     operation: Operation | None = None
+
+
+class RetryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The step failed and is tried again after a delay."""
+
+    kind: str | None = None
+    delay_ms: int | None = None
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -759,6 +1109,17 @@ class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
     needed: bool
+
+
+class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
+    part_count: int = 0
+    text_delta_count: int = 0
+    tool_call_count: int = 0
+    source_count: int = 0
+    warning_count: int = 0
+    error_count: int = 0
+    finish_reason: str | None = None
+    last_error: str | None = None
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):

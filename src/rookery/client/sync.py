@@ -14,6 +14,7 @@ from rookery.client.sync_namespaces import (
     Account,
     AgentKinds,
     Chats,
+    Debug,
     Files,
     Messages,
     Models,
@@ -59,6 +60,7 @@ class Rookery:
         self.agent_kinds = AgentKinds(self._inner.agent_kinds, portal)
         self.templates = Templates(self._inner.templates, portal)
         self.workspaces = Workspaces(self._inner.workspaces, portal)
+        self.debug = Debug(self._inner.debug, portal)
 
     @property
     def base_url(self) -> str:

@@ -19,10 +19,12 @@ from rookery.client.content import (
     BusyBehavior,
     ChatRef,
     Content,
+    DebugMode,
     DynamicTool,
     Effort,
     ToolOutput,
 )
+from rookery.client.debug import AsyncDebug
 from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
 from rookery.client.frames import Transport
 from rookery.client.messages import AsyncMessages, AsyncQueues
@@ -33,6 +35,11 @@ from rookery.client.models import (
     AgentKind,
     Chat,
     Cost,
+    DebugAttempt,
+    DebugRun,
+    DebugRunDetail,
+    DebugRunPage,
+    DebugStep,
     DownloadUrl,
     EditAnswer,
     File,
@@ -50,6 +57,7 @@ from rookery.client.models import (
     Prompt,
     Queue,
     QueuedMessage,
+    Replay,
     RequestedWorkspace,
     Rule,
     SearchMatch,
@@ -312,6 +320,7 @@ class Chats:
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType | None = UNSET,
         archived: bool | UnsetType = UNSET,
+        debug_mode: DebugMode | UnsetType = UNSET,
     ) -> Chat:
         """Change the given fields, all or none."""
         return self._portal.run(
@@ -326,6 +335,7 @@ class Chats:
                 model_config_id=model_config_id,
                 reasoning_effort=reasoning_effort,
                 archived=archived,
+                debug_mode=debug_mode,
             )
         )
 
@@ -453,6 +463,71 @@ class Chats:
     def wait_idle(self, chat_id: ChatRef, since: int = 0) -> View:
         """Wait until a chat is at rest. See `LiveChat.wait_idle`."""
         return self._portal.run(self._inner.wait_idle(chat_id, since))
+
+
+class Debug:
+    """`client.debug`."""
+
+    def __init__(self, inner: AsyncDebug, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list_runs(
+        self,
+        chat_id: ChatRef,
+        *,
+        kind: str | None = None,
+        status: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> DebugRunPage:
+        """Return one page of recorded runs, the newest first, and whether the chat is recorded now."""
+        return self._portal.run(self._inner.list_runs(chat_id, kind=kind, status=status, limit=limit, cursor=cursor))
+
+    def iterate_runs(
+        self, chat_id: ChatRef, *, kind: str | None = None, status: str | None = None
+    ) -> Iterator[DebugRun]:
+        """Iterate over all recorded runs, loaded page by page."""
+        return self._portal.iterate(self._inner.iterate_runs(chat_id, kind=kind, status=status))
+
+    def get_run(self, chat_id: ChatRef, run_id: UUID | str) -> DebugRunDetail:
+        """Return a run with its steps and their attempts, without prompts and bodies."""
+        return self._portal.run(self._inner.get_run(chat_id, run_id))
+
+    def get_step(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str) -> DebugStep:
+        """Return a step with its whole prompt, its tools and its answer."""
+        return self._portal.run(self._inner.get_step(chat_id, run_id, step_id))
+
+    def get_attempt(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str, number: int) -> DebugAttempt:
+        """Return an HTTP exchange with its headers and bodies, without secrets."""
+        return self._portal.run(self._inner.get_attempt(chat_id, run_id, step_id, number))
+
+    def export(self, chat_id: ChatRef, *, run_id: UUID | str | None = None) -> bytes:
+        """Return the records of one run, or of the most recent runs, as a JSON file."""
+        return self._portal.run(self._inner.export(chat_id, run_id=run_id))
+
+    def delete(self, chat_id: ChatRef) -> None:
+        """Delete all records of a chat permanently. The chat itself does not change."""
+        self._portal.run(self._inner.delete(chat_id))
+
+    def replay(
+        self,
+        chat_id: ChatRef,
+        run_id: UUID | str,
+        step_id: UUID | str,
+        *,
+        model_config_id: UUID | str | UnsetType = UNSET,
+        effort: Effort | UnsetType | None = UNSET,
+        edits: Mapping[int, str] | None = None,
+    ) -> Replay:
+        """Make a recorded call again and return both answers. No tool runs, and the chat does not change.
+
+        `edits` are new texts by the index of their message in the prompt. The call is billed. It is not repeated if the
+        connection breaks.
+        """
+        return self._portal.run(
+            self._inner.replay(chat_id, run_id, step_id, model_config_id=model_config_id, effort=effort, edits=edits)
+        )
 
 
 class Files:

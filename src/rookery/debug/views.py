@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from rookery.debug import enablement
 from rookery.debug.cache_diagnosis import CacheDiagnosis
 from rookery.debug.normalize import (
     NormalizedError,
@@ -45,24 +46,24 @@ from rookery.store.debug.rows import (
 T = TypeVar("T")
 
 
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The label and the sums of a run. Sums that are zero are absent, except the first four."""
 
-    step_count: int = msgspec.field(default=0)
+    step_count: int = 0
     attempt_count: int = 0
     total_input_tokens: int = 0
     total_output_tokens: int = 0
-    first_message: str | None = None
-    endpoint_label: str | None = None
-    ttft_ms: int | None = None
-    retry_count: int | None = None
-    total_reasoning_tokens: int | None = None
-    total_cache_read_tokens: int | None = None
-    total_cache_creation_tokens: int | None = None
-    cost_micros: int | None = None
-    has_error: bool | None = None
-    truncated: bool | None = None
-    continues: UUID | None = None
+    first_message: str | UnsetType = UNSET
+    endpoint_label: str | UnsetType = UNSET
+    ttft_ms: int | UnsetType = UNSET
+    retry_count: int | UnsetType = UNSET
+    total_reasoning_tokens: int | UnsetType = UNSET
+    total_cache_read_tokens: int | UnsetType = UNSET
+    total_cache_creation_tokens: int | UnsetType = UNSET
+    cost_micros: int | UnsetType = UNSET
+    has_error: bool | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+    continues: UUID | UnsetType = UNSET
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,11 +234,12 @@ class ExportedStepView(StepSummaryView, frozen=True, kw_only=True):
 
 
 def recording(facts: RecordingFacts, *, is_forced: bool) -> RecordingView:
-    """Return whether a chat is recorded: as the operator, the chat's mode, or else the owner's preference says."""
-    by_owner = facts.mode is DebugMode.ON or (facts.mode is DebugMode.INHERIT and facts.is_preferred)
+    is_on = enablement.is_recorded(
+        is_forced=is_forced, allow_users=facts.is_allowed, mode=facts.mode, preference=facts.is_preferred
+    )
     return RecordingView(
         mode=facts.mode,
-        is_on=is_forced or (facts.is_allowed and by_owner),
+        is_on=is_on,
         is_forced=is_forced,
         is_allowed=facts.is_allowed,
     )
@@ -253,18 +255,18 @@ def run_detail(found: RunDetail) -> RunDetailView:
 
 def step(found: StepDetail) -> StepView:
     """Return a step. Its request is put together from those of the steps before it."""
-    stored = ((row.step_number, _read(row.normalized_request, SharedRequest)) for row in found.requests)
+    stored = ((row.step_number, read(row.normalized_request, SharedRequest)) for row in found.requests)
     resolved = resolve_prefixes((number, request) for number, request in stored if request is not None)
     number = found.step.step_number
     return StepView(
         **_step_fields(found.step, found.attempts),
         request=resolved.get(number, NormalizedRequest(messages=())),
-        response=_read(found.step.normalized_response, NormalizedResponse),
+        response=read(found.step.normalized_response, NormalizedResponse),
     )
 
 
 def exported_step(row: StepRow, attempts: Sequence[AttemptRow]) -> ExportedStepView:
-    request = _read(row.normalized_request, SharedRequest) or SharedRequest(message_count=0, messages=())
+    request = read(row.normalized_request, SharedRequest) or SharedRequest(message_count=0, messages=())
     return ExportedStepView(
         **_step_fields(row, attempts),
         request=SharedRequestView(
@@ -279,24 +281,33 @@ def exported_step(row: StepRow, attempts: Sequence[AttemptRow]) -> ExportedStepV
             structured_output=request.structured_output,
             provider_option_names=request.provider_option_names,
         ),
-        response=_read(row.normalized_response, NormalizedResponse),
+        response=read(row.normalized_response, NormalizedResponse),
         exchanges=tuple(attempt(each) for each in attempts),
     )
 
 
 def attempt(row: AttemptRow) -> AttemptView:
-    sizes = _read(row.body_meta, AttemptBodies) or AttemptBodies()
+    sizes = read(row.body_meta, AttemptBodies) or AttemptBodies()
     return AttemptView(
         **_attempt_fields(row),
-        request_headers=_read(row.request_headers, dict[str, str]) or {},
+        request_headers=read(row.request_headers, dict[str, str]) or {},
         request_body=_body(row.request_body, sizes.request),
-        response_headers=_read(row.response_headers, dict[str, str]) or {},
+        response_headers=read(row.response_headers, dict[str, str]) or {},
         response_body=_body(row.response_body, sizes.response),
     )
 
 
 def usage_of(row: StepSummaryRow) -> NormalizedUsage | None:
-    return _read(row.usage, NormalizedUsage)
+    return read(row.usage, NormalizedUsage)
+
+
+def error_of(row: StepSummaryRow) -> NormalizedError | None:
+    return read(row.error, NormalizedError)
+
+
+def effort_of(row: StepRow) -> str | None:
+    request = read(row.normalized_request, SharedRequest)
+    return None if request is None else request.effort
 
 
 def _run_fields(row: RunRow) -> dict[str, Any]:
@@ -313,7 +324,7 @@ def _run_fields(row: RunRow) -> dict[str, Any]:
         "model_config_id": row.model_config_id,
         "trigger_message_id": row.trigger_message_id,
         "history_tip_message_id": row.history_tip_message_id,
-        "summary": _read(row.summary, RunSummary) or RunSummary(),
+        "summary": read(row.summary, RunSummary) or RunSummary(),
         "started_at": row.started_at,
         "updated_at": row.updated_at,
         "finished_at": row.finished_at,
@@ -344,9 +355,9 @@ def _step_fields(row: StepSummaryRow, attempts: Sequence[AttemptSummaryRow]) -> 
         "usage": usage_of(row),
         "cost_micros": row.cost_micros,
         "finish_reason": row.finish_reason,
-        "error": _read(row.error, NormalizedError),
-        "metadata": _read(row.metadata, StepMetadata) or StepMetadata(),
-        "cache": _read(row.cache, CacheDiagnosis),
+        "error": error_of(row),
+        "metadata": read(row.metadata, StepMetadata) or StepMetadata(),
+        "cache": read(row.cache, CacheDiagnosis),
         "ttft_ms": row.ttft_ms,
         "started_at": row.started_at,
         "finished_at": row.finished_at,
@@ -355,7 +366,7 @@ def _step_fields(row: StepSummaryRow, attempts: Sequence[AttemptSummaryRow]) -> 
 
 
 def _attempt_fields(row: AttemptSummaryRow) -> dict[str, Any]:
-    sizes = _read(row.body_meta, AttemptBodies) or AttemptBodies()
+    sizes = read(row.body_meta, AttemptBodies) or AttemptBodies()
     return {
         "number": row.number,
         "status": row.status,
@@ -387,7 +398,8 @@ def _body(data: bytes | None, meta: BodyMeta | None) -> BodyView | None:
     return BodyView(text=text, encoding=meta.encoding, size=meta.size, truncated=meta.is_truncated)
 
 
-def _read(stored: Raw | None, kind: type[T]) -> T | None:
+def read(stored: Raw | None, kind: type[T]) -> T | None:
+    """Return a stored JSON value; None if there is none or it cannot be read."""
     if stored is None:
         return None
     try:

@@ -37,6 +37,7 @@ class Purpose(StrEnum):
     TITLE = "title"
     LABEL = "label"
     SUMMARY = "summary"
+    REPLAY = "replay"  # of a recorded step
 
 
 class FinishReason(StrEnum):

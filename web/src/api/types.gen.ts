@@ -151,6 +151,51 @@ export interface ApprovalSettingsValues {
 
 export type Asset = "docs.js" | "docs.css";
 
+export type AttemptStatus = "aborted" | "completed" | "failed";
+
+/** One HTTP exchange. `error` is a text, `unexpected_eof`, or the reason for which this server ended the exchange. `retry_kind` and `retry_delay_ms` are set if the call was tried again after it. */
+export interface AttemptSummaryView {
+  number: number;
+  status: AttemptStatus;
+  generation_attempt: number;
+  method: string;
+  url: string;
+  path: string;
+  response_status: number | null;
+  error: string | null;
+  ttfb_ms: number | null;
+  duration_ms: number;
+  retry_kind: string | null;
+  retry_delay_ms: number | null;
+  started_at: string;
+  finished_at: string;
+  request_bytes: number | null;
+  response_bytes: number | null;
+}
+
+export interface AttemptView {
+  number: number;
+  status: AttemptStatus;
+  generation_attempt: number;
+  method: string;
+  url: string;
+  path: string;
+  response_status: number | null;
+  error: string | null;
+  ttfb_ms: number | null;
+  duration_ms: number;
+  retry_kind: string | null;
+  retry_delay_ms: number | null;
+  started_at: string;
+  finished_at: string;
+  request_bytes: number | null;
+  response_bytes: number | null;
+  request_headers: Record<string, string>;
+  request_body: BodyView | null;
+  response_headers: Record<string, string>;
+  response_body: BodyView | null;
+}
+
 /** Any of the keys; absent keys keep their values. */
 export interface AuditSettingsChange {
   retention_days?: number;
@@ -161,8 +206,27 @@ export interface AuditSettingsValues {
   retention_days?: number;
 }
 
+/** A body without secrets. `size` is its true size in bytes. `truncated`: text was left out. */
+export interface BodyView {
+  text: string;
+  encoding: string;
+  size: number;
+  truncated: boolean;
+}
+
 /** The handling of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
+
+/** `broke_at` is the index of the first message that differs from the previous step; None if there is none. `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are all tokens that did not come from the cache. `cost_micros` is their price. */
+export interface CacheDiagnosis {
+  reason: CacheReason;
+  broke_at?: number | null;
+  uncached_tokens?: number;
+  cost_micros?: number | null;
+}
+
+/** The reason why tokens of the previous step were not served from the cache; `none` if they were. */
+export type CacheReason = "expired" | "first_step" | "messages_changed" | "model_changed" | "none" | "tools_changed" | "unknown";
 
 export interface ChatChanged {
   type: "chat";
@@ -355,6 +419,9 @@ export interface CreateWorkspaceBody {
   parameters?: Record<string, unknown>;
 }
 
+/** Whether the chats of a family are recorded: as the owner's preference says, always, or never. */
+export type DebugMode = "inherit" | "off" | "on";
+
 /** Any of the keys; absent keys keep their values. */
 export interface DebugSettingsChange {
   allow_users?: boolean;
@@ -367,6 +434,7 @@ export interface DebugSettingsValues {
   allow_users?: boolean;
   retention_days?: number;
   record_on_error?: boolean;
+  forced?: boolean;
 }
 
 export interface DebugUpdate {
@@ -434,6 +502,12 @@ export interface DynamicTool {
   input_schema: Record<string, unknown>;
 }
 
+/** A new text for a message of the prompt, which is named by its index. */
+export interface Edit {
+  message: number;
+  text: string;
+}
+
 /** The new content of the message. */
 export interface EditBody {
   content: (TextInput | FileInput | FileReferenceInput)[];
@@ -489,6 +563,66 @@ export interface ErrorBody {
 export interface ErrorShown {
   type: "error";
   error: ChatErrorView;
+}
+
+/** The records of a chat or of one run, as a file. Requests are stored like the records: a step refers to an earlier step for the messages that both have. Only the most recent runs are exported; `is_complete` is false if some of them did not fit into the file. */
+export interface ExportView {
+  version: 1;
+  scope: "chat" | "run";
+  exported_at: string;
+  chat_id: string;
+  limited_to_most_recent: number;
+  runs: ExportedRunView[];
+  run_count: number;
+  is_complete: boolean;
+}
+
+export interface ExportedRunView {
+  id: string;
+  chat_id: string;
+  parent_run_id: string | null;
+  root_chat_id: string;
+  parent_chat_id: string | null;
+  kind: RunKind;
+  status: RunStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  trigger_message_id: number | null;
+  history_tip_message_id: number | null;
+  summary: RunSummary;
+  started_at: string;
+  updated_at: string;
+  finished_at: string | null;
+  steps: ExportedStepView[];
+}
+
+export interface ExportedStepView {
+  id: string;
+  number: number;
+  operation: "generate" | "stream";
+  status: StepStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  history_tip_message_id: number | null;
+  assistant_message_id: number | null;
+  message_count: number;
+  shared_messages: number;
+  tool_count: number;
+  usage: NormalizedUsage | null;
+  cost_micros: number | null;
+  finish_reason: string | null;
+  error: NormalizedError | null;
+  metadata: StepMetadata;
+  cache: CacheDiagnosis | null;
+  ttft_ms: number | null;
+  started_at: string;
+  finished_at: string | null;
+  attempts: AttemptSummaryView[];
+  request: SharedRequestView;
+  response: NormalizedResponse | null;
+  exchanges: AttemptView[];
 }
 
 /** One error in a request: the field and the rule that it breaks. */
@@ -1114,6 +1248,97 @@ export interface NewUserBody {
   password?: string | null;
 }
 
+/** A failure. `type` is the class of the exception. `detail` is the provider's text. */
+export interface NormalizedError {
+  message: string;
+  type: string;
+  kind?: string | null;
+  cancelled?: boolean;
+  detail?: string | null;
+  code?: string | null;
+  provider_title?: string | null;
+  provider_status?: number | null;
+  request_id?: string | null;
+  retryable?: boolean | null;
+}
+
+export interface NormalizedMessage {
+  role: string;
+  parts: NormalizedPart[];
+}
+
+/** A part of a message or of an answer. `text_length` and `input_length` are lengths before the text was cut. */
+export interface NormalizedPart {
+  type: string;
+  text?: string | null;
+  text_length?: number | null;
+  filename?: string | null;
+  media_type?: string | null;
+  size?: number | null;
+  tool_call_id?: string | null;
+  tool_name?: string | null;
+  arguments?: string | null;
+  input_length?: number | null;
+  result?: string | null;
+  is_error?: boolean;
+  provider_executed?: boolean;
+  source_type?: string | null;
+  title?: string | null;
+  url?: string | null;
+}
+
+/** A request. `provider_option_names` are the names of the options that were set, without their values. */
+export interface NormalizedRequest {
+  messages: NormalizedMessage[];
+  tools?: NormalizedTool[];
+  options?: Record<string, number>;
+  tool_choice?: string | null;
+  effort?: string | null;
+  schema_name?: string | null;
+  structured_output?: boolean;
+  provider_option_names?: string[];
+}
+
+/** An answer, complete or not. `raw_text_length` is the length of a structured answer, whose text is left out. */
+export interface NormalizedResponse {
+  content?: NormalizedPart[];
+  finish_reason?: string | null;
+  finish_detail?: string | null;
+  usage?: NormalizedUsage | null;
+  warnings?: NormalizedWarning[];
+  response_id?: string | null;
+  request_id?: string | null;
+  model?: string | null;
+  raw_text_length?: number | null;
+}
+
+/** A tool that was offered to the model. `type` is `function`, or `web_search` for the provider's search. */
+export interface NormalizedTool {
+  type: string;
+  name: string;
+  description?: string | null;
+  id?: string | null;
+  input_schema?: Record<string, unknown> | null;
+}
+
+/** Numbers of tokens, if the provider reported them. `input_tokens` excludes cached tokens. */
+export interface NormalizedUsage {
+  input_tokens?: number | null;
+  output_tokens?: number | null;
+  total_tokens?: number | null;
+  reasoning_tokens?: number | null;
+  cache_creation_tokens?: number | null;
+  cache_creation_1h_tokens?: number | null;
+  cache_read_tokens?: number | null;
+  web_searches?: number | null;
+}
+
+export interface NormalizedWarning {
+  type: string;
+  setting: string;
+  message: string;
+}
+
 /** The patterns of the rule that the answer "always" would create, for each scope. `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule if the tool is one of an MCP server. */
 export interface Offers {
   chat?: Record<string, string> | null;
@@ -1227,6 +1452,7 @@ export interface PatchBody {
   model_config_id?: string;
   reasoning_effort?: Effort | null;
   archived?: boolean;
+  debug_mode?: DebugMode;
 }
 
 /** A period from `start` to just before `end`. */
@@ -1290,6 +1516,13 @@ export interface PreviewReset {
 
 export interface PreviewTruncated {
   type: "preview_truncated";
+}
+
+/** A failure of an earlier try of the step. */
+export interface PriorError {
+  message?: string;
+  kind?: string | null;
+  generation_attempt?: number | null;
 }
 
 export interface ProbeError {
@@ -1469,6 +1702,42 @@ export interface Reasoning {
   provider_meta?: Record<string, unknown> | null;
 }
 
+/** Whether the chat's model calls are recorded. `mode` is that of its root chat. `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on. */
+export interface RecordingView {
+  mode: DebugMode;
+  is_on: boolean;
+  is_forced: boolean;
+  is_allowed: boolean;
+}
+
+/** The recorded answer and the new one. `warnings` are sentences about what differs besides the changes. */
+export interface Replay {
+  recorded: ReplayAnswer;
+  replayed: ReplayAnswer;
+  warnings?: string[];
+}
+
+/** One of two answers to the same request. `error` is set if there is no complete answer. */
+export interface ReplayAnswer {
+  model: string | null;
+  provider: string | null;
+  effort: string | null;
+  content?: NormalizedPart[];
+  finish_reason?: string | null;
+  usage?: NormalizedUsage | null;
+  cost_micros?: number | null;
+  ttft_ms?: number | null;
+  duration_ms?: number | null;
+  error?: NormalizedError | null;
+}
+
+/** The changes of a replay; without any, the recorded call is made again as it was. */
+export interface ReplayBody {
+  model_config_id?: string | null;
+  effort?: Effort | null;
+  edits?: Edit[];
+}
+
 export type ReplicaState = "alive" | "stale" | "stopping";
 
 /** A replica. `owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers. */
@@ -1511,6 +1780,12 @@ export interface RetryChanged {
   retry: RetryView | null;
 }
 
+/** The step failed and is tried again after a delay. */
+export interface RetryPlan {
+  kind?: string | null;
+  delay_ms?: number | null;
+}
+
 /** The failure, and the time of the next attempt. */
 export interface RetryView {
   attempt: number;
@@ -1550,6 +1825,75 @@ export interface RulesBody {
 
 export interface RulesView {
   rules: Rule[];
+}
+
+export interface RunDetailView {
+  id: string;
+  chat_id: string;
+  parent_run_id: string | null;
+  root_chat_id: string;
+  parent_chat_id: string | null;
+  kind: RunKind;
+  status: RunStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  trigger_message_id: number | null;
+  history_tip_message_id: number | null;
+  summary: RunSummary;
+  started_at: string;
+  updated_at: string;
+  finished_at: string | null;
+  steps: StepSummaryView[];
+}
+
+export type RunKind = "advisor" | "chat_turn" | "compaction" | "quickgen" | "title_generation";
+
+export interface RunListView {
+  runs: RunView[];
+  next_cursor: string | null;
+  recording: RecordingView;
+}
+
+export type RunStatus = "completed" | "error" | "in_progress" | "interrupted";
+
+/** The label and the sums of a run. Sums that are zero are absent, except the first four. */
+export interface RunSummary {
+  step_count?: number;
+  attempt_count?: number;
+  total_input_tokens?: number;
+  total_output_tokens?: number;
+  first_message?: string;
+  endpoint_label?: string;
+  ttft_ms?: number;
+  retry_count?: number;
+  total_reasoning_tokens?: number;
+  total_cache_read_tokens?: number;
+  total_cache_creation_tokens?: number;
+  cost_micros?: number;
+  has_error?: boolean;
+  truncated?: boolean;
+  continues?: string;
+}
+
+/** One piece of model work. The chats, the model and the messages that it names may be gone. */
+export interface RunView {
+  id: string;
+  chat_id: string;
+  parent_run_id: string | null;
+  root_chat_id: string;
+  parent_chat_id: string | null;
+  kind: RunKind;
+  status: RunStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  trigger_message_id: number | null;
+  history_tip_message_id: number | null;
+  summary: RunSummary;
+  started_at: string;
+  updated_at: string;
+  finished_at: string | null;
 }
 
 /** The scopes of an API token. A token does not allow more than the rights of its user. */
@@ -1625,6 +1969,20 @@ export interface ShareView {
   at: string;
 }
 
+/** A request of an export. Its first `prefix_len` messages are those of the step with the number `prefix_from`. `tools` is null if the tools are those of that step. */
+export interface SharedRequestView {
+  prefix_from: number | null;
+  prefix_len: number;
+  messages: NormalizedMessage[];
+  tools: NormalizedTool[] | null;
+  options: Record<string, number>;
+  tool_choice: string | null;
+  effort: string | null;
+  schema_name: string | null;
+  structured_output: boolean;
+  provider_option_names: string[];
+}
+
 /** The users who get (`read`) or lose (null) the right to read. Other users are not changed. */
 export interface SharesBody {
   users?: Record<string, "read" | null>;
@@ -1682,7 +2040,85 @@ export interface StatusChanged {
   archived: boolean;
 }
 
+/** `transport` is `unobserved` for providers whose exchanges cannot be recorded. */
+export interface StepMetadata {
+  stream_summary?: StreamSummary | null;
+  prior_errors?: PriorError[];
+  retrying?: RetryPlan | null;
+  transport?: string | null;
+  structured_output?: boolean;
+  truncated?: boolean;
+}
+
+/** The statuses of a step, in the order of their priority. All but the first are terminal. */
+export type StepStatus = "completed" | "error" | "in_progress" | "interrupted";
+
+/** One logical model call, without its prompt. `shared_messages` are the same as in the previous step. */
+export interface StepSummaryView {
+  id: string;
+  number: number;
+  operation: "generate" | "stream";
+  status: StepStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  history_tip_message_id: number | null;
+  assistant_message_id: number | null;
+  message_count: number;
+  shared_messages: number;
+  tool_count: number;
+  usage: NormalizedUsage | null;
+  cost_micros: number | null;
+  finish_reason: string | null;
+  error: NormalizedError | null;
+  metadata: StepMetadata;
+  cache: CacheDiagnosis | null;
+  ttft_ms: number | null;
+  started_at: string;
+  finished_at: string | null;
+  attempts: AttemptSummaryView[];
+}
+
+/** One logical model call with its whole prompt and its answer. */
+export interface StepView {
+  id: string;
+  number: number;
+  operation: "generate" | "stream";
+  status: StepStatus;
+  provider: string | null;
+  model: string | null;
+  model_config_id: string | null;
+  history_tip_message_id: number | null;
+  assistant_message_id: number | null;
+  message_count: number;
+  shared_messages: number;
+  tool_count: number;
+  usage: NormalizedUsage | null;
+  cost_micros: number | null;
+  finish_reason: string | null;
+  error: NormalizedError | null;
+  metadata: StepMetadata;
+  cache: CacheDiagnosis | null;
+  ttft_ms: number | null;
+  started_at: string;
+  finished_at: string | null;
+  attempts: AttemptSummaryView[];
+  request: NormalizedRequest;
+  response: NormalizedResponse | null;
+}
+
 export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | GitChanges | MessagePart;
+
+export interface StreamSummary {
+  part_count?: number;
+  text_delta_count?: number;
+  tool_call_count?: number;
+  source_count?: number;
+  warning_count?: number;
+  error_count?: number;
+  finish_reason?: string | null;
+  last_error?: string | null;
+}
 
 /** `chat_default` is the model of the parent, `deployment_default` the administrators' choice for the kind. */
 export interface SubagentOverrideChange {

@@ -11,6 +11,7 @@ from pydantic import Field, StrictInt
 from starlette.responses import Response
 
 from rookery.api import headers, message_content, model_choice, request_bodies
+from rookery.api.errors import ApiError
 from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
@@ -26,6 +27,7 @@ from rookery.store.authorized.chat_changes import CreatedChat, Replayed
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.subagents import AgentList
+from rookery.store.debug.rows import DebugMode
 from rookery.store.machine import ChatSpec
 
 OPERATION = "chats.create"
@@ -69,6 +71,12 @@ class PatchBody(Body):
     model_config_id: UUID = UUID(int=0)
     reasoning_effort: Effort | None = None
     archived: bool = False
+    debug_mode: DebugMode = Field(
+        DebugMode.INHERIT,
+        description=(
+            "Whether model calls of the chat and its subagents are recorded. `inherit`: as the owner's preference says."
+        ),
+    )
 
 
 class ReadBody(Body):
@@ -159,6 +167,9 @@ def router(services: ApiServices) -> Routes:
         may = _may_patch(caller, chat)
         body = await caller.read(PatchBody, may=may)
         async with model_choice.rights_first(may):
+            if "debug_mode" in body.given and services.is_debug_forced:
+                await may()
+                raise ApiError(409, "not_ready", "The operator of this server records all chats. It cannot be changed.")
             if "model_config_id" in body.given:
                 await _check_model(services, caller, ChatId(chat), body.model_config_id)
         given = {name: getattr(body, name) for name in body.given}

@@ -29,7 +29,16 @@ from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.default_prompt import DEFAULT_PROMPT
 from rookery.domain.chat.messages import Effort
 from rookery.models.directory import Snapshot
-from rookery.store.settings.groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
+from rookery.store.settings.groups import (
+    APPROVALS,
+    DEBUG,
+    GROUPS,
+    MAX_NUMBER,
+    PROMPTS,
+    Group,
+    GroupState,
+    ModelOverride,
+)
 
 T = TypeVar("T")
 IfMatch = Annotated[
@@ -94,6 +103,9 @@ def _values_of(group: Group) -> type[msgspec.Struct]:
     fields: list[Any] = [(key, _view_type(kind) | UnsetType, UNSET) for key, kind in group.types().items()]
     if group is PROMPTS:
         fields.append(("default_system_prompt", str | UnsetType, UNSET))
+    if group is DEBUG:
+        # The operator's start setting, which overrides the group.
+        fields.append(("forced", bool | UnsetType, UNSET))
     made = msgspec.defstruct(f"{group.kind.__name__}Values", fields, frozen=True, kw_only=True)
     made.__doc__ = group.kind.__doc__
     return made
@@ -134,7 +146,7 @@ def router(services: ApiServices) -> Routes:
         """List all groups: with all keys for administrators and auditors, with the public keys for members."""
         snapshot = await services.directory.snapshot()
         found = await _read(caller)
-        return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
+        return answer({"groups": {name: _view(name, state, snapshot, services) for name, state in found.items()}})
 
     @routes.get("/settings/chats/affected", "settings.affected", returns=AffectedView)
     async def affected(caller: Caller, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
@@ -157,7 +169,7 @@ def _add(routes: Routes, group: Group, services: ApiServices) -> None:
         found = await _read(caller)
         if name not in found:
             found = await caller.store.settings.list()  # raises with the reason, which is a missing scope or role
-        return answer(_view(name, found[name], await services.directory.snapshot()))
+        return answer(_view(name, found[name], await services.directory.snapshot(), services))
 
     async def put(caller: Caller, if_match: IfMatch = None) -> Response:
         body = await caller.read(body_type, may=caller.store.settings.require)
@@ -166,7 +178,7 @@ def _add(routes: Routes, group: Group, services: ApiServices) -> None:
             await caller.store.settings.require()
             seen = _seen(if_match)
         written = await caller.store.settings.write(name, _change(body), seen=seen)
-        return answer(_view(name, written, await services.directory.snapshot()))
+        return answer(_view(name, written, await services.directory.snapshot(), services))
 
     get.__doc__ = f"Return the settings of the group `{name}`."
     put.__doc__ = (
@@ -191,7 +203,7 @@ def _change(body: Body) -> dict[str, object]:
     }
 
 
-def _view(name: str, state: GroupState, snapshot: Snapshot) -> GroupView[Any]:
+def _view(name: str, state: GroupState, snapshot: Snapshot, services: ApiServices) -> GroupView[Any]:
     values: dict[str, Any] = {
         key: _override(value, snapshot) if isinstance(value, ModelOverride) else value
         for key, value in state.values.items()
@@ -200,6 +212,8 @@ def _view(name: str, state: GroupState, snapshot: Snapshot) -> GroupView[Any]:
         values["rules"] = approvals.with_problems(values["rules"])
     if name == PROMPTS.name:
         values["default_system_prompt"] = DEFAULT_PROMPT
+    if name == DEBUG.name:
+        values["forced"] = services.is_debug_forced
     return GroupView(VALUES[name](**values), state.pinned, state.updated_at)
 
 

@@ -1,0 +1,267 @@
+"""Debug records of a chat: its runs, their steps and attempts, as a list, one by one, or as a file; and replays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from pydantic import Field, StrictInt
+from starlette.responses import Response, StreamingResponse
+
+from rookery.api import headers, model_choice
+from rookery.api.errors import ApiError
+from rookery.api.rate_limits import Limit
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import Caller
+from rookery.api.routes import Routes, answer, nothing
+from rookery.api.services import ApiServices
+from rookery.debug import views
+from rookery.debug.replay import NotReplayable, Replay, ReplayChange
+from rookery.debug.views import AttemptView, ExportedStepView, RunDetailView, RunListView, RunView, StepView
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId, Effort
+from rookery.store.authorized.debug import MAX_EXPORTED_RUNS, ExportedRun
+from rookery.store.debug.reads import MAX_LIMIT
+from rookery.store.debug.rows import AttemptRow, RunKind, RunStatus, StepRow
+
+# An export beyond this size has fewer runs. A larger file could not be opened by most programs.
+MAX_EXPORT_BYTES = 256 * 1024 * 1024
+_MEMORY_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
+MAX_EDITS = 100
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Edit(Body):
+    """A new text for a message of the prompt, which is named by its index."""
+
+    message: Annotated[StrictInt, Field(ge=0)]
+    text: Annotated[str, Field(max_length=500_000)]
+
+
+class ReplayBody(Body):
+    """The changes of a replay; without any, the recorded call is made again as it was."""
+
+    model_config_id: UUID | None = None
+    effort: Effort | None = None
+    edits: Annotated[list[Edit], Field(max_length=MAX_EDITS)] = Field(default_factory=list)
+
+
+class ExportView(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of a chat or of one run, as a file.
+
+    Requests are stored like the records: a step refers to an earlier step for the messages that both have. Only the
+    most recent runs are exported; `is_complete` is false if some of them did not fit into the file.
+    """
+
+    version: Literal[1]
+    scope: Literal["chat", "run"]
+    exported_at: str
+    chat_id: UUID
+    limited_to_most_recent: int
+    runs: tuple[ExportedRunView, ...]
+    run_count: int
+    is_complete: bool
+
+
+class ExportedRunView(RunView, frozen=True, kw_only=True):
+    steps: tuple[ExportedStepView, ...]
+
+
+def router(services: ApiServices) -> Routes:
+    routes = Routes("debug")
+
+    @routes.get(
+        "/chats/{chat}/debug/runs", "debug.list_runs", returns=RunListView, errors=(404,), takes=[headers.BREAK_GLASS]
+    )
+    async def list_runs(
+        caller: Caller,
+        chat: UUID,
+        kind: RunKind | None = None,
+        status: RunStatus | None = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: Annotated[str | None, Field(max_length=200)] = None,
+    ) -> Response:
+        """List the recorded runs of a chat, the newest first, and whether the chat is recorded now."""
+        found = await caller.store.debug.list_runs(ChatId(chat), limit=limit, cursor=cursor, kind=kind, status=status)
+        return answer(
+            RunListView(
+                runs=tuple(views.run(row) for row in found.page.runs),
+                next_cursor=found.page.next_cursor,
+                recording=views.recording(found.recording, is_forced=services.is_debug_forced),
+            )
+        )
+
+    @routes.get(
+        "/chats/{chat}/debug/runs/{run}",
+        "debug.get_run",
+        returns=RunDetailView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def get_run(caller: Caller, chat: UUID, run: UUID) -> Response:
+        """Return a run with its steps and their attempts, without prompts and bodies."""
+        return answer(views.run_detail(await caller.store.debug.get_run(ChatId(chat), run)))
+
+    @routes.get(
+        "/chats/{chat}/debug/runs/{run}/steps/{step}",
+        "debug.get_step",
+        returns=StepView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def get_step(caller: Caller, chat: UUID, run: UUID, step: UUID) -> Response:
+        """Return a step with its whole prompt, its tools and its answer."""
+        found = await caller.store.debug.get_step(ChatId(chat), run, step)
+        # The prompts of a long run take milliseconds to put together.
+        return answer(await asyncio.to_thread(views.step, found))
+
+    @routes.get(
+        "/chats/{chat}/debug/runs/{run}/steps/{step}/attempts/{number}",
+        "debug.get_attempt",
+        returns=AttemptView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def get_attempt(
+        caller: Caller, chat: UUID, run: UUID, step: UUID, number: Annotated[int, Field(ge=1, lt=2**31)]
+    ) -> Response:
+        """Return an HTTP exchange with its headers and bodies, without secrets."""
+        return answer(views.attempt(await caller.store.debug.get_attempt(ChatId(chat), run, step, number=number)))
+
+    @routes.get(
+        "/chats/{chat}/debug/export",
+        "debug.export",
+        returns=ExportView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+        gives=[headers.FILE_NAME],
+    )
+    async def export(caller: Caller, chat: UUID, run: UUID | None = None) -> Response:
+        """Return the records of one run, or of the most recent runs of the chat, as a file."""
+        now = services.clock.now()
+        file = await _export(caller, ChatId(chat), run, exported_at=now.isoformat())
+        scope, name = ("run", run) if run is not None else ("chat", chat)
+        filename = f"rookery-debug-{scope}-{str(name)[:8]}-{now:%Y%m%dT%H%M%SZ}.json"
+        return StreamingResponse(
+            file, headers={"Content-Disposition": f'attachment; filename="{filename}"'}, media_type="application/json"
+        )
+
+    @routes.delete("/chats/{chat}/debug", "debug.delete", errors=(404,))
+    async def delete(caller: Caller, chat: UUID) -> Response:
+        """Delete all records of a chat permanently. The chat itself does not change."""
+        await caller.store.debug.delete_all(ChatId(chat))
+        return nothing()
+
+    @routes.post(
+        "/chats/{chat}/debug/runs/{run}/steps/{step}/replay",
+        "debug.replay",
+        returns=Replay,
+        body=ReplayBody,
+        errors=(404, 409),
+    )
+    async def replay(caller: Caller, chat: UUID, run: UUID, step: UUID) -> Response:
+        """Make a recorded model call again, as it was or with changes, and return both answers.
+
+        No tool runs and the chat does not change. The call is billed to the owner under the purpose `replay`. A failed
+        call is an answer with an error. 409 `not_replayable` if the record does not have the whole request.
+        """
+        caller.take(Limit.REPLAY)
+        may = caller.may(chat, Action.DRIVE)
+        body = await caller.read(ReplayBody, may=may)
+        recorded = await caller.store.debug.get_replay(ChatId(chat), run, step)
+        wanted = body.model_config_id or recorded.step.model_config_id or recorded.run.model_config_id
+        if wanted is None:
+            raise ApiError(409, "not_replayable", "The record does not name its model. Choose one.")
+        async with model_choice.rights_first(may):
+            model_config_id = (await model_choice.chooser(services, caller)).named(wanted)
+        change = ReplayChange(
+            effort=body.effort if "effort" in body.given else msgspec.UNSET,
+            edits={edit.message: edit.text for edit in body.edits},
+        )
+        try:
+            return answer(
+                await services.replayer.replay(recorded, model_config_id, owner_id=caller.user.id, change=change)
+            )
+        except NotReplayable as error:
+            raise ApiError(409, "not_replayable", str(error)) from None
+
+    return routes
+
+
+async def _export(caller: Caller, chat_id: ChatId, run_id: UUID | None, *, exported_at: str) -> AsyncIterator[bytes]:
+    """Write the records to a temporary file, and return its content in pieces.
+
+    The file is complete before the response begins, so a slow client holds no connection to the database.
+    """
+    file = SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115 -- closed by `_pieces`
+    writer = _ExportWriter(file)
+    try:
+        scope = "chat" if run_id is None else "run"
+        head = {"version": 1, "scope": scope, "exported_at": exported_at, "chat_id": chat_id}
+        writer.write(_encode({**head, "limited_to_most_recent": MAX_EXPORTED_RUNS})[:-1] + b',"runs":[')
+        await caller.store.debug.export(chat_id, run_id, write=writer.add)
+        tail = _encode({"run_count": writer.count, "is_complete": writer.is_complete})
+        writer.write(b"]," + tail[1:])
+        await writer.flush()
+    except BaseException:
+        file.close()
+        raise
+    return _pieces(file)
+
+
+class _ExportWriter:
+    """Collects encoded records and writes them in a thread, because the file may be on a slow disk."""
+
+    def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
+        self._file = file
+        self._pending = bytearray()
+        self._size = 0
+        self.count = 0
+        self.is_complete = True
+
+    def write(self, data: bytes) -> None:
+        self._pending += data
+        self._size += len(data)
+
+    async def flush(self) -> None:
+        data, self._pending = bytes(self._pending), bytearray()
+        await asyncio.to_thread(self._file.write, data)
+
+    async def add(self, exported: ExportedRun) -> bool:
+        """Write a run. Return False once the file is full."""
+        if self._size > MAX_EXPORT_BYTES:
+            self.is_complete = False
+            return False
+        self.write(b"," if self.count else b"")
+        self.write(_encode(views.run(exported.run))[:-1] + b',"steps":[')
+        separator = b""
+        async for step, attempts in exported.steps():
+            if self._size > MAX_EXPORT_BYTES:
+                self.is_complete = False
+                break
+            self.write(separator + await asyncio.to_thread(_encoded_step, step, attempts))
+            separator = b","
+            if len(self._pending) > _CHUNK_BYTES:
+                await self.flush()
+        self.write(b"]}")
+        self.count += 1
+        return self.is_complete
+
+
+def _encoded_step(step: StepRow, attempts: Sequence[AttemptRow]) -> bytes:
+    return _encode(views.exported_step(step, attempts))
+
+
+async def _pieces(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
+    try:
+        await asyncio.to_thread(file.seek, 0)
+        while piece := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            yield piece
+    finally:
+        file.close()
