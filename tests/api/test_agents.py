@@ -72,7 +72,7 @@ async def test_family_is_listed_with_state_and_terms_from_root_and_child(rig: Ap
 async def test_outcome_and_last_words_of_a_child_that_has_ended_are_shown(rig: ApiRig, chat_rig: ChatRig) -> None:
     root = await chat_rig.create()
     child = await spawn(chat_rig, root)
-    answer = NewMessage(role=Role.ASSISTANT, content=(Text("Found it.\nIn LICENSE."),))
+    answer = NewMessage(role=Role.ASSISTANT, content=(Text("Found it.\n```\nIn LICENSE.\n```\n"),))
 
     await chat_rig.act(
         child,

@@ -251,6 +251,24 @@ async def test_agents_are_waited_for_each_by_its_own_id() -> None:
     assert [json.loads(call.input) for call in second] == [{"chat_id": f"c-{place}"} for place in range(3)]
 
 
+async def test_report_of_an_agent_is_told_without_its_start() -> None:
+    asked = "ask an agent to count"
+    first = await calls_of(asking(asked))
+    rows = round_trip(first, {"chat_id": "c-1"})
+    rows += round_trip(await calls_of(asking(asked, *rows)), {"report": "Seven."})
+
+    assert await text_of(asking(asked, *rows)) == "The agent reports:\n\nSeven."
+
+
+@pytest.mark.parametrize("asked", ["ask an agent to list the files", "delegate: list the files; run x"])
+async def test_workspace_is_made_before_agents_are_started(asked: str) -> None:
+    tools = ["spawn_agent", "wait_agent", "list_templates", "create_workspace"]
+
+    (call,) = await calls_of(asking(asked, tools=tools, system=""))
+
+    assert call.name == "list_templates"
+
+
 async def test_question_keeps_the_words_as_they_were_written() -> None:
     (call,) = await calls_of(asking("ask me which colour to use: red or blue"))
 

@@ -278,8 +278,10 @@ def _simplest_template(result: PromptResult) -> str:
 
 
 def _account(results: Sequence[PromptResult]) -> str:
-    """Return a text about the results of all tools."""
-    return "\n\n".join(map(_said, results))
+    """Return a text about the results of all tools. The report of a subagent says that it was started."""
+    has_reports = any(result.name == "wait_agent" for result in results)
+    told = [result for result in results if result.is_error or not (has_reports and result.name == "spawn_agent")]
+    return "\n\n".join(map(_said, told))
 
 
 def _startup(result: PromptResult) -> str:

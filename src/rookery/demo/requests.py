@@ -131,7 +131,7 @@ def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> 
         for place in range(len(tasks))
     ]
     whom = "an agent and wait for its report" if len(tasks) == 1 else "agents and wait for their reports"
-    return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)))
+    return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)), needs_workspace=True)
 
 
 def _delegate(found: re.Match[str], prompt: Prompt, results: Sequence[PromptResult]) -> Request:

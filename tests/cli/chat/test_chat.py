@@ -151,9 +151,32 @@ async def test_subagents_are_listed_with_their_state(rig: ChatRig) -> None:
         (made,) = (await rig.terminal().client.chats.list()).items
         assert await chat.list_agents(rig.terminal(), str(made.id)) == Exit.OK
 
-    assert "explore" in rig.said
-    assert "finished" in rig.said
-    assert "Finder" in rig.said
+    head, row = rig.said.splitlines()
+    assert head.split() == ["id", "kind", "state", "active", "steps", "cost", "title", "last", "activity"]
+    # The scripted model has no price.
+    assert row.split()[1:3] + row.split()[-5:] == ["explore", "finished", "-", "Finder", "I", "found", "it."]
+    assert rig.notes[-1] == "Follow one with: rookery chat attach ID"
+
+
+async def test_turn_with_subagents_shows_one_line_for_each(rig: ChatRig) -> None:
+    def script(call: Call) -> Sequence[Step]:
+        if "spawn_agent" not in {tool.name for tool in call.tools}:
+            return (Say("I found it."),)
+        found = results_since_user(call.prompt)
+        if not found:
+            orders = ({"type": "explore", "prompt": "find it", "title": title} for title in ("First", "Second"))
+            return [CallTool("spawn_agent", order) for order in orders]
+        if len(found) == 2:
+            return (CallTool("wait_agent", {"chat_ids": [json.loads(each.text)["chat_id"] for each in found]}),)
+        return (Say("Done."),)
+
+    with rig.script(script):
+        assert await chat.new(rig.terminal(), "delegate", model=None, wait=True) == Exit.OK
+
+    lines = [line.split(" ", 4)[-1] for line in rig.notes if line.startswith("  agent ")]
+    assert sorted(lines[:2]) == ["First: at work", "Second: at work"]
+    assert "wait_agent First, Second" in rig.notes or "wait_agent Second, First" in rig.notes
+    assert lines[2:4] == ["First: finished", "Second: finished"]
 
 
 async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -11,7 +11,17 @@ from rookery.cli.chat.terminal_output import Style
 from rookery.cli.chat.transcript_printer import TranscriptPrinter
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult, WorkspaceContext
+from rookery.domain.chat.parts import (
+    AgentNotice,
+    File,
+    Part,
+    Reasoning,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    WorkspaceContext,
+)
 
 
 class Told:
@@ -149,3 +159,77 @@ def test_question_of_a_model_is_told_with_its_choices(printer: Printer, told: To
 
     words = ["- Which one?", "-   - Red: Warm", "-   - Blue: Cold", "- Answer with your next message."]
     assert told.said[1:] == ([] if is_error else words)
+
+
+# Subagents
+
+FIRST, SECOND = "aaaaaaaa-0000-0000-0000-000000000001", "bbbbbbbb-0000-0000-0000-000000000002"
+
+
+def spawned(call_id: str, chat_id: str, title: str) -> ToolResult:
+    value = {"chat_id": chat_id, "title": title, "status": "running", "type": "general"}
+    return ToolResult(call_id, "spawn_agent", result=parts.json_raw(value))
+
+
+def test_subagents_have_one_line_each_and_a_wait_names_them(printer: Printer, told: Told) -> None:
+    printer.committed(Role.TOOL, spawned("c1", FIRST, "Docs"), spawned("c2", SECOND, "Tests"))
+    printer.committed(Role.ASSISTANT, call("wait_agent", chat_ids=[FIRST, SECOND]))
+
+    assert told.said == [
+        "# spawn_agent done",
+        "-   agent aaaaaaaa Docs: at work",
+        "# spawn_agent done",
+        "-   agent bbbbbbbb Tests: at work",
+        "# wait_agent Docs, Tests",
+    ]
+
+
+def test_wait_for_unknown_subagents_shows_their_ids(printer: Printer, told: Told) -> None:
+    printer.committed(Role.ASSISTANT, call("wait_agent", chat_id=FIRST))
+
+    assert told.said == [f'# wait_agent chat_id="{FIRST}"']
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"status": "waiting", "report": "x"}, "finished"),
+        ({"status": "running", "timed_out": True}, "at work"),
+        ({"status": "requires_action", "phase": "approval"}, "at work"),
+        ({"status": "error", "last_error": "No\nkey.", "last_error_kind": "auth"}, "failed: No key."),
+        ({"status": "waiting", "interrupted": True}, "stopped"),
+        ({"status": "waiting", "last_error": "x", "last_error_kind": "deadline"}, "stopped at its time limit"),
+    ],
+)
+def test_result_of_a_wait_says_how_each_subagent_is(
+    printer: Printer, told: Told, fields: dict[str, object], state: str
+) -> None:
+    value = {"agents": [{"chat_id": FIRST, "title": "Docs", "type": "general", **fields}]}
+
+    printer.committed(Role.TOOL, ToolResult("c1", "wait_agent", result=parts.json_raw(value)))
+
+    assert told.said[1:] == [f"-   agent aaaaaaaa Docs: {state}"]
+
+
+@pytest.mark.parametrize("value", [{"output": "cut"}, {"agents": "many"}, ["x"], {"agents": [{"title": 1}]}])
+def test_result_that_cannot_be_read_has_no_lines(printer: Printer, told: Told, value: object) -> None:
+    printer.committed(Role.TOOL, ToolResult("c1", "wait_agent", result=parts.json_raw(value)))
+
+    assert told.said == ["# wait_agent done"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "state"),
+    [
+        ("finished", None, "finished"),
+        ("error", "No key.", "failed: No key."),
+        ("interrupted", None, "stopped"),
+        ("deadline", None, "stopped at its time limit"),
+    ],
+)
+def test_notice_about_a_subagent_is_one_line(
+    printer: Printer, told: Told, outcome: str, error: str | None, state: str
+) -> None:
+    printer.committed(Role.USER, AgentNotice(UUID(FIRST), "Docs", "general", outcome, error=error))
+
+    assert told.said == [f"-   agent aaaaaaaa Docs: {state}"]

@@ -18,13 +18,14 @@ from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Chat
 from rookery.client.content import BusyBehavior
-from rookery.client.models import SendAnswer
+from rookery.client.models import Agent, SendAnswer
 from rookery.client.reducer import View
 from rookery.runtime.clock import Clock, SystemClock
 
 MAX_PROMPT_BYTES = 256 * 1024
 MIN_PREFIX = 4
 SHORT_ID = 8
+MAX_ACTIVITY = 60
 # Chosen: the number of chats that are searched for a shortened id.
 MAX_LOOKED_AT = 1000
 
@@ -143,20 +144,39 @@ async def list_agents(at: Terminal, reference: str) -> int:
         [
             short(agent.chat_id),
             agent.kind,
-            "stalled" if agent.stalled else agent.outcome or agent.phase or agent.status,
+            _agent_state(agent),
             ago(agent.updated_at, now),
             str(agent.steps),
-            f"${agent.cost_micros / 1_000_000:.2f}",
+            _agent_cost(agent),
             agent.title,
+            agent.activity if len(agent.activity) <= MAX_ACTIVITY else f"{agent.activity[: MAX_ACTIVITY - 3]}...",
         ]
         for agent in agents
     ]
     if rows:
-        at.out.table(["id", "kind", "state", "active", "steps", "cost", "title"], rows)
+        at.out.table(["id", "kind", "state", "active", "steps", "cost", "title", "last activity"], rows)
+        at.screen.note("Follow one with: rookery chat attach ID")
     else:
         at.out.line("This chat has no subagents.")
     at.out.result({"agents": agents})
     return Exit.OK
+
+
+_PHASES = {"model": "thinking", "tool": "in a tool", "approval": "asks you", "queued": "waits for a slot"}
+
+
+def _agent_state(agent: Agent) -> str:
+    if agent.outcome is not None:
+        return agent.outcome
+    doing = _PHASES.get(agent.phase or "", agent.status)
+    return f"stalled, {doing}" if agent.stalled else doing
+
+
+def _agent_cost(agent: Agent) -> str:
+    """Return the cost in dollars; a dash if no call has a price."""
+    if not agent.cost_micros and agent.unpriced_request_count:
+        return "-"
+    return f"${agent.cost_micros / 1_000_000:.2f}"
 
 
 # Helpers

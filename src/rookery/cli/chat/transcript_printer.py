@@ -17,7 +17,7 @@ from rookery.cli.chat.terminal_output import Style
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.parts import AgentNotice, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 
 MAX_ARGUMENTS = 300
 
@@ -51,6 +51,7 @@ class TranscriptPrinter:
         self._in_text = False
         self._called_at: dict[str, datetime] = {}
         self._answered: set[str] = set()
+        self._agents: dict[str, str] = {}  # titles of subagents by chat id
 
     def begin(self) -> None:
         """Start another attempt. The output of the previous attempt is void, and is shown again if needed."""
@@ -86,6 +87,7 @@ class TranscriptPrinter:
                 self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
             case Role.USER:
                 self._said = ""  # a user's next message begins another turn
+                self._screen.lines(*(agent_line(_noticed(part)) for part in content if isinstance(part, AgentNotice)))
 
     def tell_retry(self, retry: RetryState) -> None:
         again = f"Trying again in {retry.delay_ms / 1000:.0f} s."
@@ -140,7 +142,19 @@ class TranscriptPrinter:
             return
         self._leave_text()
         self._called_at[call.tool_call_id] = at
-        self._screen.note(f"{call.tool_name} {arguments_of(call)}".rstrip())
+        arguments = self._waited_for(call) or arguments_of(call)
+        self._screen.note(f"{call.tool_name} {arguments}".rstrip())
+
+    def _waited_for(self, call: ToolCall) -> str:
+        """Return the titles of the subagents that a call waits for; empty if one of them is unknown."""
+        if call.tool_name != "wait_agent" or not isinstance(call.args, Raw):
+            return ""
+        try:
+            wait = msgspec.json.decode(call.args, type=_Wait)
+        except msgspec.DecodeError:
+            return ""
+        ids = [*([wait.chat_id] if wait.chat_id else []), *(wait.chat_ids or ())]
+        return ", ".join(self._agents[each] for each in ids) if set(ids) <= set(self._agents) else ""
 
     def _result(self, result: ToolResult, at: datetime) -> None:
         call_id = result.tool_call_id
@@ -156,6 +170,9 @@ class TranscriptPrinter:
         else:
             self._screen.note(f"{result.tool_name} done{f' in{seconds}' if seconds else ''}")
             self._screen.lines(*questions_of(result))
+            agents = agents_of(result)
+            self._agents.update((agent.chat_id, agent.title) for agent in agents)
+            self._screen.lines(*map(agent_line, agents))
 
 
 def arguments_of(call: ToolCall) -> str:
@@ -166,6 +183,58 @@ def arguments_of(call: ToolCall) -> str:
     if not isinstance(value, dict):
         return bytes(call.args).decode("utf-8", "replace")[:MAX_ARGUMENTS]
     return " ".join(f"{name}={_word(each)}" for name, each in value.items())[:MAX_ARGUMENTS]
+
+
+class _Wait(msgspec.Struct, frozen=True):
+    chat_id: str | None = None
+    chat_ids: tuple[str, ...] | None = None
+
+
+class ShownAgent(msgspec.Struct, frozen=True):
+    """A subagent in a result of `spawn_agent` or `wait_agent`, or in a notice."""
+
+    chat_id: str
+    title: str
+    status: str = ""
+    interrupted: bool = False
+    last_error: str = ""
+    last_error_kind: str = ""
+
+
+def agents_of(result: ToolResult) -> tuple[ShownAgent, ...]:
+    """Return the subagents that a result is about."""
+    if result.tool_name not in ("spawn_agent", "wait_agent") or not isinstance(result.result, Raw):
+        return ()
+    value = parts.json_value(result.result)
+    several = value.get("agents") if isinstance(value, dict) else None
+    try:
+        return msgspec.convert([value] if several is None else several, type=tuple[ShownAgent, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def _noticed(notice: AgentNotice) -> ShownAgent:
+    return ShownAgent(
+        chat_id=str(notice.chat_id),
+        title=notice.title,
+        status="error" if notice.outcome == "error" else "waiting",
+        interrupted=notice.outcome == "interrupted",
+        last_error=notice.error or "",
+        last_error_kind=notice.outcome if notice.outcome == "deadline" else "",
+    )
+
+
+def agent_line(agent: ShownAgent) -> str:
+    """Return one line about a subagent. Its short id is the argument of `rookery chat attach`."""
+    if agent.status not in ("waiting", "error"):
+        state = "at work"
+    elif agent.last_error_kind == "deadline":
+        state = "stopped at its time limit"
+    elif agent.status == "error":
+        state = f"failed: {' '.join(agent.last_error.split())}" if agent.last_error else "failed"
+    else:
+        state = "stopped" if agent.interrupted else "finished"
+    return f"  agent {agent.chat_id[:8]} {agent.title}: {state}"
 
 
 class _Option(msgspec.Struct, frozen=True):

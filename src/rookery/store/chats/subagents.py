@@ -6,6 +6,7 @@ Triggers write the ends and the deadlines (migration 0021), so that every path o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -190,6 +191,7 @@ RENEW_DEADLINE = """
 SPENT = "SELECT coalesce(sum(cost_micros), 0) FROM model_usage WHERE chat_id = $1"
 
 MAX_ACTIVITY_CHARS = 200
+_WORD = re.compile(r"\w")
 
 # The limit of notices in one step. Further ends are told in the next step.
 MAX_NOTICES = 20
@@ -450,7 +452,8 @@ def _activity(content: str, version: int) -> str:
         if isinstance(part, ToolCall):
             commands = " ".join(part.parsed_commands[0]) if part.parsed_commands else ""
             return f"{part.tool_name} {commands}".strip()[:MAX_ACTIVITY_CHARS]
-        if isinstance(part, Text) and (lines := part.text.strip().splitlines()):
+        # The last line may be the end of a code block.
+        if isinstance(part, Text) and (lines := [line for line in part.text.splitlines() if _WORD.search(line)]):
             return lines[-1].strip()[:MAX_ACTIVITY_CHARS]
     return ""
 
