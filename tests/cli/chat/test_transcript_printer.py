@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rookery.cli.chat.terminal_output import Style
-from rookery.cli.chat.transcript_printer import TranscriptPrinter
+from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import (
@@ -64,7 +64,7 @@ class Printer:
     """A printer whose time stands still unless a test moves it."""
 
     def __init__(self, told: Told) -> None:
-        self._printer = TranscriptPrinter(told)
+        self.inner = self._printer = TranscriptPrinter(told)
         self.at = datetime(2030, 1, 1, tzinfo=UTC)
 
     def live(self, part: Part) -> None:
@@ -182,6 +182,34 @@ def test_subagents_have_one_line_each_and_a_wait_names_them(printer: Printer, to
         "-   agent bbbbbbbb Tests: at work",
         "# wait_agent Docs, Tests",
     ]
+
+
+def test_end_of_a_subagent_is_shown_at_once_and_not_again_by_the_wait(printer: Printer, told: Told) -> None:
+    printer.committed(Role.TOOL, spawned("c1", FIRST, "Docs"))
+    ended = ended_agent(UUID(FIRST), "Docs", "finished")
+
+    printer.inner.tell_agent(ended)
+    printer.inner.tell_agent(ended)
+    printer.inner.tell_agent(ended_agent(UUID(SECOND), "Of another turn", "finished"))
+    value = {"chat_id": FIRST, "title": "Docs", "status": "waiting", "report": "x"}
+    printer.committed(Role.TOOL, ToolResult("c2", "wait_agent", result=parts.json_raw(value)))
+
+    assert told.said[1:] == [
+        "-   agent aaaaaaaa Docs: at work",
+        "-   agent aaaaaaaa Docs: finished",
+        "# wait_agent done",
+    ]
+
+
+def test_subagent_that_gets_another_task_is_at_work_again(printer: Printer, told: Told) -> None:
+    at_rest = {"chat_id": FIRST, "title": "Docs", "status": "waiting", "report": "x"}
+    for number, (name, value) in enumerate(
+        [("wait_agent", at_rest), ("message_agent", {**at_rest, "status": "running"}), ("wait_agent", at_rest)]
+    ):
+        printer.committed(Role.TOOL, ToolResult(f"c{number}", name, result=parts.json_raw(value)))
+
+    states = [line.rpartition(": ")[2] for line in told.said if line.startswith("-")]
+    assert states == ["finished", "at work", "finished"]
 
 
 def test_wait_for_unknown_subagents_shows_their_ids(printer: Printer, told: Told) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -40,11 +40,19 @@ async def find_questions(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
     return [*own, *await _of_children(client, root.children)]
 
 
-async def wait_for_subagent_questions(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
-    """Wait for questions of subagents. Return an empty list if the chat list cannot be watched."""
+async def wait_for_subagent_questions(
+    client: AsyncRookery, chat_id: UUID, *, on_rest: Callable[[UUID], Awaitable[None]]
+) -> list[Asked]:
+    """Wait for questions of subagents. Return an empty list if the chat list cannot be watched.
+
+    Call `on_rest` with each subagent that comes to rest, more than once if it changes afterwards.
+    """
     try:
         async with client.chats.watch() as watch:
             async for event in watch:
+                child = event.chat
+                if child is not None and child.root_chat_id == chat_id and child.status in ("waiting", "error"):
+                    await on_rest(child.id)
                 is_about_us = event.chat is None or (
                     event.chat.root_chat_id == chat_id and event.chat.needs_user == APPROVAL
                 )

@@ -255,8 +255,14 @@ async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int =
     """
     if at.lines:
         return await follower.to_rest(since)
+
+    async def tell_end(child_id: UUID) -> None:
+        follower.tell_agents([each for each in await at.client.chats.children(chat_id) if each.chat_id == child_id])
+
     showing = asyncio.create_task(follower.to_rest(since), name="showing")
-    listening = asyncio.create_task(approvals.wait_for_subagent_questions(at.client, chat_id), name="subagents")
+    listening = asyncio.create_task(
+        approvals.wait_for_subagent_questions(at.client, chat_id, on_rest=tell_end), name="subagents"
+    )
     try:
         await asyncio.wait({showing, listening}, return_when=asyncio.FIRST_COMPLETED)
         asked = [] if showing.done() else listening.result()

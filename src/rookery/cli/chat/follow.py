@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -18,10 +18,11 @@ import msgspec
 
 from rookery.cli.chat import approvals
 from rookery.cli.chat.terminal_output import Screen, Style
-from rookery.cli.chat.transcript_printer import TranscriptPrinter
+from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat
 from rookery.client.live import AT_REST
+from rookery.client.models import Agent
 from rookery.client.reducer import Event, View
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Role
@@ -82,6 +83,12 @@ class Follower:
         finally:
             self._screen.close()
         return self._live.state
+
+    def tell_agents(self, agents: Iterable[Agent]) -> None:
+        """Show subagents that have come to rest while the chat works, if they belong to what was shown."""
+        for agent in agents:
+            if agent.outcome is not None:
+                self._printer.tell_agent(ended_agent(agent.chat_id, agent.title, agent.outcome))
 
     def show(self, change: Change) -> None:
         if self._lines:

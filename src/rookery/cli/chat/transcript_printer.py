@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -20,6 +21,8 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import AgentNotice, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 
 MAX_ARGUMENTS = 300
+# Tools whose results are about one or several subagents.
+AGENT_TOOLS = frozenset({"spawn_agent", "wait_agent", "message_agent"})
 
 
 class Shown(Protocol):
@@ -52,6 +55,7 @@ class TranscriptPrinter:
         self._called_at: dict[str, datetime] = {}
         self._answered: set[str] = set()
         self._agents: dict[str, str] = {}  # titles of subagents by chat id
+        self._agent_lines: dict[str, str] = {}  # the last line about each subagent
 
     def begin(self) -> None:
         """Start another attempt. The output of the previous attempt is void, and is shown again if needed."""
@@ -87,7 +91,14 @@ class TranscriptPrinter:
                 self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
             case Role.USER:
                 self._said = ""  # a user's next message begins another turn
-                self._screen.lines(*(agent_line(_noticed(part)) for part in content if isinstance(part, AgentNotice)))
+                for part in content:
+                    if isinstance(part, AgentNotice):
+                        self._agent(ended_agent(part.chat_id, part.title, part.outcome, part.error))
+
+    def tell_agent(self, agent: ShownAgent) -> None:
+        """Show a subagent that has ended before the chat is told. Only those that the transcript names are shown."""
+        if agent.chat_id in self._agents:
+            self._agent(agent)
 
     def tell_retry(self, retry: RetryState) -> None:
         again = f"Trying again in {retry.delay_ms / 1000:.0f} s."
@@ -170,9 +181,16 @@ class TranscriptPrinter:
         else:
             self._screen.note(f"{result.tool_name} done{f' in{seconds}' if seconds else ''}")
             self._screen.lines(*questions_of(result))
-            agents = agents_of(result)
-            self._agents.update((agent.chat_id, agent.title) for agent in agents)
-            self._screen.lines(*map(agent_line, agents))
+            for agent in agents_of(result):
+                self._agent(agent)
+
+    def _agent(self, agent: ShownAgent) -> None:
+        """Print the line of a subagent, unless it was the last one about it."""
+        self._agents[agent.chat_id] = agent.title
+        line = agent_line(agent)
+        if self._agent_lines.get(agent.chat_id) != line:
+            self._agent_lines[agent.chat_id] = line
+            self._screen.lines(line)
 
 
 def arguments_of(call: ToolCall) -> str:
@@ -191,7 +209,7 @@ class _Wait(msgspec.Struct, frozen=True):
 
 
 class ShownAgent(msgspec.Struct, frozen=True):
-    """A subagent in a result of `spawn_agent` or `wait_agent`, or in a notice."""
+    """A subagent in the result of a tool or in a notice, or one that has just ended."""
 
     chat_id: str
     title: str
@@ -203,7 +221,7 @@ class ShownAgent(msgspec.Struct, frozen=True):
 
 def agents_of(result: ToolResult) -> tuple[ShownAgent, ...]:
     """Return the subagents that a result is about."""
-    if result.tool_name not in ("spawn_agent", "wait_agent") or not isinstance(result.result, Raw):
+    if result.tool_name not in AGENT_TOOLS or not isinstance(result.result, Raw):
         return ()
     value = parts.json_value(result.result)
     several = value.get("agents") if isinstance(value, dict) else None
@@ -213,14 +231,15 @@ def agents_of(result: ToolResult) -> tuple[ShownAgent, ...]:
         return ()
 
 
-def _noticed(notice: AgentNotice) -> ShownAgent:
+def ended_agent(chat_id: UUID, title: str, outcome: str, error: str | None = None) -> ShownAgent:
+    """Return a subagent whose last turn ended with this outcome."""
     return ShownAgent(
-        chat_id=str(notice.chat_id),
-        title=notice.title,
-        status="error" if notice.outcome == "error" else "waiting",
-        interrupted=notice.outcome == "interrupted",
-        last_error=notice.error or "",
-        last_error_kind=notice.outcome if notice.outcome == "deadline" else "",
+        chat_id=str(chat_id),
+        title=title,
+        status="error" if outcome == "error" else "waiting",
+        interrupted=outcome == "interrupted",
+        last_error=error or "",
+        last_error_kind=outcome if outcome == "deadline" else "",
     )
 
 
