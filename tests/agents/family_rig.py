@@ -106,6 +106,7 @@ async def open_family(
             clock=needs.clock,
             random=lambda: 0.0,
             retry=AT_ONCE,
+            recordings=needs.recordings,
         )
         return FamilyToolbox([SubagentTools(parts, catalog=kinds), AdvisorTools(advisor)], tools)
 

@@ -44,6 +44,13 @@ async def attempts(rig: WorkerRig, step: dict[str, Any]) -> list[dict[str, Any]]
     return await fetch(rig, "SELECT * FROM chat_debug_attempts WHERE step_id = $1 ORDER BY number", step["id"])
 
 
+async def written(rig: WorkerRig) -> None:
+    """Wait until everything that was recorded so far is written."""
+    for replica in rig.replicas:
+        assert replica.debug is not None
+        await replica.debug.writer.flush()
+
+
 async def settled(rig: WorkerRig) -> None:
     """Wait until all runners and effects have ended and everything is written."""
     for replica in rig.replicas:

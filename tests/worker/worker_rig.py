@@ -20,6 +20,7 @@ import msgspec
 from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
 from rookery.debug.service import DebugService
+from rookery.debug.turn import Recordings
 from rookery.debug.writer import MAX_BYTES
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat, LastError
@@ -73,6 +74,7 @@ STILL = WorkerConfig(
     capacity_interval_seconds=LONG,
     archive_interval_seconds=LONG,
     search_interval_seconds=LONG,
+    debug_sweep_interval_seconds=LONG,
     disabled_interval_seconds=LONG,
     subagent_interval_seconds=LONG,
 )
@@ -89,6 +91,7 @@ class ToolboxNeeds:
     notifier: Notifier
     connector: Connector
     clock: Clock
+    recordings: Recordings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,6 +479,7 @@ async def _open_replica(
                     notifier=notifier,
                     connector=connector,
                     clock=clock,
+                    recordings=None if debug is None else debug.recordings,
                 )
             ),
             clock=clock,

@@ -56,9 +56,6 @@ log = get_logger("worker.housekeeping")
 FIRST_RUN_SECONDS = 30.0
 ROLL_UP_SECONDS = 300.0
 PURGE_SECONDS = 600.0
-# With the jitter and the two seconds in which peers notice a dead replica, its runs end within 35 s.
-DEBUG_SWEEP_SECONDS = 25.0
-DEBUG_SWEEP_FIRST_SECONDS = 5.0
 # Jitter keeps replicas that started together from running a job at the same moment.
 JITTER = 0.2
 MAX_TITLES = 25
@@ -209,7 +206,7 @@ def make_jobs(
         Job("purge_tool_runs", PURGE_SECONDS, ToolRunPurge(pool, stats=stats)),
         Job("purge_auth", PURGE_SECONDS, AuthPurge(pool, clock=clock, stats=stats)),
         Job("purge_audit", PURGE_SECONDS, AuditPurge(pool, clock=clock, stats=stats)),
-        Job("debug_sweep", DEBUG_SWEEP_SECONDS, DebugSweep(pool, publisher), first_seconds=DEBUG_SWEEP_FIRST_SECONDS),
+        Job("debug_sweep", config.debug_sweep_interval_seconds, DebugSweep(pool, publisher)),
         Job("purge_debug", PURGE_SECONDS, DebugPurge(pool, stats=stats)),
         Job("capacity_gauges", config.capacity_interval_seconds, gauges, first_seconds=0.0),
     )
