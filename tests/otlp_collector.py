@@ -21,6 +21,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.telemetry.tracing import spans
 from rookery.telemetry.tracing.otel import OtelConfig, OtelExport
+from rookery.telemetry.tracing.spans import RenderContent
 from tests.eventually import until
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -63,8 +64,9 @@ class OtlpCollector:
         """Return the spans whose name begins like this, in the order of their start."""
         return sorted((span for span in self.spans if span.name.startswith(start)), key=lambda span: span.started_ns)
 
-    def one(self, start: str) -> ReceivedSpan:
-        found = self.named(start)
+    def one(self, name: str) -> ReceivedSpan:
+        """Return the only span of this name, or whose name begins like this."""
+        found = [span for span in self.spans if span.name == name] or self.named(name)
         assert len(found) == 1, [span.name for span in self.spans]
         return found[0]
 
@@ -122,7 +124,11 @@ def otlp_collector() -> Iterator[OtlpCollector]:
 
 @asynccontextmanager
 async def exporting(
-    collector: OtlpCollector, *, secrets: SecretRegistry | None = None, **config: Any
+    collector: OtlpCollector,
+    *,
+    secrets: SecretRegistry | None = None,
+    content: RenderContent | None = None,
+    **config: Any,
 ) -> AsyncIterator[OtelExport]:
     """Export all spans of this process to the collector. At the end of the block, all have arrived."""
     export = OtelExport(
@@ -130,6 +136,7 @@ async def exporting(
         version="1.2.3",
         replica_id="replica-1",
         secrets=secrets or SecretRegistry(),
+        content=content,
     )
     spans.install(export.tracer)
     try:

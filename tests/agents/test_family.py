@@ -34,6 +34,7 @@ from rookery.store.people.preferences import PersonalOverride, PreferencesPatch
 from rookery.testing import FakeClock
 from tests.agents.family_rig import FamilyRig, open_family, texts
 from tests.eventually import until
+from tests.otlp_collector import exporting, otlp_collector
 from tests.scripted_tools import ScriptedTool
 
 SPAWN = CallTool("spawn_agent", {"type": "general", "prompt": "work"})
@@ -121,6 +122,23 @@ async def test_parent_spawns_two_children_waits_for_both_and_reads_their_reports
         assert [each["report"] for each in waited["agents"]] == ["Report: files", "Report: license"]
         assert await told(rig, chat_id) == ["finished"] * 2
         assert (await rig.worker.story(chat_id))[-1] == ("assistant", "Both are done.")
+
+
+async def test_trace_of_a_child_is_linked_to_the_call_that_spawned_it(database_url: str) -> None:
+    with otlp_collector() as collector:
+        async with (
+            exporting(collector),
+            open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig,
+        ):
+            chat_id = await rig.worker.ask("delegate")
+            await rig.worker.rested(chat_id)
+            await collector.until("invoke_agent", 2)
+
+    parent, child = collector.one("invoke_agent default"), collector.one("invoke_agent general")
+    spawn = collector.one("execute_tool spawn_agent")
+    assert spawn.trace_id == parent.trace_id != child.trace_id
+    assert child.links == [spawn.id]
+    assert child.attributes["rookery.root_chat.id"] == str(chat_id) != child.attributes["gen_ai.conversation.id"]
 
 
 async def test_child_sees_its_prompt_and_nothing_of_its_parent(database_url: str) -> None:

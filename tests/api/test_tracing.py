@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from websockets.asyncio.client import connect
 
 from rookery.domain.access.rights import Role
 from tests.api.api_rig import ApiRig, open_house
-from tests.otlp_collector import OtlpCollector, otlp_collector
+from tests.api.chat_rig import ChatRig
+from tests.eventually import until
+from tests.otlp_collector import OtlpCollector, exporting, otlp_collector
 
 ME = "/api/v1/users/me"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -115,3 +118,30 @@ async def test_failure_of_the_server_fails_the_span_without_its_text(
     assert found.status_code == 500
     assert (span.has_failed, span.attributes["error.type"]) == (True, "500")
     assert b"the key is" not in b"".join(collector.bodies)
+
+
+async def test_turn_on_another_replica_is_linked_to_the_request(database_url: str, tmp_path: Path) -> None:
+    """One replica serves the requests, and another one runs the chats."""
+    with otlp_collector() as collector:
+        async with (
+            exporting(collector),
+            open_house(database_url, tmp_path) as serving,
+            open_house(database_url, tmp_path, takes_chats=True) as running,
+        ):
+            await serving.add("root", role=Role.ADMIN)
+            await serving.add_model("echo")
+            chats = ChatRig(serving, await serving.add("ada"))
+            chat = await chats.create("first")
+            await until(partial(is_at_rest, chats, chat))
+            sent = await chats.send(chat, "second")
+            await until(partial(is_at_rest, chats, chat))
+            turns = await collector.until("invoke_agent", 2)
+
+    assert sent.status_code == 200, sent.text
+    created, second = collector.one("POST /api/v1/chats"), collector.one("POST /api/v1/chats/{chat}/messages")
+    assert [turn.links for turn in turns] == [[created.id], [second.id]]
+    assert {turn.attributes["rookery.replica.id"] for turn in turns} == {str(running.replica.id)}
+
+
+async def is_at_rest(chats: ChatRig, chat: str) -> bool:
+    return bool((await chats.get(chat))["status"] == "waiting")

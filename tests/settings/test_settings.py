@@ -134,6 +134,7 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         otel_headers=None,
         otel_sample=1.0,
         otel_metrics=True,
+        otel_capture_content=False,
         drivers_local_bwrap=None,
         drivers_local_uid_range=(2_000_000_000, 2_000_999_999),
         drivers_local_uid=None,

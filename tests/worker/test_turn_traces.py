@@ -8,7 +8,7 @@ from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Wait
 from rookery.llm.types import ErrorKind
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
-from rookery.telemetry.tracing import names
+from rookery.telemetry.tracing import names, spans
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, FakeUsage
 from rookery.testing.fake_server import failure
 from tests import scripted_tools
@@ -169,3 +169,91 @@ async def test_turns_are_the_same_while_tracing_is_off(database_url: str) -> Non
 
         assert (await rig.rested(chat_id)).status == Status.WAITING
         assert len(rig.worker.traces) == 0
+
+
+async def test_turn_that_another_replica_takes_over_is_a_linked_trace(database_url: str) -> None:
+    script = in_turn([CallTool("echo", {"a": 1})], [Wait(3600)], [Say("Done.")])
+    with otlp_collector() as collector:
+        async with exporting(collector), open_house(database_url, script=script, tools=[scripted_tools.echo()]) as rig:
+            first_id = rig.replicas[0].id
+            chat_id = await rig.ask("hello")
+            await until(lambda: len(rig.calls) == 2)
+
+            await rig.crash()
+            second_id = (await rig.add_replica()).id
+            await rig.rested(chat_id)
+
+    first, second = collector.named("invoke_agent")
+    assert [each.attributes["rookery.replica.id"] for each in (first, second)] == [str(first_id), str(second_id)]
+    assert first.attributes["rookery.trigger_message.id"] == second.attributes["rookery.trigger_message.id"]
+    assert first.trace_id != second.trace_id
+    assert (first.links, second.links) == ([], [first.id])
+    assert [each.attributes["rookery.outcome"] for each in (first, second)] == ["released", "complete"]
+    called, cut, done = collector.named("chat test")
+    assert [each.trace_id for each in (called, cut, done)] == [first.trace_id, first.trace_id, second.trace_id]
+
+
+async def test_turn_that_the_user_retries_is_linked_to_the_failed_one(database_url: str) -> None:
+    script = in_turn([Fail(ErrorKind.AUTH, retryable=False)], [Say("Done.")])
+    with otlp_collector() as collector:
+        async with exporting(collector), open_house(database_url, script=script) as rig:
+            chat_id = await rig.ask("hello")
+            await rig.error(chat_id)
+            await rig.retry(chat_id)
+            await rig.until_status(chat_id, Status.WAITING)
+
+    failed, retried = collector.named("invoke_agent")
+    assert (failed.has_failed, retried.has_failed) == (True, False)
+    assert retried.links == [failed.id]
+
+
+async def test_turn_has_a_link_to_the_request_that_sent_its_message(database_url: str) -> None:
+    let_go = asyncio.Event()
+
+    async def hold(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        await let_go.wait()
+        return ToolOutput("held")
+
+    tool = scripted_tools.ScriptedTool("hold", hold)
+    script = in_turn([CallTool("hold")], [Say("One.")], [Say("Two.")], [Say("Three.")])
+    with otlp_collector() as collector:
+        async with exporting(collector), open_house(database_url, script=script, tools=[tool]) as rig:
+            with spans.span("create"):
+                chat_id = await rig.ask("first")
+            await tool.started.wait()
+            with spans.span("queue"):
+                await rig.send(chat_id, "second")
+            let_go.set()
+            await rig.rested(chat_id)
+            with spans.span("edit"):
+                await rig.edit(chat_id, (await rig.messages(chat_id))[0], "again")
+            await rig.rested(chat_id)
+
+    turns = collector.named("invoke_agent")
+    assert [turn.links for turn in turns] == [[collector.one(name).id] for name in ("create", "queue", "edit")]
+    # A link is not a parent: the turn may run for hours after its request.
+    assert {turn.parent_id for turn in turns} == {""}
+
+
+async def test_messages_of_requests_that_are_not_sampled_store_no_trace(database_url: str) -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector, sample=0.0), open_house(database_url, script=(Say("Hi."),)) as rig:
+            with spans.span("request"):
+                chat_id = await rig.ask("hello")
+            await rig.rested(chat_id)
+
+            assert await rig.rows(chat_id, "traceparent") == [(None,), (None,)]
+            assert await rig.sql("SELECT count(*) FROM chat_turn_traces") == 0
+    assert collector.spans == []
+
+
+async def test_turn_goes_on_without_links_if_they_cannot_be_read(database_url: str) -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector), open_house(database_url, script=(Say("Hi."),)) as rig:
+            await rig.sql("ALTER TABLE chat_turn_traces ADD CONSTRAINT full_disk CHECK (false)")
+            with spans.span("request"):
+                chat_id = await rig.ask("hello")
+
+            assert (await rig.rested(chat_id)).status == Status.WAITING
+
+    assert collector.one("invoke_agent").links == []

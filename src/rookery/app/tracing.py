@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from rookery import __version__
+from rookery.debug.trace_content import TraceContent
 from rookery.settings.settings import Settings
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import SecretRegistry
@@ -33,7 +34,12 @@ async def exported_traces(settings: Settings, *, replica_id: UUID, secrets: Secr
     # In a thread, because the imports take a few hundred milliseconds.
     export = await asyncio.to_thread(_open, settings, replica_id, secrets)
     spans.install(export.tracer)
-    log.info("traces_exported", endpoint=settings.otel_endpoint, sample=settings.otel_sample)
+    log.info(
+        "traces_exported",
+        endpoint=settings.otel_endpoint,
+        sample=settings.otel_sample,
+        has_content=settings.otel_capture_content,
+    )
     try:
         yield
     finally:
@@ -51,7 +57,8 @@ def _open(settings: Settings, replica_id: UUID, secrets: SecretRegistry) -> Otel
         sample=settings.otel_sample,
         has_metrics=settings.otel_metrics,
     )
-    return OtelExport(config, version=__version__, replica_id=str(replica_id), secrets=secrets)
+    content = TraceContent(secrets) if settings.otel_capture_content else None
+    return OtelExport(config, version=__version__, replica_id=str(replica_id), secrets=secrets, content=content)
 
 
 def headers(text: str | None) -> dict[str, str]:

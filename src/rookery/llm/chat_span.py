@@ -5,9 +5,12 @@ Nothing here runs per token. Texts of errors are not exported; the kind of an er
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from rookery.domain.chat.parts import Part
 from rookery.llm.errors import CallFailed, TransportError
 from rookery.llm.types import Call, FinishReason, LanguageModel, Usage
 from rookery.llm.wire import Request
@@ -18,11 +21,14 @@ from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span, Value
 class ChatSpan:
     """The span of one model call, for a `with` block. It is the current span of the block."""
 
-    __slots__ = ("_active", "_span")
+    __slots__ = ("_active", "_answer", "_call", "_reason", "_span")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, call: Call | None = None) -> None:
         self._span = span
         self._active = spans.active(span)
+        self._call = call
+        self._answer: Sequence[Part] = ()
+        self._reason: FinishReason | None = None
 
     def __enter__(self) -> ChatSpan:
         self._active.__enter__()
@@ -37,11 +43,23 @@ class ChatSpan:
             self._span.fail(error.error.kind)
         elif error is not None:
             self._span.fail(spans.error_type(error))
-        self._span.end()
+        if (render := spans.content()) is None or self._call is None:
+            self._span.end()
+        else:
+            self._span.end_with(partial(render, self._call, self._answer, self._reason))
 
-    def answered(self, reason: FinishReason, usage: Usage, *, response_id: str | None, model: str | None) -> None:
+    def answered(
+        self,
+        content: Sequence[Part],
+        reason: FinishReason,
+        usage: Usage,
+        *,
+        response_id: str | None,
+        model: str | None,
+    ) -> None:
         """Add the result of a complete answer. `model` is the name that the provider reported."""
         if self._span.is_open:
+            self._answer, self._reason = content, reason
             self._span.set(
                 {
                     names.FINISH_REASONS: (reason,),
@@ -75,7 +93,7 @@ def chat_span(model: LanguageModel, call: Call, *, attempt: int | None = None) -
         names.PURPOSE: call.purpose,
         names.GENERATION_ATTEMPT: attempt,
     }
-    return ChatSpan(spans.start(f"{names.CHAT} {model.model}", Kind.CLIENT, attributes))
+    return ChatSpan(spans.start(f"{names.CHAT} {model.model}", Kind.CLIENT, attributes), call)
 
 
 def first_part(seconds: float) -> None:

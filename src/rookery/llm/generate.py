@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.chat_span import chat_span
@@ -74,8 +75,24 @@ async def generate(model: LanguageModel, call: Call) -> Response:
     """Return the complete answer. Raise `CallFailed` with the error and the usage so far."""
     with chat_span(model, call) as span:
         response = await _generate(model, call)
-        span.answered(response.reason, response.usage, response_id=response.response_id, model=response.model)
+        span.answered(
+            _content(response),
+            response.reason,
+            response.usage,
+            response_id=response.response_id,
+            model=response.model,
+        )
         return response
+
+
+def _content(response: Response) -> tuple[parts.Part, ...]:
+    """Return the answer as message parts, for traces."""
+    calls = [
+        parts.ToolCall(call.id, call.name, args=msgspec.Raw(call.input.encode("utf-8", "replace")))
+        for call in response.calls
+    ]
+    texts = [parts.Reasoning(response.reasoning)] if response.reasoning else []
+    return (*texts, *([parts.Text(response.text)] if response.text else []), *calls)
 
 
 async def _generate(model: LanguageModel, call: Call) -> Response:
@@ -84,8 +101,8 @@ async def _generate(model: LanguageModel, call: Call) -> Response:
     calls: list[ToolCall] = []
     usage = Usage()
     started = ResponseStarted(None, None, None)
-    async with aclosing(model.stream(call)) as parts:
-        async for part in parts:
+    async with aclosing(model.stream(call)) as stream:
+        async for part in stream:
             match part:
                 case TextDelta():
                     text.append(part.text)

@@ -171,7 +171,13 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
     """
     with chat_span.chat_span(model, call, attempt=setup.attempt) as span:
         outcome = await _generate(model, call, setup)
-        span.answered(outcome.finish_reason, outcome.usage, response_id=outcome.response_id, model=outcome.model)
+        span.answered(
+            outcome.content,
+            outcome.finish_reason,
+            outcome.usage,
+            response_id=outcome.response_id,
+            model=outcome.model,
+        )
         return outcome
 
 

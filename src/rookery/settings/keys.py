@@ -274,6 +274,9 @@ KEYS: tuple[Key, ...] = (
         secret=True),
     Key("otel.sample", RATIO, "1.0", "Part of all traces that is exported, from 0 to 1."),
     Key("otel.metrics", BOOLEAN, True, "Export metrics to `otel.endpoint`, and not only traces."),
+    Key("otel.capture_content", BOOLEAN, False,
+        "Export prompts, answers, and arguments and results of tools with the spans of model calls. Secrets are "
+        "redacted; personal data is not."),
     Key("drivers.local.bwrap", PATH, None, "The program that confines local workspaces.",
         "`bwrap` in `PATH` if it is new enough, else the one installed with Rookery"),
     Key("drivers.local.uid_range", UID_RANGE, "2000000000-2000999999",

@@ -132,6 +132,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     otel_headers: str | None
     otel_sample: float
     otel_metrics: bool
+    otel_capture_content: bool
     drivers_local_bwrap: Path | None
     drivers_local_uid_range: tuple[int, int]
     drivers_local_uid: int | None

@@ -29,6 +29,11 @@ class BackgroundTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process is stopping, so that no more work is started."""
+        return self._is_closed
+
     def start(self, work: Callable[[], Awaitable[object]], *, name: str, seconds: float) -> None:
         """Run the work in the background. Do nothing if the process is stopping."""
         if self._is_closed:

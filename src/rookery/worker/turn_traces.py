@@ -7,15 +7,23 @@ its client or user, the next span begins another trace with a link to the previo
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from rookery.domain.chat.history import History
-from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.store.chats import turn_traces
 from rookery.store.chats.step_reads import Step
+from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.telemetry.log import get_logger
 from rookery.telemetry.tracing import names, spans
 from rookery.telemetry.tracing.spans import NO_SPAN, Active, Span
+from rookery.worker.background_tasks import BackgroundTasks
+
+log = get_logger("worker.turn_traces")
 
 # Outcomes of spans whose turn has not ended.
 RELEASED = "released"
@@ -24,18 +32,25 @@ REQUIRES_ACTION = "requires_action"
 
 COMPACT = "compact"
 _DEFAULT_AGENT = "default"
+# The limit of the query for the links of a turn. The turn does not wait for it.
+LINK_SECONDS = 10.0
 
 
 class _OpenTurn(msgspec.Struct, frozen=True):
-    trigger_id: int | None
+    """`is_linked` is set when the links are known, or when there are none."""
+
+    trigger_id: MessageId | None
     span: Span
+    is_linked: asyncio.Event
 
 
 class TurnTraces:
     """The open spans of the turns that this replica runs, at most one per chat. Empty while tracing is off."""
 
-    def __init__(self, replica_id: UUID) -> None:
+    def __init__(self, replica_id: UUID, *, pool: asyncpg.Pool, inflight: BackgroundTasks) -> None:
         self._replica_id = replica_id
+        self._pool = pool
+        self._inflight = inflight
         self._open: dict[ChatId, _OpenTurn] = {}
 
     def __len__(self) -> int:
@@ -55,7 +70,8 @@ class TurnTraces:
         turn = self._open.get(chat_id)
         if turn is None or turn.trigger_id != trigger_id:
             self.end(chat_id, SUPERSEDED)
-            turn = self._open[chat_id] = _OpenTurn(trigger_id, self._start(step, trigger_id))
+            turn = self._open[chat_id] = _OpenTurn(trigger_id, self._start(step, trigger_id), asyncio.Event())
+            self._start_linking(chat_id, turn)
         return spans.active(turn.span)
 
     def end(self, chat_id: ChatId, outcome: str, *, error_type: str | None = None) -> None:
@@ -66,7 +82,33 @@ class TurnTraces:
         turn.span.set({names.OUTCOME: outcome})
         if error_type is not None:
             turn.span.fail(error_type)
-        turn.span.end()
+        if turn.is_linked.is_set() or self._inflight.is_closed:
+            turn.span.end()
+        else:
+            self._inflight.start(lambda: _end_linked(turn), name="turn-trace", seconds=LINK_SECONDS)
+
+    def _start_linking(self, chat_id: ChatId, turn: _OpenTurn) -> None:
+        context = turn.span.context
+        if turn.trigger_id is None or context is None or not turn.span.is_open:
+            turn.is_linked.set()
+            return
+        self._inflight.start(lambda: self._link(chat_id, turn), name="turn-links", seconds=LINK_SECONDS)
+
+    async def _link(self, chat_id: ChatId, turn: _OpenTurn) -> None:
+        """Store the trace of the turn, and link it to the request that sent its message and to its previous trace."""
+        assert turn.trigger_id is not None
+        assert turn.span.context is not None
+        own = turn.span.context.traceparent
+        try:
+            async with self._pool.acquire() as conn:
+                found = await turn_traces.replace_turn_trace(conn, chat_id, turn.trigger_id, traceparent=own)
+            for header in (found.request, found.turn):
+                if (context := spans.parse_traceparent(header)) is not None:
+                    turn.span.link(context)
+        except DATABASE_ERRORS as error:
+            log.info("turn_not_linked", chat_id=chat_id, error=str(error) or type(error).__name__)
+        finally:
+            turn.is_linked.set()
 
     def _start(self, step: Step, trigger_id: int | None) -> Span:
         chat, agent = step.chat, _agent_name(step)
@@ -83,6 +125,13 @@ class TurnTraces:
                 names.REPLICA_ID: str(self._replica_id),
             },
         )
+
+
+async def _end_linked(turn: _OpenTurn) -> None:
+    try:
+        await turn.is_linked.wait()
+    finally:
+        turn.span.end()
 
 
 def _agent_name(step: Step) -> str:

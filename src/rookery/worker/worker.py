@@ -98,11 +98,11 @@ class Worker:
         self._is_draining = False
         self._is_closed = False
         self.stats = WorkerStats()
-        self.traces = TurnTraces(services.worker_id)
         self.buffer = PartBuffer(services.clock, limits=services.part_limits)
         # Histories stay cached after their runner has ended, because the next message often arrives soon.
         self.cache = HistoryCache(clock=services.clock)
         self._inflight = BackgroundTasks(services.clock)
+        self.traces = TurnTraces(services.worker_id, pool=services.pool, inflight=self._inflight)
         self._unfinished_tools = UnfinishedTools()
         self._preparer = Preparer(
             services.directory,

@@ -290,8 +290,10 @@ async def test_sending_touches_only_the_last_row_of_a_long_chat(rig: Rig, mode: 
     await rig.run(old, machine.finish_turn)
     for _ in range(20):
         await fill(rig, await rig.create(), 300)
-    types = "uuid, text, text, boolean, jsonb, smallint, uuid, uuid, text, text, uuid, uuid[]"
-    values = f"'{old}', 'user', 'both', false, '[]', 1, '{rig.user}', '{rig.model}', NULL, 'c1', '{rig.user}', '{{}}'"
+    types = "uuid, text, text, boolean, jsonb, smallint, uuid, uuid, text, text, text, uuid, uuid[]"
+    values = (
+        f"'{old}', 'user', 'both', false, '[]', 1, '{rig.user}', '{rig.model}', NULL, 'c1', NULL, '{rig.user}', '{{}}'"
+    )
 
     for is_analyzed in (False, True):
         if is_analyzed:

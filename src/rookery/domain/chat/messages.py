@@ -152,7 +152,7 @@ class NewQueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
-    """A row of the queue. Rows are ordered by `position`, then `id`."""
+    """A row of the queue. Rows are ordered by `position`, then `id`. `traceparent` is for traces only."""
 
     id: QueuedMessageId
     chat_id: ChatId
@@ -165,6 +165,7 @@ class QueuedMessage(msgspec.Struct, frozen=True):
     steer: bool
     client_id: str | None
     created_at: datetime
+    traceparent: str | None = None
 
     def parts(self) -> tuple[Part, ...]:
         return parts.decode(self.content, version=self.content_version)

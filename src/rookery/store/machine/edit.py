@@ -25,6 +25,7 @@ from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.message_rows import Row
+from rookery.telemetry.tracing import spans
 
 _TARGET = """
     SELECT role, visibility, model_config_id, reasoning_effort
@@ -84,6 +85,7 @@ async def edit_message(
         model_config_id=model_config_id or target["model_config_id"],
         reasoning_effort=reasoning_effort or _effort(target["reasoning_effort"]),
         files=parts.file_ids(content),
+        traceparent=spans.exported_traceparent(),
     )
     given = [replacement, *(message_rows.row_of(message) for message in suffix)]
     left_open = await open_calls.turn_calls(tx)

@@ -30,12 +30,14 @@ from rookery.domain.chat.messages import (
 )
 from rookery.domain.chat.tool_calls import CallRow, CloseReason, OpenCall
 from rookery.store.machine.bundle import Tx
+from rookery.telemetry.tracing import spans
 
 INSERT_MESSAGE = """
     INSERT INTO chat_messages
            (chat_id, role, visibility, compressed, content, content_version, created_by,
-            model_config_id, reasoning_effort, client_id)
-    SELECT $1::uuid, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid, $8::uuid, $9::text, $10::text
+            model_config_id, reasoning_effort, client_id, traceparent)
+    SELECT $1::uuid, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid, $8::uuid, $9::text, $10::text,
+           $11::text
      WHERE {condition}
     RETURNING id AS message_id, created_at AS inserted_at
 """
@@ -71,7 +73,10 @@ _LINK_FILES = """
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in stored form. `content` is encoded; `files` are the ids of files that it names."""
+    """A message in stored form. `content` is encoded; `files` are the ids of files that it names.
+
+    `traceparent` is the trace of the request that sent it, if it is exported.
+    """
 
     role: Role
     content: str
@@ -84,6 +89,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     figures: StepFigures | None = None
     files: frozenset[UUID] = frozenset()
+    traceparent: str | None = None
 
 
 def row_of(message: NewMessage) -> Row:
@@ -98,6 +104,7 @@ def row_of(message: NewMessage) -> Row:
         client_id=message.client_id,
         figures=message.figures,
         files=parts.file_ids(message.content),
+        traceparent=spans.exported_traceparent() if message.role is Role.USER else None,
     )
 
 
@@ -111,6 +118,7 @@ def user_row(message: NewQueuedMessage) -> Row:
         reasoning_effort=message.reasoning_effort,
         client_id=message.client_id,
         files=parts.file_ids(message.content),
+        traceparent=spans.exported_traceparent(),
     )
 
 
@@ -124,6 +132,7 @@ def promoted_row(queued: QueuedMessage) -> Row:
         model_config_id=queued.model_config_id,
         reasoning_effort=queued.reasoning_effort,
         client_id=queued.client_id,
+        traceparent=queued.traceparent,
     )
 
 
@@ -172,7 +181,7 @@ def arguments(chat_id: ChatId, row: Row) -> tuple[object, ...]:
         row.client_id,
     )
     if row.figures is None:
-        return plain
+        return (*plain, row.traceparent)
     # Zero is stored as NULL, like an unknown value. The cost is an exception: zero means free of charge, and NULL means
     # unknown.
     figures = [value or None for value in msgspec.structs.astuple(row.figures)]

@@ -19,12 +19,13 @@ from rookery.domain.chat.messages import (
 )
 from rookery.store.machine import message_rows, open_calls
 from rookery.store.machine.bundle import Tx
+from rookery.telemetry.tracing import spans
 
 MAX_QUEUE = 20
 
 QUEUE_COLUMNS = """
     id, chat_id, position, content, content_version, created_by, model_config_id, reasoning_effort, steer, client_id,
-    created_at
+    created_at, traceparent
 """
 
 _LIST_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 ORDER BY position, id"
@@ -32,8 +33,8 @@ _LIST_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id =
 _INSERT = """
     INSERT INTO chat_queued_messages
            (chat_id, position, content, content_version, created_by, model_config_id, reasoning_effort, steer,
-            client_id)
-    SELECT $1, {position}, $2, $3, $4, $5, $6, $7, $8
+            client_id, traceparent)
+    SELECT $1, {position}, $2, $3, $4, $5, $6, $7, $8, $9
       FROM chat_queued_messages q
      WHERE q.chat_id = $1
     RETURNING {columns}
@@ -93,6 +94,7 @@ async def _insert(tx: Tx, statement: str, message: NewQueuedMessage, *, steer: b
         message.reasoning_effort,
         steer,
         message.client_id,
+        spans.exported_traceparent(),
     )
     assert record is not None
     return queued_of(record)

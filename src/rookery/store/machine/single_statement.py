@@ -93,12 +93,12 @@ SEND_AT_REST = f"""
            SELECT c.id
              FROM chats c
             WHERE c.id = $1
-              AND c.owner_id = $11
+              AND c.owner_id = $12
               AND c.status = 'waiting'
               AND c.queue_len = 0
               AND NOT c.archived
               AND c.runner_id IS NULL
-              AND ($8::uuid IS NOT NULL OR c.last_model_config_id = ANY ($12::uuid[]))
+              AND ($8::uuid IS NOT NULL OR c.last_model_config_id = ANY ($13::uuid[]))
               AND c.snapshot_version = (SELECT seen.snapshot_version FROM chats seen WHERE seen.id = $1)
               AND NOT EXISTS (SELECT FROM chat_messages sent WHERE sent.chat_id = $1 AND sent.client_id = $10)
               AND {_LAST_ROW_HAS_NO_CALL}
@@ -117,9 +117,9 @@ SEND_AT_REST = f"""
            inserted AS (
            INSERT INTO chat_messages
                   (chat_id, role, visibility, compressed, content, content_version, created_by,
-                   model_config_id, reasoning_effort, client_id)
+                   model_config_id, reasoning_effort, client_id, traceparent)
            SELECT id, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid,
-                  last_model_config_id, $9::text, $10::text
+                  last_model_config_id, $9::text, $10::text, $11::text
              FROM begun
            RETURNING id AS message_id, created_at AS inserted_at)
     SELECT begun.*, inserted.*

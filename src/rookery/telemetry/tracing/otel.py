@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRat
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import SecretRegistry, encodable, hide_secrets
 from rookery.telemetry.tracing import names
-from rookery.telemetry.tracing.spans import NOTHING, Attributes, Kind, Span, TraceContext, Value
+from rookery.telemetry.tracing.spans import NOTHING, Attributes, Kind, RenderContent, Span, TraceContext, Value
 
 log = get_logger("telemetry.otel")
 
@@ -42,7 +42,7 @@ FLUSH_SECONDS = 3.0
 BATCH_DELAY_MS = 2_000
 MAX_QUEUED_SPANS = 8_192
 MAX_BATCH = 512
-# Limits of one span. Content has its own limit (`llm.chat_content`).
+# Limits of one span. Content has its own limit (`debug.trace_content`).
 MAX_NAME, MAX_TEXT = 200, 1_024
 LIMITS = SpanLimits(max_span_attributes=64, max_events=32, max_links=32, max_event_attributes=16)
 # Spans whose content waits to be rendered. Beyond it, spans are exported without content.
@@ -65,7 +65,6 @@ class OtelConfig(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     headers: Mapping[str, str] = {}
     sample: float = 1.0
-    captures_content: bool = False
     has_metrics: bool = True
 
 
@@ -144,9 +143,9 @@ class OtelTracer:
         *,
         version: str,
         secrets: SecretRegistry,
-        captures_content: bool,
+        content: RenderContent | None = None,
     ) -> None:
-        self.captures_content = captures_content
+        self.content = content
         self._secrets = secrets
         self._tracer = traces.get_tracer(SCOPE, version, names.SCHEMA_URL)
         self._histograms = {} if metrics is None else _histograms(metrics, version)
@@ -232,6 +231,7 @@ class OtelExport:
         version: str,
         replica_id: str,
         secrets: SecretRegistry,
+        content: RenderContent | None = None,
         metric_seconds: float = 60.0,
     ) -> None:
         _warnings.begin()
@@ -279,7 +279,7 @@ class OtelExport:
             self._metrics,
             version=version,
             secrets=secrets,
-            captures_content=config.captures_content,
+            content=content,
         )
 
     async def close(self, seconds: float = FLUSH_SECONDS) -> None:

@@ -106,10 +106,14 @@ class Span:
 NO_SPAN = Span()
 
 
-class Tracer(Protocol):
-    """Starts spans and records metrics. `captures_content` is whether texts of users and models are exported."""
+# Renders the prompt and the answer of a model call, which this package does not know.
+RenderContent: TypeAlias = Callable[..., Attributes]
 
-    captures_content: bool
+
+class Tracer(Protocol):
+    """Starts spans and records metrics. `content` is None unless texts of users and models are exported."""
+
+    content: RenderContent | None
 
     def start(
         self,
@@ -139,8 +143,8 @@ def is_on() -> bool:
     return _tracer is not None
 
 
-def captures_content() -> bool:
-    return _tracer is not None and _tracer.captures_content
+def content() -> RenderContent | None:
+    return None if _tracer is None else _tracer.content
 
 
 def current() -> Span:
@@ -153,6 +157,11 @@ def traceparent() -> str | None:
     span = _current.get()
     context = span.context
     return None if context is None or span.is_ended else context.traceparent
+
+
+def exported_traceparent() -> str | None:
+    """Return the header of the current span if it is exported, so that a later trace can link to it."""
+    return traceparent() if _current.get().is_open else None
 
 
 def start(
