@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from rookery.agents.advisor import AdvisorParts, AdvisorTools
+from rookery.agents.advisor import AdvisorParts, AdvisorStats, AdvisorTools
 from rookery.agents.family import FamilyParts
 from rookery.agents.kinds import KindCatalog
 from rookery.agents.tool_family import SubagentTools
@@ -17,11 +17,11 @@ from rookery.domain.chat.prompt_parts import PromptResult, PromptText
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import Say, Step
 from rookery.llm.types import Call, Purpose
-from rookery.loop.tool import Services, Tool, ToolSet
+from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
 from rookery.store.authorized.store import Store
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.tools import registry
-from rookery.tools.step_tools import StepTools, ToolFamily
+from rookery.tools.step_tools import StepTools, ToolFamily, dynamic_tools
 from tests.worker.worker_rig import AT_ONCE, ToolboxNeeds, WorkerRig, open_house
 
 ChildScript = Callable[[Call], Sequence[Step]]
@@ -38,14 +38,19 @@ class FamilyToolbox:
         at = registry.column(mode=mode, is_root=step.chat.is_root)
         added = [await family.open(step, mode=mode, at=at) for family in self._families]
         tools = [tool for each in added for tool in each.tools]
-        active = registry.active_names(tools, at) | {tool.spec.name for tool in self._tools}
+        declared = dynamic_tools(step, mode=mode) if step.chat.is_root else ()
+        active = registry.active_names(tools, at) | {each.name for each in (*_specs(self._tools), *declared)}
         if step.meta.agent is not None and step.meta.agent.tools is not None:
             active &= step.meta.agent.tools
         return StepTools(
-            tools=ToolSet([*tools, *self._tools], active=active),
+            tools=ToolSet([*tools, *self._tools], active=active, declared=declared),
             services=Services(*(service for each in added for service in each.services)),
             has_advisor=any(each.has_advisor for each in added),
         )
+
+
+def _specs(tools: Sequence[Tool]) -> list[ToolSpec]:
+    return [tool.spec for tool in tools]
 
 
 @dataclass
@@ -53,6 +58,7 @@ class FamilyRig:
     """A deployment with subagents. The scripts of parent and child are chosen by who asks."""
 
     worker: WorkerRig
+    advisor_stats: AdvisorStats
 
     async def children(self, parent: ChatId) -> list[ChatId]:
         async with self.worker.database.api.acquire() as conn:
@@ -96,6 +102,8 @@ async def open_family(
     kinds: KindCatalog | None = None,
     **options: Any,
 ) -> AsyncIterator[FamilyRig]:
+    stats = AdvisorStats()
+
     def make(needs: ToolboxNeeds) -> FamilyToolbox:
         store = Store(needs.pool, machine=needs.machine, publisher=needs.notifier, clock=needs.clock)
         parts = FamilyParts(pool=needs.pool, store=store, bus=needs.bus, directory=needs.directory, clock=needs.clock)
@@ -105,6 +113,7 @@ async def open_family(
             connector=needs.connector,
             clock=needs.clock,
             random=lambda: 0.0,
+            stats=stats,
             retry=AT_ONCE,
             recordings=needs.recordings,
         )
@@ -116,7 +125,7 @@ async def open_family(
         return child(call) if is_child(call) else parent(call)
 
     async with open_house(database_url, script=play, make_toolbox=make, **options) as worker:
-        yield FamilyRig(worker)
+        yield FamilyRig(worker, stats)
 
 
 def chat_id_of(result: Any) -> UUID:

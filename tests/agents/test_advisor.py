@@ -223,6 +223,34 @@ async def test_advisor_beside_another_tool_runs_neither(database_url: str) -> No
         assert nested(rig) == []
 
 
+async def test_advisor_beside_a_tool_of_the_client_runs_neither_and_asks_no_client(database_url: str) -> None:
+    pick = json.dumps([{"name": "pick", "description": "Picks.", "input_schema": {"type": "object"}}])
+    async with open_family(database_url, parent=steps((ASK, CallTool("pick")), (Say("ok"),))) as rig:
+        await rig.worker.set("advisor", ON)
+        chat_id = await rig.worker.ask(dynamic_tools=pick)
+        chat = await rig.worker.until_status(chat_id, Status.WAITING, Status.REQUIRES_ACTION)
+
+        assert chat.status == Status.WAITING
+        assert "pick" in {tool.name for tool in rig.worker.calls[0].tools}
+        assert [said for role, said in await rig.worker.story(chat_id) if role == "tool"] == [
+            "advisor=error",
+            "pick=error",
+        ]
+
+
+async def test_calls_are_counted_by_the_type_of_their_result(database_url: str) -> None:
+    tries: list[Call] = []
+
+    def advice(call: Call) -> Sequence[Step]:
+        tries.append(call)
+        return (Fail(ErrorKind.AUTH, retryable=False),) if len(tries) == 1 else (Say("Go."),)
+
+    async with open_family(database_url, parent=steps((ASK,), (ASK,), (ASK,), (Say("ok"),)), advice=advice) as rig:
+        await asked(rig, {"enabled": True, "max_uses_per_run": 1})
+
+        assert rig.advisor_stats.calls == {"error": 1, "advice": 1, "limit_reached": 1}
+
+
 async def test_blank_question_is_refused_and_a_long_one_is_cut(database_url: str) -> None:
     parent = steps(
         (CallTool("advisor", {"question": "  "}),), (CallTool("advisor", {"question": "x" * 5000}),), (Say("ok"),)
