@@ -35,6 +35,7 @@ from rookery.worker.housekeeping import (
 from rookery.worker.purge_jobs import Removed
 from rookery.worker.stats import WorkerStats
 from tests.eventually import until
+from tests.otlp_collector import exporting, otlp_collector
 from tests.store.machine.machine_rig import Rig, assistant, make_rig
 
 NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
@@ -425,6 +426,28 @@ async def test_run_is_written_down_with_who_when_and_how_much(jobs_rig: Housekee
         removed=5,
         skipped=2,
     )
+
+
+async def test_runs_are_spans_of_their_own_with_their_queries(jobs_rig: HousekeepingRig) -> None:
+    async def work() -> Removed:
+        await jobs_rig.rig.sql("SELECT count(*) FROM users WHERE username = $1", "classified")
+        return Removed(3)
+
+    async def broken() -> None:
+        raise OSError("no way to postgresql://rookery:opensesame@db.example.org/rookery")
+
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            for job in (Job("sweep", 60, work), Job("broken", 60, broken)):
+                await keeping(jobs_rig, job).run_once(job)
+
+    sweep, failed = collector.one("job sweep"), collector.one("job broken")
+    assert (sweep.parent_id, sweep.attributes) == ("", {"rookery.job.removed": 3})
+    assert (failed.has_failed, failed.attributes["error.type"]) == (True, "job_failed")
+    assert sweep.trace_id != failed.trace_id
+    everything = b"".join(collector.bodies)
+    assert b"opensesame" not in everything
+    assert b"classified" not in everything
 
 
 async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(jobs_rig: HousekeepingRig) -> None:

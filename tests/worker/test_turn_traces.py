@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Wait
@@ -14,7 +15,7 @@ from rookery.testing.fake_server import failure
 from tests import scripted_tools
 from tests.eventually import until
 from tests.otlp_collector import attributes, exporting, otlp_collector
-from tests.worker.worker_rig import in_turn, open_house
+from tests.worker.worker_rig import Records, in_turn, open_house
 
 SECRET = "sk-very-secret-value-of-the-test"
 
@@ -257,3 +258,15 @@ async def test_turn_goes_on_without_links_if_they_cannot_be_read(database_url: s
             assert (await rig.rested(chat_id)).status == Status.WAITING
 
     assert collector.one("invoke_agent").links == []
+
+
+async def test_recorded_turn_names_its_debug_run(database_url: str) -> None:
+    with otlp_collector() as collector:
+        async with exporting(collector), open_house(database_url, script=(Say("Hi."),), records=Records()) as rig:
+            chat_id = await rig.ask("hello")
+            await rig.rested(chat_id)
+            run_id = "SELECT id FROM chat_debug_runs WHERE chat_id = $1 AND kind = 'chat_turn'"
+            await until(partial(rig.sql, run_id, chat_id))
+            found = await rig.sql(run_id, chat_id)
+
+    assert collector.one("invoke_agent").attributes["rookery.debug_run.id"] == str(found)

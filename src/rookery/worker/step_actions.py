@@ -337,6 +337,8 @@ class StepActions:
             label=lambda: _label_of(begun_by),
         )
         await self.handle.debug.ensure(facts, ModelFacts.of(connected.ready, connected.prices))
+        if (run := self.handle.debug.run) is not None:
+            self.services.traces.recorded(chat.id, run.id)
 
     def _recorded(self, connected: ConnectedModel, call: Call) -> CallScope:
         if not self.handle.debug.is_recording:

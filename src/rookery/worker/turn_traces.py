@@ -87,6 +87,11 @@ class TurnTraces:
         else:
             self._inflight.start(lambda: _end_linked(turn), name="turn-trace", seconds=LINK_SECONDS)
 
+    def recorded(self, chat_id: ChatId, run_id: UUID) -> None:
+        """Add the debug run that records the chat's open turn."""
+        if (turn := self._open.get(chat_id)) is not None:
+            turn.span.set({names.DEBUG_RUN_ID: str(run_id)})
+
     def _start_linking(self, chat_id: ChatId, turn: _OpenTurn) -> None:
         context = turn.span.context
         if turn.trigger_id is None or context is None or not turn.span.is_open:

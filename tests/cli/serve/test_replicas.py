@@ -9,8 +9,11 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from uuid import UUID
 
@@ -26,9 +29,11 @@ from rookery.runtime.replica_slots import SlotState
 from rookery.settings import settings
 from rookery.settings.values import Address
 from rookery.store.db.embedded.server import running_url
+from rookery.telemetry.tracing import spans
 from tests.cli.serve.replicas_rig import FIRST, REST, WAIT_SECONDS, ReplicasRig, open_fleet
 from tests.cli.serve.server_process import SCRIPT, environment, is_alive, rookery, servers_of, serving, thread_heaps
 from tests.eventually import until
+from tests.otlp_collector import otlp_collector
 
 DRAIN_SECONDS = 10
 METRICS = re.compile(r"Metrics are at (http://\S+)")
@@ -361,3 +366,57 @@ async def test_more_replicas_than_the_database_has_connections_for_are_refused(h
 
     assert done.returncode == 2
     assert "20 replicas use up to 380 connections" in done.stderr
+
+
+async def test_turn_of_a_killed_replica_goes_on_in_a_linked_trace(home: Path, database_url: str) -> None:
+    with otlp_collector() as collector:
+        options = ("--otel-endpoint", collector.url)
+        async with open_fleet(database_url, home, replicas=2, options=options) as rig:
+            chat_id = await rig.start_chat()
+            owner = await rig.until_owned(chat_id)
+            stored = "SELECT traceparent FROM chat_turn_traces WHERE chat_id = $1"
+            await until(partial(rig.database.fetchval, stored, chat_id))
+            first = spans.parse_traceparent(await rig.database.fetchval(stored, chat_id))
+            (request,) = await collector.until("POST /api/v1/chats")
+
+            os.kill((await rig.replicas())[owner], signal.SIGKILL)
+            taker = await rig.until_owned(chat_id, not_by=owner)
+            rig.story.gate.set()
+            (turn,) = await collector.until("invoke_agent")
+            code = await asyncio.to_thread(rig.served.stop)
+
+    assert first is not None
+    assert turn.links == [request.id, (first.trace_id, first.span_id)]
+    assert turn.attributes["rookery.replica.id"] == turn.resource["service.instance.id"] == taker
+    assert turn.attributes["rookery.outcome"] == "complete"
+    assert code == 0
+    assert {span.attributes["error.type"] for span in collector.spans if span.has_failed} <= {"cancelled"}
+
+
+async def test_collector_that_hangs_does_not_hold_up_chats_or_the_stop(home: Path, database_url: str) -> None:
+    let_go = threading.Event()
+
+    def hang(handler: BaseHTTPRequestHandler) -> None:
+        let_go.wait(60)
+
+    with otlp_collector() as collector:
+        collector.answer = hang
+        options = ("--otel-endpoint", collector.url)
+        async with open_fleet(database_url, home, replicas=1, options=options) as rig:
+            rig.story.gate.set()
+            chat_id = await rig.start_chat()
+            await until(partial(_rests, rig, chat_id))
+            await until(lambda: collector.requests)
+
+            began = time.monotonic()
+            code = await asyncio.to_thread(rig.served.stop)
+            took = time.monotonic() - began
+            told = rig.served.log("otel_not_flushed")
+        let_go.set()
+
+    assert (code, len(told)) == (0, 1)
+    assert took < DRAIN_SECONDS
+
+
+async def _rests(rig: ReplicasRig, chat_id: UUID) -> bool:
+    return await rig.status(chat_id) == "waiting"

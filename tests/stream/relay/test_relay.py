@@ -27,6 +27,7 @@ from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
 from rookery.stream.relay.link import ReplicaUnreachable, check_url
 from rookery.testing import FakeClock
 from tests.eventually import until
+from tests.otlp_collector import exporting, otlp_collector
 from tests.store.machine.machine_rig import assistant
 from tests.stream.stream_rig import KEY, Rig, key_of, open_rig, say
 
@@ -53,6 +54,20 @@ async def test_parts_of_another_replica_arrive_in_order(pair: Rig) -> None:
     assert [part["seq"] for part in viewer.of("message_part")] == [1, 2, 3]
     assert [part["seq"] for part in late.of("message_part")] == [1, 2, 3]
     assert viewer.preview() == late.preview() == "a b c"
+
+
+async def test_dial_of_a_link_is_a_span_that_ends_with_the_dial(pair: Rig) -> None:
+    here, there = pair.sites
+    chat_id, chat = await pair.running(worker=there.id)
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            viewer = await here.view(chat_id)
+            say(there.episode(chat), "a")
+            await viewer.until("message_part", 1)
+            (dial,) = await collector.until("relay dial")
+
+    assert dial.attributes == {"rookery.replica.id": str(there.id)}
+    assert not dial.has_failed
 
 
 async def test_selection_waits_for_an_episode_that_does_not_exist_yet(pair: Rig) -> None:
