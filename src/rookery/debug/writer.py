@@ -29,6 +29,7 @@ log = get_logger("debug.writer")
 MAX_BYTES = 64 * 1024 * 1024
 MAX_OPERATIONS = 4096
 OPERATION_SECONDS = 5.0
+STATEMENT_SECONDS = 4.5
 FLUSH_SECONDS = 5.0
 # While the database is away, operations wait this long. A restart takes seconds.
 AWAY_SECONDS = 30.0
@@ -215,8 +216,8 @@ class Writer:
                     result = await operation.write(conn)
                 self._away_since = None
                 return result
-            except DeadlineExceeded:
-                self._drop_connection()
+            except (DeadlineExceeded, asyncpg.QueryCanceledError):
+                await self._close_connection()
                 return self._lost(operation, Result.TIMEOUT, f"The database did not answer in {OPERATION_SECONDS:g} s.")
             except (*_UNREACHABLE, asyncpg.InterfaceError) as error:
                 self._drop_connection()
@@ -263,8 +264,11 @@ class Writer:
     async def _connection(self) -> asyncpg.Connection:
         if self._conn is None or self._conn.is_closed():
             self._conn = await self._connect()
-            # A record need not survive a crash of the database.
-            await self._conn.execute("SET synchronous_commit = off")
+            # A record need not survive a crash of the database. The server ends a slow statement before its client
+            # gives up, so that nothing is written later.
+            await self._conn.execute(
+                f"SET synchronous_commit = off; SET statement_timeout = {round(STATEMENT_SECONDS * 1000)}"
+            )
         return self._conn
 
     def _drop_connection(self) -> None:
@@ -272,13 +276,17 @@ class Writer:
             self._conn.terminate()
             self._conn = None
 
-    async def _release(self) -> None:
+    async def _close_connection(self) -> None:
+        """Close the connection. Unlike dropping it, this also cancels a statement that still runs."""
         conn, self._conn = self._conn, None
         if conn is not None:
             try:
-                await asyncio.shield(conn.close(timeout=CLOSE_SECONDS))
+                await conn.close(timeout=CLOSE_SECONDS)
             except Exception:
                 conn.terminate()
+
+    async def _release(self) -> None:
+        await self._close_connection()
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None

@@ -38,13 +38,14 @@ INSERT = f"""
       FROM run
     RETURNING id
 """
-# A further call of the step. Its request replaces that of the call before.
+# A further call of the step replaces the call before it. Earlier errors are in the metadata.
 BEGIN_AGAIN = f"""
     WITH {_OPEN_RUN}
     UPDATE chat_debug_steps s
        SET finish_epoch = $4, status = 'in_progress', finished_at = NULL, model_config_id = $5, provider = $6,
            model = $7, message_count = $8, shared_messages = $9, tool_count = $10, normalized_request = $11,
-           metadata = $12, replay_form = $13, cache = NULL, updated_at = clock_timestamp()
+           metadata = $12, replay_form = $13, normalized_response = NULL, usage = NULL, cost_micros = NULL,
+           finish_reason = NULL, error = NULL, cache = NULL, updated_at = clock_timestamp()
       FROM run
      WHERE s.id = $1
        AND s.run_id = run.id
