@@ -23,6 +23,7 @@ from tests.api.chat_rig import CHATS, ChatRig, Json
 from tests.api.debug_rig import DebugRecords, said
 from tests.api.more_servers import open_door
 from tests.api.roles_rig import child_of
+from tests.otlp_collector import exporting, otlp_collector
 
 NOBODY = UUID(int=1)
 REASON = {"Rookery-Break-Glass": "The owner asked for help"}
@@ -435,6 +436,19 @@ async def test_replay_shows_both_answers_and_touches_nothing_else(
     rows = await rig.database.api.fetch("SELECT purpose, status, owner_id, chat_id FROM model_usage")
     assert [tuple(row) for row in rows] == [("replay", "ok", ada.id, UUID(chat))]
     assert await rig.database.api.fetchval("SELECT count(*) FROM chat_debug_runs") == 1
+
+
+async def test_replay_is_a_span_of_the_request(chats: ChatRig, records: DebugRecords, ada: Person, model: UUID) -> None:
+    chat = await chats.create()
+    run, (step,) = await records.run(chat, [said("Say this.")], model_config_id=model)
+    with otlp_collector() as collector:
+        async with exporting(collector):
+            await replay(ada, chat, run, step)
+
+    call, request = collector.one("chat echo"), collector.one("POST /api")
+    assert (call.trace_id, call.parent_id) == request.id
+    assert (call.attributes["rookery.purpose"], call.has_failed) == ("replay", False)
+    assert call.attributes["gen_ai.response.finish_reasons"] == ["stop"]
 
 
 async def test_replay_with_edits_and_another_model(

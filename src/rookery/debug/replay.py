@@ -29,9 +29,11 @@ from rookery.debug.replay_form import Incomplete, ReplayRequest
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptResult, PromptText
+from rookery.llm.chat_span import chat_span
 from rookery.llm.types import (
     Call,
     ErrorKind,
+    Finish,
     LanguageModel,
     ProviderError,
     Purpose,
@@ -183,18 +185,22 @@ class Replayer:
         error: ProviderError | None = None
         status = CallStatus.FAILED
         try:
-            async with (
-                self._clock.deadline(self._seconds, "debug-replay"),
-                aclosing(model.stream(call)) as parts,
-            ):
-                async for part in parts:
-                    collector.add(part)
-                    if isinstance(part, StreamError):
-                        error = part.error
-                    elif isinstance(part, Warnings):
-                        warned = [item.message for item in part.items]
-                    elif ttft_ms is None and not isinstance(part, ResponseStarted):
-                        ttft_ms = self._elapsed_ms(started)
+            with chat_span(model, call) as span:
+                async with (
+                    self._clock.deadline(self._seconds, "debug-replay"),
+                    aclosing(model.stream(call)) as parts,
+                ):
+                    async for part in parts:
+                        collector.add(part)
+                        if isinstance(part, Finish):
+                            span.answered((), part.reason, part.usage, response_id=None, model=None)
+                        if isinstance(part, StreamError):
+                            error = part.error
+                            span.failed(error, collector.usage() or Usage())
+                        elif isinstance(part, Warnings):
+                            warned = [item.message for item in part.items]
+                        elif ttft_ms is None and not isinstance(part, ResponseStarted):
+                            ttft_ms = self._elapsed_ms(started)
             status = CallStatus.FAILED if error else CallStatus.OK
         except DeadlineExceeded:
             error = _too_slow(ready, self._seconds)

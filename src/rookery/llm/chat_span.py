@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rookery.domain.chat.parts import Part
 from rookery.llm.errors import CallFailed, TransportError
-from rookery.llm.types import Call, FinishReason, LanguageModel, Usage
+from rookery.llm.types import Call, FinishReason, LanguageModel, ProviderError, Usage
 from rookery.llm.wire import Request
 from rookery.telemetry.tracing import names, spans
 from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span, Value
@@ -39,14 +39,18 @@ class ChatSpan:
     ) -> None:
         self._active.__exit__(None, None, None)
         if isinstance(error, CallFailed):
-            self._span.set(_usage(error.usage))
-            self._span.fail(error.error.kind)
+            self.failed(error.error, error.usage)
         elif error is not None:
             self._span.fail(spans.error_type(error))
         if (render := spans.content()) is None or self._call is None:
             self._span.end()
         else:
             self._span.end_with(partial(render, self._call, self._answer, self._reason))
+
+    def failed(self, error: ProviderError, usage: Usage) -> None:
+        """Add the error of a failed call. A `CallFailed` that leaves the block is added by itself."""
+        self._span.set(_usage(usage))
+        self._span.fail(error.kind)
 
     def answered(
         self,
