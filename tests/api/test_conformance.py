@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import requests
 import schemathesis
@@ -37,6 +38,7 @@ from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import ApiRig, Person, open_house
+from tests.api.debug_rig import DebugRecords, said
 from tests.database import Server, fresh_database
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
@@ -73,6 +75,7 @@ async def furnish(rig: ApiRig, people: list[Person], root: Person) -> dict[str, 
     spare = await rig.add("spare")
     body = {"name": "spare", "scopes": ["chat:read"]}
     token = (await spare.http.post("/api/v1/tokens", json=body)).json()
+    run, (step,) = await DebugRecords(rig.database.api).run(chat["id"], [said("Hello.")], model_config_id=UUID(model))
     return {
         "chat": chat["id"],
         "message": str(messages[0]["id"]),
@@ -82,6 +85,9 @@ async def furnish(rig: ApiRig, people: list[Person], root: Person) -> dict[str, 
         "model_config": model,
         "user": str(spare.id),
         "token": token["id"],
+        "run": str(run),
+        "step": str(step),
+        "number": "1",
         **await furnish_workspace(rig, people[0]),
     }
 

@@ -62,6 +62,8 @@ log = get_logger("debug.replay")
 # Chosen: longer than nearly all answers, and shorter than the patience of proxies and users.
 REPLAY_SECONDS = 300.0
 _WRITE_SECONDS = 10.0
+# No user has this id, so it has no keys.
+_WITHOUT_KEYS = UUID(int=0)
 _SECRETS_NOTE = "Secrets were removed from the record, so this request differs from the recorded one."
 _SEARCH_NOTE = "The provider's web search is not part of a replay."
 _CONFIG_NOTE = "The settings of this model were changed after the recorded call. The replay uses the current ones."
@@ -126,17 +128,25 @@ class Replayer:
         self._seconds = seconds
 
     async def replay(
-        self, recorded: RecordedCall, model_config_id: UUID, *, owner_id: UUID, change: ReplayChange
+        self,
+        recorded: RecordedCall,
+        model_config_id: UUID,
+        *,
+        owner_id: UUID,
+        change: ReplayChange,
+        uses_own_key: bool = True,
     ) -> Replay:
         """Make the call again with this model. A call that fails is an answer with an error.
 
-        Raise `NotReplayable` if the record is not complete, and `InvalidInput` for an edit of a message that has no
-        text.
+        `owner_id` is the chat's owner, who is billed. Without `uses_own_key`, a key of the owner is not used. Raise
+        `NotReplayable` if the record is not complete, and `InvalidInput` for an edit of a message that has no text.
         """
         # Long prompts take milliseconds to decode.
         request = await asyncio.to_thread(_decoded, recorded)
         request = msgspec.structs.replace(request, prompt=edited(request.prompt, change.edits))
-        ready = await self._directory.ready(Choice(model_config_id), owner_id=owner_id)
+        ready = await self._directory.ready(
+            Choice(model_config_id), owner_id=owner_id if uses_own_key else _WITHOUT_KEYS
+        )
         model = ready if isinstance(ready, ProviderError) else await self._connector.model(ready)
         if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
             error = ready if isinstance(ready, ProviderError) else model

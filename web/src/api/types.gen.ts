@@ -565,7 +565,7 @@ export interface ErrorShown {
   error: ChatErrorView;
 }
 
-/** The records of a chat or of one run, as a file. Requests are stored like the records: a step refers to an earlier step for the messages that both have. Only the most recent runs are exported; `is_complete` is false if some of them did not fit into the file. */
+/** The records of a chat or of one run. A request has only its new messages: its first messages and its tools may be those of an earlier step. Only the most recent runs are exported; `is_complete` is false if some of them did not fit into the file. */
 export interface ExportView {
   version: 1;
   scope: "chat" | "run";

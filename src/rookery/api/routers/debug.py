@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from datetime import datetime
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -20,21 +21,18 @@ from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.debug import views
+from rookery.debug.export import MAX_EXPORT_BYTES, ExportView, ExportWriter, file_name
 from rookery.debug.replay import NotReplayable, Replay, ReplayChange
-from rookery.debug.views import AttemptView, ExportedStepView, RunDetailView, RunListView, RunView, StepView
+from rookery.debug.views import AttemptView, RunDetailView, RunListView, StepView
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId, Effort
-from rookery.store.authorized.debug import MAX_EXPORTED_RUNS, ExportedRun
 from rookery.store.debug.reads import MAX_LIMIT
-from rookery.store.debug.rows import AttemptRow, RunKind, RunStatus, StepRow
+from rookery.store.debug.rows import RunKind, RunStatus
 
-# An export beyond this size has fewer runs. A larger file could not be opened by most programs.
-MAX_EXPORT_BYTES = 256 * 1024 * 1024
+# A larger export is kept on disk until it is sent.
 _MEMORY_BYTES = 8 * 1024 * 1024
-_CHUNK_BYTES = 256 * 1024
+_PIECE_BYTES = 256 * 1024
 MAX_EDITS = 100
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Edit(Body):
@@ -50,27 +48,6 @@ class ReplayBody(Body):
     model_config_id: UUID | None = None
     effort: Effort | None = None
     edits: Annotated[list[Edit], Field(max_length=MAX_EDITS)] = Field(default_factory=list)
-
-
-class ExportView(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of a chat or of one run, as a file.
-
-    Requests are stored like the records: a step refers to an earlier step for the messages that both have. Only the
-    most recent runs are exported; `is_complete` is false if some of them did not fit into the file.
-    """
-
-    version: Literal[1]
-    scope: Literal["chat", "run"]
-    exported_at: str
-    chat_id: UUID
-    limited_to_most_recent: int
-    runs: tuple[ExportedRunView, ...]
-    run_count: int
-    is_complete: bool
-
-
-class ExportedRunView(RunView, frozen=True, kw_only=True):
-    steps: tuple[ExportedStepView, ...]
 
 
 def router(services: ApiServices) -> Routes:
@@ -145,12 +122,9 @@ def router(services: ApiServices) -> Routes:
     async def export(caller: Caller, chat: UUID, run: UUID | None = None) -> Response:
         """Return the records of one run, or of the most recent runs of the chat, as a file."""
         now = services.clock.now()
-        file = await _export(caller, ChatId(chat), run, exported_at=now.isoformat())
-        scope, name = ("run", run) if run is not None else ("chat", chat)
-        filename = f"rookery-debug-{scope}-{str(name)[:8]}-{now:%Y%m%dT%H%M%SZ}.json"
-        return StreamingResponse(
-            file, headers={"Content-Disposition": f'attachment; filename="{filename}"'}, media_type="application/json"
-        )
+        pieces = await _export(caller, ChatId(chat), run, now=now)
+        named = {"Content-Disposition": f'attachment; filename="{file_name(ChatId(chat), run, now)}"'}
+        return StreamingResponse(pieces, headers=named, media_type="application/json")
 
     @routes.delete("/chats/{chat}/debug", "debug.delete", errors=(404,))
     async def delete(caller: Caller, chat: UUID) -> Response:
@@ -194,74 +168,28 @@ def router(services: ApiServices) -> Routes:
     return routes
 
 
-async def _export(caller: Caller, chat_id: ChatId, run_id: UUID | None, *, exported_at: str) -> AsyncIterator[bytes]:
+async def _export(caller: Caller, chat_id: ChatId, run_id: UUID | None, *, now: datetime) -> AsyncIterator[bytes]:
     """Write the records to a temporary file, and return its content in pieces.
 
     The file is complete before the response begins, so a slow client holds no connection to the database.
     """
     file = SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115 -- closed by `_pieces`
-    writer = _ExportWriter(file)
     try:
-        scope = "chat" if run_id is None else "run"
-        head = {"version": 1, "scope": scope, "exported_at": exported_at, "chat_id": chat_id}
-        writer.write(_encode({**head, "limited_to_most_recent": MAX_EXPORTED_RUNS})[:-1] + b',"runs":[')
+        # In a thread, because the disk may be slow.
+        writer = ExportWriter(lambda data: asyncio.to_thread(file.write, data), max_bytes=MAX_EXPORT_BYTES)
+        writer.begin(chat_id, run_id, exported_at=now)
         await caller.store.debug.export(chat_id, run_id, write=writer.add)
-        tail = _encode({"run_count": writer.count, "is_complete": writer.is_complete})
-        writer.write(b"]," + tail[1:])
-        await writer.flush()
+        await writer.end()
     except BaseException:
         file.close()
         raise
     return _pieces(file)
 
 
-class _ExportWriter:
-    """Collects encoded records and writes them in a thread, because the file may be on a slow disk."""
-
-    def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
-        self._file = file
-        self._pending = bytearray()
-        self._size = 0
-        self.count = 0
-        self.is_complete = True
-
-    def write(self, data: bytes) -> None:
-        self._pending += data
-        self._size += len(data)
-
-    async def flush(self) -> None:
-        data, self._pending = bytes(self._pending), bytearray()
-        await asyncio.to_thread(self._file.write, data)
-
-    async def add(self, exported: ExportedRun) -> bool:
-        """Write a run. Return False once the file is full."""
-        if self._size > MAX_EXPORT_BYTES:
-            self.is_complete = False
-            return False
-        self.write(b"," if self.count else b"")
-        self.write(_encode(views.run(exported.run))[:-1] + b',"steps":[')
-        separator = b""
-        async for step, attempts in exported.steps():
-            if self._size > MAX_EXPORT_BYTES:
-                self.is_complete = False
-                break
-            self.write(separator + await asyncio.to_thread(_encoded_step, step, attempts))
-            separator = b","
-            if len(self._pending) > _CHUNK_BYTES:
-                await self.flush()
-        self.write(b"]}")
-        self.count += 1
-        return self.is_complete
-
-
-def _encoded_step(step: StepRow, attempts: Sequence[AttemptRow]) -> bytes:
-    return _encode(views.exported_step(step, attempts))
-
-
 async def _pieces(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
     try:
         await asyncio.to_thread(file.seek, 0)
-        while piece := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+        while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
             yield piece
     finally:
         file.close()

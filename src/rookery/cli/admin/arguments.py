@@ -1,4 +1,4 @@
-"""The arguments of the admin commands for secrets, providers, models, templates, and for running a prompt.
+"""The arguments of the admin commands for secrets, providers, models, templates, debug records, and running a prompt.
 
 `main` passes in functions that add common flags and run a command. The modules of a command are imported when the
 command is chosen.
@@ -30,6 +30,9 @@ PROVIDER_TYPES = (
     "bridge",
     "scripted",
 )
+RUN_KINDS = ("chat_turn", "compaction", "advisor", "title_generation", "quickgen")
+RUN_STATUSES = ("in_progress", "completed", "interrupted", "error")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 PRICES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 
 Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Loaded, Output], int]"
@@ -42,6 +45,7 @@ def add_to(tasks: Any, add: Add, run: Run) -> None:
     _add_providers(_group(tasks, "provider", "model providers and their keys"), add, run)
     _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
     _add_templates(_group(tasks, "template", "the templates of workspaces"), add, run)
+    _add_debug(_group(tasks, "debug", "the debug records of chats"), add, run)
 
 
 def _group(tasks: Any, name: str, summary: str) -> Any:
@@ -277,6 +281,71 @@ def _add_templates(tasks: Any, add: Add, run: Run) -> None:
     ):
         one = add(tasks, name, command, summary)
         one.add_argument("name", metavar="NAME")
+
+
+def _add_debug(tasks: Any, add: Add, run: Run) -> None:
+    def list_runs(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import debug
+
+        listing = debug.list_runs(
+            loaded.settings,
+            out,
+            chat=arguments.chat,
+            kind=arguments.kind,
+            status=arguments.status,
+            limit=arguments.limit,
+        )
+        return run(listing, loaded, out)
+
+    def show(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import debug
+
+        showing = debug.show(loaded.settings, out, run=arguments.run_id, step=arguments.step, attempt=arguments.attempt)
+        return run(showing, loaded, out)
+
+    def export(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import debug
+
+        exporting = debug.export(
+            loaded.settings, out, chat=arguments.chat, run=arguments.run_id, output=arguments.output
+        )
+        return run(exporting, loaded, out)
+
+    def replay(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import debug
+
+        replaying = debug.replay(
+            loaded.settings,
+            out,
+            run=arguments.run_id,
+            step=arguments.step,
+            model=arguments.model,
+            effort=arguments.effort,
+            edits=arguments.edit,
+        )
+        return run(replaying, loaded, out)
+
+    listed = add(tasks, "list", list_runs, "show the recorded runs of a chat, the newest first")
+    listed.add_argument("chat", metavar="CHAT", help="the id of the chat")
+    listed.add_argument("--kind", choices=RUN_KINDS, metavar="KIND", help=", ".join(RUN_KINDS))
+    listed.add_argument("--status", choices=RUN_STATUSES, metavar="STATUS", help=", ".join(RUN_STATUSES))
+    listed.add_argument("--limit", type=int, default=20, metavar="N", help="show at most this many, up to 100")
+    shown = add(tasks, "show", show, "show a run and its steps, or one step with its prompt and answer")
+    shown.add_argument("run_id", metavar="RUN", help="the id of the run")
+    shown.add_argument("--step", type=int, metavar="N", help="show the prompt and the answer of this step")
+    shown.add_argument("--attempt", type=int, metavar="N", help="show this HTTP exchange of the step")
+    written = add(tasks, "export", export, "write the records of a chat to a file")
+    written.add_argument("chat", metavar="CHAT", help="the id of the chat")
+    written.add_argument("--run", dest="run_id", metavar="RUN", help="only this run")
+    written.add_argument("--output", metavar="FILE", help="the file, which must not exist; else named by chat and time")
+    again = add(tasks, "replay", replay, "make a recorded model call again and show both answers; no tool runs")
+    again.add_argument("run_id", metavar="RUN", help="the id of the run")
+    again.add_argument("--step", type=int, required=True, metavar="N", help="the step whose call is made again")
+    again.add_argument("--model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id; else the recorded one")
+    again.add_argument("--effort", choices=EFFORTS, metavar="EFFORT", help=", ".join(EFFORTS))
+    again.add_argument(
+        "--edit", action="append", default=[], metavar="N=TEXT", help="the new text of message N of the prompt, from 0"
+    )
 
 
 def _add_option(command: argparse.ArgumentParser) -> None:

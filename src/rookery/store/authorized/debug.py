@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.db.pool import Connection
 from rookery.store.debug import reads, state
+from rookery.store.debug.export import ExportedRun, list_exported
 from rookery.store.debug.reads import RunPage
 from rookery.store.debug.rows import (
     AttemptRow,
@@ -27,8 +28,6 @@ from rookery.store.debug.rows import (
 )
 from rookery.store.people import preferences
 from rookery.store.people.errors import Missing
-
-MAX_EXPORTED_RUNS = 100
 
 
 class DebugRecordNotFound(Missing):
@@ -73,13 +72,6 @@ class RecordedCall(msgspec.Struct, frozen=True):
     run: RunRow
     step: StepRow
     forms: Sequence[ReplayRow]
-
-
-class ExportedRun(msgspec.Struct, frozen=True):
-    """A run for an export. `steps` reads its steps with their attempts, a few at a time."""
-
-    run: RunRow
-    steps: Callable[[], AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]]
 
 
 class Debug(AuthorizedMethods):
@@ -133,16 +125,15 @@ class Debug(AuthorizedMethods):
     async def export(
         self, at: Grant, chat_id: ChatId, run_id: UUID | None, *, write: Callable[[ExportedRun], Awaitable[bool]]
     ) -> None:
-        """Call `write` for one run, or for the newest `MAX_EXPORTED_RUNS`, until it returns False.
+        """Call `write` for one run, or for the most recent runs, until it returns False.
 
         It is one call, so that an administrator's access is logged once.
         """
-        if run_id is not None:
-            runs: Sequence[RunRow] = [await _run(at.conn, chat_id, run_id)]
-        else:
-            runs = (await reads.list_runs(at.conn, chat_id, limit=MAX_EXPORTED_RUNS)).runs
+        runs = await list_exported(at.conn, chat_id, run_id)
+        if run_id is not None and not runs:
+            raise DebugRecordNotFound("run")
         for run in runs:
-            if not await write(ExportedRun(run, _steps_of(at.conn, run.id))):
+            if not await write(run):
                 return
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
@@ -172,18 +163,3 @@ async def _step(conn: Connection, run_id: UUID, step_id: UUID) -> StepRow:
     if step is None:
         raise DebugRecordNotFound("step")
     return step
-
-
-def _steps_of(conn: Connection, run_id: UUID) -> Callable[[], AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]]:
-    async def steps() -> AsyncIterator[tuple[StepRow, Sequence[AttemptRow]]]:
-        numbers: dict[UUID, list[int]] = {}
-        for attempt in await reads.list_attempts(conn, run_id):
-            numbers.setdefault(attempt.step_id, []).append(attempt.number)
-        for summary in await reads.list_steps(conn, run_id):
-            step = await reads.find_step(conn, run_id, summary.id)
-            if step is None:
-                continue  # deleted meanwhile
-            attempts = [await reads.find_attempt(conn, step.id, number) for number in numbers.get(step.id, ())]
-            yield step, [attempt for attempt in attempts if attempt is not None]
-
-    return steps

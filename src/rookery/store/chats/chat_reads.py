@@ -114,6 +114,7 @@ FOR_VIEWERS = f"""
     {_VIEWS.format(viewer="members.viewer_id", more=", members.viewer_id, members.viewer_role")}
 """
 
+FIND_OWNER = "SELECT owner_id FROM chats WHERE id = $1"
 FILES = """
     SELECT f.id, f.name, f.mime_type, f.size_bytes, f.created_at
       FROM chat_file_links l
@@ -132,6 +133,12 @@ class ViewerChat(msgspec.Struct, frozen=True):
     chat: ChatView
     is_reader: bool
     message_id: MessageId | None
+
+
+async def find_owner(conn: Connection, chat_id: ChatId) -> UUID | None:
+    """Return the owner of a chat; None if there is no such chat."""
+    found: UUID | None = await conn.fetchval(FIND_OWNER, chat_id)
+    return found
 
 
 async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> ViewerChat | None:

@@ -49,6 +49,7 @@ LIST_RUNS = f"""
      LIMIT $6
 """
 FIND_RUN = f"SELECT {RUN_COLUMNS} FROM chat_debug_runs r WHERE r.id = $1 AND r.chat_id = $2 AND {IS_KEPT}"
+FIND_CHAT = "SELECT c.id, c.owner_id FROM chat_debug_runs r JOIN chats c ON c.id = r.chat_id WHERE r.id = $1"
 LIST_STEPS = (
     f"SELECT {_columns(StepSummaryRow, 's')} FROM chat_debug_steps s WHERE s.run_id = $1 ORDER BY s.step_number"
 )
@@ -108,6 +109,12 @@ async def list_runs(
 async def find_run(conn: Connection, chat_id: ChatId, run_id: UUID) -> RunRow | None:
     record = await conn.fetchrow(FIND_RUN, run_id, chat_id)
     return None if record is None else _run(record)
+
+
+async def find_chat(conn: Connection, run_id: UUID) -> tuple[ChatId, UUID] | None:
+    """Return the chat of a run and its owner."""
+    record = await conn.fetchrow(FIND_CHAT, run_id)
+    return None if record is None else (ChatId(record["id"]), record["owner_id"])
 
 
 async def list_steps(conn: Connection, run_id: UUID) -> list[StepSummaryRow]:

@@ -1,0 +1,417 @@
+"""`rookery admin debug`: the debug records of chats, their export, and replays of recorded calls.
+
+The operator needs no account. Every command is written to the audit log, because records show all that users and models
+wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+from msgspec import UNSET
+
+from rookery.cli.admin import input, secrets
+from rookery.cli.admin.run.models import find_model, list_models
+from rookery.cli.exit_codes import Exit, Refused
+from rookery.cli.output import Output
+from rookery.debug import views
+from rookery.debug.export import ExportWriter, file_name
+from rookery.debug.normalize import NormalizedMessage, NormalizedPart
+from rookery.debug.redaction import Redactor
+from rookery.debug.replay import NotReplayable, Replay, ReplayAnswer, ReplayChange, Replayer
+from rookery.debug.views import AttemptView, RunDetailView, RunView, StepSummaryView, StepView
+from rookery.domain.access.rights import Resource, SystemActor, SystemName
+from rookery.domain.chat.messages import ChatId, Effort
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
+from rookery.runtime.clock import SystemClock
+from rookery.settings.settings import Settings
+from rookery.store.authorized.debug import RecordedCall, RunDetail, StepDetail
+from rookery.store.chats import chat_reads
+from rookery.store.db.pool import Connection, Database
+from rookery.store.debug import reads
+from rookery.store.debug.export import list_exported
+from rookery.store.debug.rows import RunKind, RunRow, RunStatus, StepSummaryRow
+from rookery.store.models import spending
+from rookery.store.models.usage import KeySource
+from rookery.store.people import audit
+from rookery.store.people.audit import Event
+from rookery.telemetry.redaction import printable
+
+READ = "chat.debug_read"
+REPLAY = "chat.debug_replay"
+_ACTOR = SystemActor(SystemName.CLI)
+_LABEL_CHARS = 60
+_TEXT_CHARS = 2000
+
+
+async def list_runs(
+    settings: Settings, out: Output, *, chat: str, kind: str | None, status: str | None, limit: int
+) -> int:
+    """Show the recorded runs of a chat, the newest first."""
+    with input.refusals(out) as outcome:
+        chat_id = ChatId(_id(chat, "CHAT"))
+        async with input.opened(settings, out) as (_, conn):
+            await _log(conn, chat_id, READ)
+            page = await reads.list_runs(
+                conn,
+                chat_id,
+                limit=limit,
+                kind=None if kind is None else RunKind(kind),
+                status=None if status is None else RunStatus(status),
+            )
+        found = [views.run(row) for row in page.runs]
+        if found:
+            headers = ("run", "started", "kind", "status", "model", "steps", "in", "out", "cost", "first message")
+            out.table(headers, [_run_row(run) for run in found])
+        else:
+            out.line("This chat has no debug records.")
+        out.result({"runs": found, "has_more": page.next_cursor is not None})
+    return outcome.code
+
+
+async def show(settings: Settings, out: Output, *, run: str, step: int | None, attempt: int | None) -> int:
+    """Show a run, or one of its steps with the prompt and the answer, or one of its HTTP exchanges."""
+    with input.refusals(out) as outcome:
+        run_id = _id(run, "RUN")
+        async with input.opened(settings, out) as (_, conn):
+            found = await _find_run(conn, run_id)
+            await _log(conn, found.chat_id, READ, run_id=run_id)
+            steps, attempts = await reads.list_steps(conn, run_id), await reads.list_attempts(conn, run_id)
+            if step is None:
+                _show_run(out, views.run_detail(RunDetail(found, steps, attempts)))
+                return outcome.code
+            wanted = _find_step(steps, step)
+            if attempt is not None:
+                exchange = await reads.find_attempt(conn, wanted.id, attempt)
+                if exchange is None:
+                    raise Refused(f"Step {step} has no attempt {attempt}.", code=Exit.USAGE)
+                _show_attempt(out, views.attempt(exchange))
+                return outcome.code
+            row = await reads.find_step(conn, run_id, wanted.id)
+            if row is None:
+                raise Refused("The step was deleted meanwhile.")
+            requests = await reads.list_requests(conn, run_id, last_number=step)
+        own = [each for each in attempts if each.step_id == wanted.id]
+        _show_step(out, views.step(StepDetail(row, requests, own)))
+    return outcome.code
+
+
+async def export(settings: Settings, out: Output, *, chat: str, run: str | None, output: str | None) -> int:
+    """Write the records of a chat, or of one of its runs, to a file."""
+    with input.refusals(out) as outcome:
+        chat_id, run_id = ChatId(_id(chat, "CHAT")), None if run is None else _id(run, "--run")
+        now = datetime.now(UTC)
+        path = Path(output or file_name(chat_id, run_id, now))
+        async with input.opened(settings, out) as (_, conn):
+            await _log(conn, chat_id, READ, run_id=run_id)
+            runs = await list_exported(conn, chat_id, run_id)
+            if run_id is not None and not runs:
+                raise Refused(f"There is no run {run_id} of this chat.", code=Exit.USAGE)
+            file = await asyncio.to_thread(path.open, "xb")
+            try:
+                writer = ExportWriter(lambda data: asyncio.to_thread(file.write, data))
+                writer.begin(chat_id, run_id, exported_at=now)
+                for each in runs:
+                    if not await writer.add(each):
+                        out.warning("The export is too large and has only the most recent records.")
+                        break
+                await writer.end()
+                size = file.tell()
+            finally:
+                file.close()
+        out.line(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}")
+        out.result({"file": str(path), "bytes": size})
+    return outcome.code
+
+
+async def replay(
+    settings: Settings,
+    out: Output,
+    *,
+    run: str,
+    step: int,
+    model: str | None,
+    effort: str | None,
+    edits: Sequence[str],
+) -> int:
+    """Make a recorded call again and show both answers."""
+    with input.refusals(out) as outcome:
+        run_id = _id(run, "RUN")
+        change = ReplayChange(effort=UNSET if effort is None else Effort(effort), edits=_edits(edits))
+        async with input.opened(settings, out) as (database, conn):
+            ring = await secrets.load_checked_ring(settings, conn)
+            found = await _find_run(conn, run_id)
+            recorded, owner_id = await _recorded(conn, found, step)
+            named = (
+                recorded.step.model_config_id if model is None else find_model(await list_models(conn), model).config.id
+            )
+            if named is None:
+                raise Refused("The record does not name its model. Choose one with --model.", code=Exit.USAGE)
+            directory = Directory(
+                database.worker, ring=ring, environ=os.environ, clock=SystemClock(), registry=out.secrets
+            )
+            try:
+                await _check_spend(directory, conn, named, owner_id)
+                await _log(conn, found.chat_id, REPLAY, run_id=run_id)
+                answers = await _replay(directory, database, out, recorded, named, owner_id=owner_id, change=change)
+            finally:
+                await directory.close()
+        _show_replay(out, answers)
+        if answers.replayed.error is not None:
+            outcome.code = Exit.FAILED
+    return outcome.code
+
+
+async def _replay(
+    directory: Directory,
+    database: Database,
+    out: Output,
+    recorded: RecordedCall,
+    model_config_id: UUID,
+    *,
+    owner_id: UUID,
+    change: ReplayChange,
+) -> Replay:
+    connector = Connector()
+    replayer = Replayer(directory, connector, pool=database.worker, clock=SystemClock(), redactor=Redactor(out.secrets))
+    try:
+        # The operator pays with the server's keys, not with a key of the user.
+        return await replayer.replay(recorded, model_config_id, owner_id=owner_id, change=change, uses_own_key=False)
+    except NotReplayable as error:
+        raise Refused(str(error)) from None
+    finally:
+        await connector.close()
+
+
+async def _check_spend(directory: Directory, conn: Connection, model_config_id: UUID, owner_id: UUID) -> None:
+    models = await directory.models(UUID(int=0))
+    reason = models.unusable(model_config_id)
+    if reason is not None:
+        raise Refused(f"{reason.sentence} Choose another one with --model.", code=Exit.USAGE)
+    if models.by_id[model_config_id].key is not KeySource.USER:
+        await spending.check_spend(conn, owner_id, now=datetime.now(UTC))
+
+
+async def _find_run(conn: Connection, run_id: UUID) -> RunRow:
+    chat = await reads.find_chat(conn, run_id)
+    run = None if chat is None else await reads.find_run(conn, chat[0], run_id)
+    if run is None:
+        raise Refused(f"There is no run {run_id}. `rookery admin debug list CHAT` shows them.", code=Exit.USAGE)
+    return run
+
+
+def _find_step(steps: Sequence[StepSummaryRow], number: int) -> StepSummaryRow:
+    for step in steps:
+        if step.step_number == number:
+            return step
+    raise Refused(f"This run has no step {number}; it has {len(steps)}.", code=Exit.USAGE)
+
+
+async def _recorded(conn: Connection, run: RunRow, number: int) -> tuple[RecordedCall, UUID]:
+    chat = await reads.find_chat(conn, run.id)
+    summary = _find_step(await reads.list_steps(conn, run.id), number)
+    step = await reads.find_step(conn, run.id, summary.id)
+    if step is None or chat is None:
+        raise Refused("The run was deleted meanwhile.")
+    forms = await reads.list_replay_forms(conn, run.id, last_number=number)
+    return RecordedCall(run, step, forms), chat[1]
+
+
+async def _log(conn: Connection, chat_id: ChatId, action: str, *, run_id: UUID | None = None) -> None:
+    """Write the command to the audit log, for the chat's owner."""
+    chat = await chat_reads.find_owner(conn, chat_id)
+    if chat is None:
+        raise Refused(f"There is no chat {chat_id}.", code=Exit.USAGE)
+    event = Event(
+        action=action,
+        resource_type=Resource.CHAT,
+        resource_id=str(chat_id),
+        extra={} if run_id is None else {"run_id": str(run_id)},
+        subject_id=chat,
+    )
+    await audit.record(conn, event, actor=_ACTOR, now=datetime.now(UTC))
+
+
+def _id(text: str, argument: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Refused(f"{argument} is not an id: {text}", code=Exit.USAGE) from None
+
+
+def _edits(given: Sequence[str]) -> dict[int, str]:
+    edits: dict[int, str] = {}
+    for pair in given:
+        index, equals, text = pair.partition("=")
+        if not equals or not index.isdecimal():
+            raise Refused("--edit is given as NUMBER=TEXT; messages are numbered from 0.", code=Exit.USAGE)
+        edits[int(index)] = text
+    return edits
+
+
+# Output
+
+
+def _show_run(out: Output, run: RunDetailView) -> None:
+    _show_run_head(out, run)
+    out.line()
+    headers = ("step", "status", "model", "messages", "new", "tools", "in", "cached", "out", "cost", "time", "attempts")
+    out.table(headers, [_step_row(step) for step in run.steps])
+    for step in run.steps:
+        if step.error is not None:
+            out.line(f"step {step.number}: {step.error.message}")
+        if step.cache is not None and step.cache.reason not in ("none", "first_step"):
+            at = "" if step.cache.broke_at is None else f" from message {step.cache.broke_at} on"
+            price = "" if step.cache.cost_micros is None else f", {_money(step.cache.cost_micros)}"
+            tokens = f"{step.cache.uncached_tokens} tokens{price}"
+            out.line(f"step {step.number}: not cached{at} ({step.cache.reason.replace('_', ' ')}; {tokens})")
+    out.result(run)
+
+
+def _show_run_head(out: Output, run: RunView) -> None:
+    out.line(f"Run {run.id} ({run.kind}, {run.status})")
+    if isinstance(run.summary.first_message, str):
+        out.line(f"  {run.summary.first_message}")
+    out.line(f"  chat {run.chat_id}, started {_time(run.started_at)}, {run.provider or '?'}/{run.model or '?'}")
+
+
+def _show_step(out: Output, step: StepView) -> None:
+    out.line(f"Step {step.number} ({step.status}), {step.provider or '?'}/{step.model or '?'}")
+    options = {**step.request.options, "tool_choice": step.request.tool_choice, "effort": step.request.effort}
+    shown = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+    out.line(f"  {shown}")
+    if step.request.tools:
+        out.line(f"  tools: {', '.join(tool.name for tool in step.request.tools)}")
+    for index, message in enumerate(step.request.messages):
+        mark = "" if index < step.shared_messages else " (new)"
+        out.line()
+        out.line(f"[{index}] {message.role}{mark}")
+        _show_parts(out, message)
+    out.line()
+    out.line(f"Answer ({step.finish_reason or 'not finished'})")
+    for part in () if step.response is None else step.response.content:
+        _show_part(out, part)
+    if step.error is not None:
+        out.line(f"Error: {step.error.message}")
+    out.result(step)
+
+
+def _show_parts(out: Output, message: NormalizedMessage) -> None:
+    for part in message.parts:
+        _show_part(out, part)
+
+
+def _show_part(out: Output, part: NormalizedPart) -> None:
+    match part.type:
+        case "tool-call":
+            text = f"{part.tool_name}({part.arguments})"
+        case "tool-result":
+            text = f"{part.tool_name} {'failed' if part.is_error else 'answered'}: {part.result}"
+        case "file":
+            text = f"[file {part.filename or ''} {part.media_type or ''}, {part.size} bytes]"
+        case "source":
+            text = f"[source {part.title or ''} {part.url or ''}]"
+        case _:
+            text = part.text or ""
+    if len(text) > _TEXT_CHARS:
+        text = f"{text[:_TEXT_CHARS]}... ({len(text)} characters; --json shows all that is recorded)"
+    for line in text.splitlines():
+        out.line(f"  {line}")
+
+
+def _show_attempt(out: Output, attempt: AttemptView) -> None:
+    status = attempt.response_status if attempt.response_status is not None else "no answer"
+    out.line(f"{attempt.method} {attempt.url}: {status}, {attempt.status}, {attempt.duration_ms} ms")
+    if attempt.error is not None:
+        out.line(f"  {attempt.error}")
+    for title, headers, body in (
+        ("Request", attempt.request_headers, attempt.request_body),
+        ("Response", attempt.response_headers, attempt.response_body),
+    ):
+        out.line()
+        out.line(title)
+        for name, value in headers.items():
+            out.line(f"  {name}: {value}")
+        if body is not None:
+            out.line(f"  ({body.size} bytes{', shortened' if body.truncated else ''})")
+            for line in body.text.splitlines():
+                out.line(f"  {line}")
+    out.result(attempt)
+
+
+def _show_replay(out: Output, answers: Replay) -> None:
+    for warning in answers.warnings:
+        out.warning(warning)
+    for title, answer in (("Recorded", answers.recorded), ("Replayed", answers.replayed)):
+        out.line(f"{title}: {_figures(answer)}")
+        for part in answer.content:
+            _show_part(out, part)
+        if answer.error is not None:
+            out.line(f"  Error: {printable(answer.error.message)}")
+        out.line()
+    out.result(answers)
+
+
+def _figures(answer: ReplayAnswer) -> str:
+    usage = answer.usage
+    figures = [
+        f"{answer.provider or '?'}/{answer.model or '?'}",
+        None if answer.effort is None else f"effort {answer.effort}",
+        None if usage is None or usage.input_tokens is None else f"{usage.input_tokens} tokens in",
+        None if usage is None or usage.output_tokens is None else f"{usage.output_tokens} out",
+        None if answer.cost_micros is None else _money(answer.cost_micros),
+        None if answer.ttft_ms is None else f"first text after {answer.ttft_ms} ms",
+        None if answer.duration_ms is None else f"{answer.duration_ms} ms",
+    ]
+    return ", ".join(figure for figure in figures if figure is not None)
+
+
+def _run_row(run: RunView) -> tuple[object, ...]:
+    summary = run.summary
+    label = summary.first_message if isinstance(summary.first_message, str) else ""
+    cost = _money(summary.cost_micros) if isinstance(summary.cost_micros, int) else ""
+    return (
+        run.id,
+        _time(run.started_at),
+        run.kind,
+        run.status,
+        run.model or "",
+        summary.step_count,
+        summary.total_input_tokens,
+        summary.total_output_tokens,
+        cost,
+        label[:_LABEL_CHARS],
+    )
+
+
+def _step_row(step: StepSummaryView) -> tuple[object, ...]:
+    usage = step.usage
+    seconds = None if step.finished_at is None else (step.finished_at - step.started_at).total_seconds()
+    return (
+        step.number,
+        step.status,
+        step.model or "",
+        step.message_count,
+        step.message_count - step.shared_messages,
+        step.tool_count,
+        "" if usage is None or usage.input_tokens is None else usage.input_tokens,
+        "" if usage is None or usage.cache_read_tokens is None else usage.cache_read_tokens,
+        "" if usage is None or usage.output_tokens is None else usage.output_tokens,
+        "" if step.cost_micros is None else _money(step.cost_micros),
+        "" if seconds is None else f"{seconds:.1f} s",
+        len(step.attempts),
+    )
+
+
+def _money(micros: int) -> str:
+    return f"${micros / 1e6:.4f}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
