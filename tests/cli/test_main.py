@@ -245,7 +245,11 @@ def test_closed_streams_do_not_hurt_what_opens_files_and_sockets(tmp_path: Path,
 
     done = run(["sh", "-c", shell], environment(tmp_path))
 
-    said = "" if "2>&-" in closed else "rookery: No server answers at 127.0.0.1:1/x. Is PostgreSQL running there?\n"
+    said = (
+        ""
+        if "2>&-" in closed
+        else "rookery: No server answers at 127.0.0.1:1/x. Check that PostgreSQL is running there.\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (4, "", said)
 
 

@@ -341,7 +341,7 @@ async def test_version_is_told(quiet: AsyncRookery) -> None:
 
 async def test_https_at_a_server_without_tls_is_said_as_such(rig: ApiRig) -> None:
     async with AsyncRookery(rig.url.replace("http:", "https:"), max_retries=0) as client:
-        with pytest.raises(errors.Unreachable, match="does not speak TLS; try http instead"):
+        with pytest.raises(errors.Unreachable, match="does not use TLS; try http instead"):
             await client.me()
 
 

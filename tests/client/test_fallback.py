@@ -81,7 +81,7 @@ async def test_whoever_insists_on_a_websocket_is_told_that_it_does_not_get_throu
         RawServer(FIREWALL).listening() as server,
         AsyncRookery(server.url, clock=FakeClock(), max_retries=0) as client,
     ):
-        with pytest.raises(errors.Unreachable, match="WebSockets do not get through"):
+        with pytest.raises(errors.Unreachable, match="WebSockets are not forwarded"):
             await client.chats.stream(CHAT, transport="websocket").__aenter__()
 
 

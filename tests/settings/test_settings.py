@@ -760,8 +760,11 @@ def test_relay_settings_that_fit_together(home: Path, given: dict[str, str]) -> 
     ("given", "said"),
     [
         ({"ROOKERY_RELAY_BIND": "10.0.0.5:7118"}, "needs relay_tls_cert and relay_tls_key"),
-        ({"ROOKERY_RELAY_BIND": ":7118", **CERT}, "say how others reach this machine"),
-        ({"ROOKERY_RELAY_BIND": "10.0.0.5:1", "ROOKERY_RELAY_TLS_CERT": "c.pem"}, "the other half is missing"),
+        ({"ROOKERY_RELAY_BIND": ":7118", **CERT}, "so set the address by which other machines reach"),
+        (
+            {"ROOKERY_RELAY_BIND": "10.0.0.5:1", "ROOKERY_RELAY_TLS_CERT": "c.pem"},
+            "the other setting of this pair is missing",
+        ),
         ({"ROOKERY_RELAY_URL": "wss://nest:7118"}, "no effect without relay_bind"),
         ({"ROOKERY_RELAY_BIND": "127.0.0.1:1", "ROOKERY_RELAY_URL": "ws://nest:1"}, "begins with wss://"),
         ({"ROOKERY_RELAY_BIND": "127.0.0.1:1", "ROOKERY_RELAY_URL": "https://nest:1"}, "is not scheme, host"),

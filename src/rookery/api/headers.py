@@ -69,5 +69,5 @@ REPLAYED = Header(
 ETAG = Header("ETag", "Identifies the content of the file.", _text())
 CONTENT_RANGE = Header("Content-Range", "The range of bytes in this response, and the size of the file.", _text())
 RETRY_AFTER = Header(
-    "Retry-After", ("The number of seconds after which to try again."), {"type": "integer", "minimum": 0}
+    "Retry-After", ("The number of seconds to wait before the next try."), {"type": "integer", "minimum": 0}
 )

@@ -313,9 +313,9 @@ def parser() -> argparse.ArgumentParser:
     admin = commands.add_parser("admin", help="administer an installation", description="Administer an installation.")
     tasks = admin.add_subparsers(title="commands", metavar="COMMAND", required=True)
     migrate = _add(tasks, "migrate", _migrate, "bring the database schema up to date")
-    migrate.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    migrate.add_argument("--dry-run", action="store_true", help="only show the pending migrations")
     _add(tasks, "status", _status, "show replicas, running chats and the schema")
-    _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if something fails")
+    _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if a check fails")
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
     config.add_argument("--sources", action="store_true", help="show the source of each value")
     admin_arguments.add_to(tasks, _add, _run_admin)
@@ -330,7 +330,9 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
     command.set_defaults(run=run, json=False)
     if has_json:
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    group = command.add_argument_group(SETTINGS, "A flag wins over its ROOKERY_ variable, which wins over the file.")
+    group = command.add_argument_group(
+        SETTINGS, "A flag takes precedence over its ROOKERY_ variable, and the variable over the file."
+    )
     group.add_argument("--strict-config", action="store_true", help="refuse unknown setting names")
     for key in keys.KEYS:
         _add_flag(group, key)

@@ -58,7 +58,7 @@ class UnexpectedAnswer(RookeryError):
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         self.reason = reason
-        super().__init__(f"What answers at {url} is no server that this client understands: {reason}.")
+        super().__init__(f"The program at {url} is not a server that this client supports: {reason}.")
 
 
 class FieldError(msgspec.Struct, frozen=True):

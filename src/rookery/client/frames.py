@@ -132,7 +132,7 @@ class Frames:
                 return await self._within(UPGRADE_SECONDS, wires.open_websocket)
             except (NoUpgrade, TimedOut) as error:
                 if self._transport == "websocket":
-                    raise Unreachable(self._http.base_url, f"WebSockets do not get through ({error})") from error
+                    raise Unreachable(self._http.base_url, f"WebSockets are not forwarded ({error})") from error
         wire = await self._within(self._http.config.timeout_seconds, wires.open_event_stream)
         # This applies to the whole stream, because the proxy will not change meanwhile.
         self._transport = "sse"

@@ -228,7 +228,7 @@ def normal_url(given: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{given!r} is not the address of a server. It looks like http://127.0.0.1:7117.")
     if parts.username or parts.password:
-        raise ValueError("The address of a server holds no password; give the token by itself.")
+        raise ValueError("The address of a server must not contain a password. Pass the token separately.")
     below = parts.path.rstrip("/").removesuffix(API)
     return urlunsplit((parts.scheme, parts.netloc, below, "", ""))
 
@@ -237,7 +237,7 @@ def require_token(given: str) -> None:
     """Refuse a token that a header cannot contain. The request would fail as if the server were unreachable."""
     if not _TOKEN.fullmatch(given):
         raise ValueError(
-            "The token is empty or holds spaces, line ends or other signs that no token has. Copy it again."
+            "The token is empty, or contains spaces, line ends or other characters that no token has. Copy it again."
         )
 
 
@@ -261,7 +261,7 @@ def reason_of(error: Exception) -> str:
         if isinstance(cause, ConnectionRefusedError):
             return REFUSED
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
-            return "what is there does not speak TLS; try http instead of https"
+            return "the program there does not use TLS; try http instead of https"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__

@@ -113,7 +113,7 @@ def _header_problem(name: str) -> str | None:
     if re.fullmatch(r"[A-Za-z0-9-]{1,64}", name) is None:
         return "is not the name of a header: letters, digits and hyphens, at most 64"
     taken = name.lower() in _TAKEN_HEADERS or name.lower().startswith(("x-forwarded-", "sec-"))
-    return "is a header with a meaning of its own" if taken else None
+    return "is a header that has another meaning" if taken else None
 
 
 # One key per line. `--help` and the reference page show the descriptions.
@@ -138,7 +138,7 @@ KEYS: tuple[Key, ...] = (
         check=_header_problem),
     Key("http.max_body", SIZE, "1MiB", "Maximum size of a request body; uploads have their own limit.", check=_BODY),
     Key("net_allow_private", NETWORKS, None,
-        "Private networks that workspaces may reach. Addresses of this machine are included only if listed singly.",
+        "Private networks that workspaces may reach. Addresses of this machine must be listed individually.",
         "none"),
     Key("setup_token", TEXT, None, "Token to create the first administrator, at least 20 characters.",
         "random, printed at the first start", secret=True, check=_setup_token_problem),
@@ -151,7 +151,7 @@ KEYS: tuple[Key, ...] = (
         "Address where replicas on other machines connect. With several replicas, each uses the next higher port.",
         "a socket in `data_dir` only"),
     Key("relay_url", RELAY_URL, None,
-        "URL by which other machines reach `relay_bind`: `wss://host:port`. The port increases by replica, too.",
+        "URL by which other machines reach `relay_bind`: `wss://host:port`. Each further replica uses the next port.",
         "derived from `relay_bind`"),
     Key("relay_tls_cert", PATH, None, "Certificate of `relay_bind`; required unless that is a loopback address.",
         "none"),
@@ -173,27 +173,27 @@ KEYS: tuple[Key, ...] = (
         "a key file in `data_dir`; none with `database_url`", secret=True, check=_ring_problem),
     Key("worker.enabled", BOOLEAN, True, "Run chats on this server. If false, it only serves requests."),
     Key("worker.acquire_interval", DURATION, "5s",
-        "How often a replica polls for runnable chats, in addition to notifications.",
+        "Interval at which a replica polls for runnable chats, in addition to notifications.",
         check=between(100 * _MS, 10 * _MINUTE)),
     Key("worker.acquire_batch", INTEGER, 10,
         "Maximum number of chats that a replica takes in one poll.", check=between(1, 1000)),
     Key("worker.max_runners", INTEGER, 256,
         "Maximum number of chats that a replica runs concurrently.", check=between(1, 100_000)),
     Key("worker.lease_ttl", DURATION, "30s",
-        "How long a chat stays with a replica that does not renew its lease. Must be at least 3 times "
+        "Time for which a chat stays with a replica that does not renew its lease. Must be at least 3 times "
         "`worker.heartbeat_interval`.",
         check=between(10 * _SECOND, 10 * _MINUTE)),
     Key("worker.heartbeat_interval", DURATION, "9s",
-        "How often a replica renews its leases. Two renewals may fail before a lease ends.",
+        "Interval at which a replica renews its leases. Two renewals may fail before a lease ends.",
         check=between(500 * _MS, 10 * _SECOND)),
     Key("worker.self_fence_after", DURATION, "24s",
         "A replica that could not renew its leases for this long stops all its work. Must be at least twice "
         "`worker.heartbeat_interval`, and at least 1 second less than `worker.lease_ttl`.",
         check=between(1 * _SECOND, 10 * _MINUTE)),
-    Key("worker.heartbeat_gc_interval", DURATION, "30s", "How often expired leases are deleted.",
+    Key("worker.heartbeat_gc_interval", DURATION, "30s", "Interval at which expired leases are deleted.",
         check=between(1 * _SECOND, 1 * _HOUR)),
     Key("worker.runner_sync_interval", DURATION, "15s",
-        "How often a replica reads all of its chats, to make up for lost notifications.",
+        "Interval at which a replica reads all of its chats, in case notifications are lost.",
         check=between(1 * _SECOND, 10 * _MINUTE)),
     Key("worker.task_backoff", DURATION, "100ms", "First delay before a failed task is run again; it doubles.",
         check=between(1 * _MS, 1 * _MINUTE)),
@@ -206,12 +206,12 @@ KEYS: tuple[Key, ...] = (
     Key("worker.watch_publish_timeout", DURATION, "10s",
         "Maximum time to store and announce a label, a summary or a title; after it, the text is dropped.",
         check=between(100 * _MS, 5 * _MINUTE)),
-    Key("worker.archive_interval", DURATION, "1h", "How often unused chats are archived.",
+    Key("worker.archive_interval", DURATION, "1h", "Interval at which unused chats are archived.",
         check=between(1 * _MINUTE, _DAY)),
     Key("worker.archive_batch", INTEGER, 1000,
         "Maximum number of chats archived in one run.", check=between(1, 100_000)),
     Key("worker.capacity_gauge_interval", DURATION, "30s",
-        "How often running and waiting chats are counted for metrics.",
+        "Interval at which running and waiting chats are counted for metrics.",
         check=between(1 * _SECOND, 1 * _HOUR)),
     Key("worker.prepare_tries", INTEGER, 3, "Attempts to prepare a step before it fails.", check=between(1, 20)),
     Key("worker.prepare_backoff", DURATION, "200ms", "First delay between attempts to prepare a step; it doubles.",
@@ -243,12 +243,12 @@ KEYS: tuple[Key, ...] = (
     Key("worker.episode_max_bytes", SIZE, "4MiB", "Maximum size of the live preview of a running step.",
         check=between(64 * 1024, 1024**3)),
     Key("worker.episode_retention", DURATION, "15s",
-        "How long the live preview of a step is kept after the step is stored.",
+        "Time for which the live preview of a step is kept after the step is stored.",
         check=between(100 * _MS, 10 * _MINUTE)),
     Key("worker.subscriber_stall_timeout", DURATION, "10s",
         "A client that reads no live parts for this long is disconnected from the preview.",
         check=between(100 * _MS, 10 * _MINUTE)),
-    Key("worker.part_flush", DURATION, "30ms", "How long output of a model is collected before it is sent to clients.",
+    Key("worker.part_flush", DURATION, "30ms", "Time for which model output is collected before it is sent to clients.",
         check=between(1 * _MS, 1 * _SECOND)),
     Key("worker.part_flush_chars", INTEGER, 512,
         "Model output is sent to clients immediately when this many characters are collected.",
@@ -292,8 +292,8 @@ KEYS: tuple[Key, ...] = (
         "are enforced in it.",
         "none: only limits per process"),
     Key("drivers.local.network_max", _NETWORK, "public",
-        "Widest network that a template may give a local workspace: none, the hosts it lists, all public hosts, or all "
-        "that this machine can reach, including its localhost."),
+        "Widest network that a template may give a local workspace: none, the hosts it lists, all public hosts, or "
+        "every host that this machine can reach, including its localhost."),
     Key("drivers.local.tmp_mb", INTEGER, 1024, "Maximum size of a local workspace's `/tmp`, in MiB of memory.",
         check=between(1, 1_000_000)),
     Key("drivers.local.unsafe", BOOLEAN, False,

@@ -329,7 +329,7 @@ class _Loading:
     def _check_tls(self) -> None:
         listen = self.values["listen"]
         if listen is not None and listen.path is not None and self.values["tls_cert"] is not None:
-            message = "it has no effect on a unix socket; the proxy in front serves https."
+            message = "it has no effect on a unix socket, where the proxy serves https."
             self._problem("tls_cert", self.sources["tls_cert"], message)
         cert, key = self.values["tls_cert"], self.values["tls_key"]
         if (cert is None) != (key is None):
@@ -350,7 +350,9 @@ class _Loading:
         bind, url = self.values["relay_bind"], self.values["relay_url"]
         cert, key = self.values["relay_tls_cert"], self.values["relay_tls_key"]
         if (cert is None) != (key is None):
-            self._relay_problem("relay_tls_key" if key is None else "relay_tls_cert", "the other half is missing")
+            self._relay_problem(
+                "relay_tls_key" if key is None else "relay_tls_cert", "the other setting of this pair is missing"
+            )
         if bind is None:
             for name in ("relay_url", "relay_tls_cert"):
                 if self.values[name] is not None:
@@ -360,11 +362,15 @@ class _Loading:
         if cert is None and (everywhere or not is_loopback(bind.host)):
             self._relay_problem("relay_bind", "beyond this machine it needs relay_tls_cert and relay_tls_key")
         if url is None and everywhere:
-            self._relay_problem("relay_url", "with a relay_bind of every interface, say how others reach this machine")
+            self._relay_problem(
+                "relay_url", "relay_bind is every interface, so set the address by which other machines reach this one"
+            )
         if url is not None and url.startswith("ws:") and not is_loopback(urlsplit(url).hostname or ""):
             self._relay_problem("relay_url", "beyond this machine it begins with wss://")
         if url is not None and urlsplit(url).port is None and (self.values["replicas"] or 1) > 1:
-            self._relay_problem("relay_url", "with several replicas it needs a port, which each of them counts up")
+            self._relay_problem(
+                "relay_url", "with several replicas it needs a port; each further replica uses the next higher one"
+            )
 
     def _check_metrics(self) -> None:
         address = self.values["metrics_listen"]
@@ -485,7 +491,7 @@ def secret_flags(flags: Mapping[str, str]) -> list[Problem]:
             continue
         what = "a URL with a password" if key.has_flag else "a secret"
         message = (
-            f"{what} is not taken from the command line, which other users of this machine can read. Set "
+            f"{what} is not accepted on the command line, because other users of this machine can read it. Set "
             f"{key.variable}, or {key.variable}_FILE with the path of a file, or {key.name} in the TOML file."
         )
         problems.append(Problem(key.name, key.flag, message))

@@ -202,7 +202,7 @@ class IsolationCheck:
             is_held = None if os.geteuid() == 0 else True
             shared = f"they share the user {users[0]}, and with it the kernel's limits for one user"
             return Finding("other workspaces", is_held, f"a workspace sees no other; {shared}")
-        return Finding("other workspaces", True, "a workspace sees no other, and each has a user of its own")
+        return Finding("other workspaces", True, "a workspace sees no other, and each has its own user")
 
     def _shared_folder_rules(self) -> Finding:
         shared = self._shared_folders
@@ -241,7 +241,7 @@ def _server_ports(attempts: _Attempts, listener: _Listener) -> Finding:
     if attempts.reached or listener.accepted:
         where = ", ".join(attempts.reached[:3]) or f"port {listener.port}"
         return Finding("server ports", False, f"a workspace reaches {where}")
-    return Finding("server ports", True, "a workspace reaches no port of this machine, also not by the proxy")
+    return Finding("server ports", True, "a workspace reaches no port of this machine, not even through the proxy")
 
 
 def _socket_families(attempts: _Attempts) -> Finding:

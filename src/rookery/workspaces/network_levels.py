@@ -23,7 +23,7 @@ WORDS: Mapping[Network, str] = {
     "none": "nothing",
     "hosts": "the hosts that its template lists, and nothing else",
     "public": "every public host, but nothing of the server's machine and of private networks",
-    "host": "all that the machine reaches, with its localhost and private networks",
+    "host": "every host that the machine can reach, including its localhost and private networks",
 }
 
 

@@ -170,7 +170,7 @@ def _check_folders(
             continue
         if not shared_folders.is_shared(str(value), shared):
             offered = (
-                f"Choose one of {', '.join(shared)}, or below."
+                f"Choose one of {', '.join(shared)} or a folder below it."
                 if shared
                 else "This server shares none: see workspaces.shared_folders."
             )

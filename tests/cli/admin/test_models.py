@@ -85,7 +85,7 @@ async def test_key_from_stdin_is_sealed_and_shown_nowhere(desk: Desk) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "Provider claude is added. Give it a model:",
+        "Provider claude is added. Add a model to it:",
         "  rookery admin model add claude MODEL --context-limit TOKENS",
     ]
     stored = await providers.find_provider_named(desk.conn, "claude")

@@ -147,7 +147,7 @@ def test_setup_token_may_be_pasted_with_what_stands_around_it(monkeypatch: pytes
         (b"x" * 5000, {"token_stdin": True}, "no token on stdin"),
         (b"rk_one\nrk_two\n", {"token_stdin": True}, "Copy it again"),
         (b"secret", {"password_stdin": True}, "needs --user"),
-        (b"secret", {}, "no terminal to ask"),
+        (b"secret", {}, "There is no terminal"),
     ],
 )
 def test_what_is_missing_is_said(

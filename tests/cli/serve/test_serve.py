@@ -178,7 +178,7 @@ def test_wrong_database_url_is_one_line_and_exit_4(home: Path, data_dir: Path) -
     done = rookery(home, "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", ROOKERY_DATABASE_URL=url)
 
     assert done.returncode == 4
-    assert done.stderr == "rookery: No server answers at 127.0.0.1:1/rookery. Is PostgreSQL running there?\n"
+    assert done.stderr == "rookery: No server answers at 127.0.0.1:1/rookery. Check that PostgreSQL is running there.\n"
 
 
 async def test_database_newer_than_the_binary_is_one_line_and_exit_3(
@@ -344,7 +344,7 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     assert (fits.returncode, too_many.returncode) == (0, 1)
     assert re.search(r"^ok +network +local workspaces reach public hosts at most$", fits.stdout, re.MULTILINE)
     # Two users whose workspaces may share the network of the machine.
-    assert re.search(r"^warn +network +2 users may reach what this machine reaches", shared.stdout, re.MULTILINE)
+    assert re.search(r"^warn +network +2 users may reach the networks of this machine", shared.stdout, re.MULTILINE)
     reach = r"^ok +network +local workspaces reach hosts that their template lists; net_allow_private .* 10\.0\.0\.0/8$"
     assert re.search(reach, proxied.stdout, re.MULTILINE)
 

@@ -66,8 +66,8 @@ def test_only_name_and_description_are_needed() -> None:
         ("---\nname: a\ndescription: b\nmax_minutes: 99999\n---\n", "max_minutes"),
         (f"---\nname: a\ndescription: b\ntools: {' '.join('t' + str(n) for n in range(100))}\n---\n", "tools"),
         (f"---\nname: a\ndescription: b\n---\n{'x' * 70_000}", "prompt"),
-        ("---\nname: a\ndescription: b\ntools: {read_file: yes}\n---\n", "tools: it is a list"),
-        ("---\nname: a\ndescription: b\nread_only: [true]\n---\n", "read_only: it is a text"),
+        ("---\nname: a\ndescription: b\ntools: {read_file: yes}\n---\n", "tools: this must be a list"),
+        ("---\nname: a\ndescription: b\nread_only: [true]\n---\n", "read_only: this must be a text"),
         ("---\nname: a\ndescription: b\ntools: [x]\ntools: [y]\n---\n", "the field tools twice"),
     ],
 )

@@ -40,9 +40,9 @@ def test_field_of_another_type_is_refused() -> None:
     assert (fields.text("text"), fields.text("missing")) == ("a, b", None)
     assert (fields.texts("text"), fields.texts("list"), fields.texts("missing")) == (("a", "b"), ("a",), None)
     for name in ("list", "nested"):
-        with pytest.raises(FrontMatterProblem, match=f"{name}: it is a text"):
+        with pytest.raises(FrontMatterProblem, match=f"{name}: this must be a text"):
             fields.text(name)
-    with pytest.raises(FrontMatterProblem, match="nested: it is a list of texts"):
+    with pytest.raises(FrontMatterProblem, match="nested: this must be a list of texts"):
         fields.texts("nested")
 
 

@@ -43,7 +43,7 @@ def test_head_of_a_skill_is_read(head: str, description: str) -> None:
         ("---\ndescription: x\n---\n", "lower-case"),
         ("---\n---\n", "lower-case"),
         ("---\nname: deploy\ndescription: Use when: asked\n---\n", "not valid YAML in line 2: .* needs quotes"),
-        ("---\nname: deploy\ndescription: [a, b]\n---\n", "description: it is a text"),
+        ("---\nname: deploy\ndescription: [a, b]\n---\n", "description: this must be a text"),
     ],
 )
 def test_file_that_is_no_skill_says_why(text: str, problem: str) -> None:

@@ -16,7 +16,7 @@ from rookery.store.people import signed_links
 from rookery.store.people.errors import Forbidden
 
 MAX_LINKS = 100
-_RULE = "This is not the address of a file, of a file of a workspace, or of a report as CSV, from /api/v1 on."
+_RULE = "This is not an address, beginning with /api/v1, of a file, of a file of a workspace, or of a report as CSV."
 
 
 class DownloadLink(msgspec.Struct, frozen=True):

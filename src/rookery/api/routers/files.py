@@ -137,7 +137,7 @@ def router(services: ApiServices) -> Routes:
             info = await caller.own_store.files.get(file)
         except Forbidden:
             raise Forbidden(
-                "An administrator states a reason with each read, but a link carries none. Get the file "
+                "Administrators must give a reason with each read, and a link cannot contain one. Get the file "
                 f"itself at {PREFIX}/files/{file}, with the reason."
             ) from None
         if services.ring is None:

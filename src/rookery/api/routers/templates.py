@@ -170,7 +170,12 @@ def _packed(data: bytes, name: str, shared: Sequence[str]) -> templates.Packed:
         packed = templates.pack(templates.read_archive(data))
         if packed.manifest.name != name:
             raise TemplateInvalid(
-                [Problem("name", (f"The manifest has the name {packed.manifest.name}, the address {name}."))]
+                [
+                    Problem(
+                        "name",
+                        (f"The manifest has the name {packed.manifest.name}, but the address has the name {name}."),
+                    )
+                ]
             )
         shared_folders.check_template(packed.manifest, shared)
     except TemplateInvalid as error:

@@ -270,7 +270,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
         """Report the network that workspaces share. Another check reports a schema of another version."""
         most = settings.drivers_local_network_max
         if most == "none":
-            return "ok", "local workspaces have none"
+            return "ok", "local workspaces have no network"
         private = ", ".join(settings.net_allow_private)
         also = f"; net_allow_private lets them into {private}" if private else ""
         if most == "hosts":
@@ -280,10 +280,10 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
         users = 0 if await migrations.plan(conn) else await overview.count_users(conn)
         if users > 1:
             return "warn", (
-                f"{users} users may reach what this machine reaches, its localhost too, from workspaces whose "
-                'template says network = "host". drivers.local.network_max = "public" allows no template that.'
+                f"{users} users may reach the networks of this machine, including its localhost, from workspaces whose "
+                'template has network = "host". Set drivers.local.network_max = "public" to prevent this.'
             )
-        return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
+        return "ok", 'local workspaces have the network of the machine if their template has network = "host"'
 
     async def check_labels() -> tuple[str, str]:
         """Report the model that writes labels and summaries. There is none if no small model is set up or chosen."""

@@ -73,11 +73,13 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
             return run(runner.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
         return outcome.code
 
-    command = add(tasks, "run", run_prompt, "run one prompt in a chat and show what happens; the answer is on stdout")
+    command = add(tasks, "run", run_prompt, "run one prompt in a chat and show its progress; the answer is on stdout")
     command.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin")
-    command.add_argument("--model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id; else the default")
+    command.add_argument(
+        "--model", metavar="MODEL", help="the model: its name, PROVIDER/NAME, or its id (default: the default model)"
+    )
     command.add_argument("--chat", metavar="ID", help="continue this chat instead of starting one")
-    command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, besides the usual ones")
+    command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, in addition to the usual ones")
     command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
     command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
     command.add_argument(
@@ -88,7 +90,7 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
         metavar="HASH",
         action="append",
         default=[],
-        help="let the MCP server of the workspace run whose entry has this hash; a run with --workspace shows it",
+        help="allow the MCP server whose entry has this hash to run; a run with --workspace shows the hashes",
     )
 
 
@@ -102,7 +104,7 @@ def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
 
     command = add(tasks, "rotate-secrets", rotate, "seal every stored key with the active key of the ring")
     what = command.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="only show how many values are under which key")
+    what.add_argument("--status", action="store_true", help="only show the number of values that each key encrypts")
     what.add_argument("--full", action="store_true", help="also encrypt the values again, not only their data keys")
 
 
@@ -211,7 +213,7 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
 
         return run(models.forget_window(loaded.settings, out, reference=arguments.model), loaded, out)
 
-    add(tasks, "list", list_all, "show the models, with the prices in force")
+    add(tasks, "list", list_all, "show the models, with their current prices")
     new = add(tasks, "add", add_one, "add a model of a provider")
     new.add_argument("provider", metavar="PROVIDER", help="the name of its provider")
     new.add_argument("model", metavar="MODEL", help="the model's id, exactly as the provider writes it")
@@ -220,7 +222,11 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
     new.add_argument("--default", action="store_true", help="make it the default")
     new.add_argument("--disabled", action="store_true", help="add it without offering it to users")
     new.add_argument(
-        "--compression-threshold", type=int, default=70, metavar="PERCENT", help="when to summarize; 100 is never"
+        "--compression-threshold",
+        type=int,
+        default=70,
+        metavar="PERCENT",
+        help="percentage of the window at which chats are summarized; 100 means never",
     )
     for name in PRICES:
         words = name.replace("_", " ").replace("cache write 1h", "cache writes for an hour")
@@ -234,7 +240,7 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
         ("remove", remove, "remove a model; chats that used it continue with the default"),
     ):
         one = add(tasks, name, command, summary)
-        one.add_argument("model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id")
+        one.add_argument("model", metavar="MODEL", help="the model: its name, PROVIDER/NAME, or its id")
 
 
 def _add_templates(tasks: Any, add: Add, run: Run) -> None:

@@ -82,7 +82,7 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
             ring = await secrets.load_checked_ring(settings, conn) if is_sealed else None
             provider = await providers.create_provider(conn, draft, ring=ring)
             await input.announce(database, "provider", provider.id)
-        out.line(f"Provider {provider.name} is added. Give it a model:")
+        out.line(f"Provider {provider.name} is added. Add a model to it:")
         out.line(f"  rookery admin model add {provider.name} MODEL --context-limit TOKENS")
         out.result(_document(provider, models=0))
     return outcome.code

@@ -20,14 +20,16 @@ Command: TypeAlias = "Callable[[argparse.Namespace, Output], int]"
 def add_to(commands: Any, run: Run) -> None:
     summary = "talk to a running server from the terminal"
     top = commands.add_parser("chat", help=summary, description=_sentence(summary), allow_abbrev=False)
-    top.add_argument("--url", help="the server; else ROOKERY_URL, the last login, or http://127.0.0.1:7117")
-    top.add_argument("--model", metavar="MODEL", help="the model of new chats; else the default")
+    top.add_argument("--url", help="the server (default: ROOKERY_URL, the last login, or http://127.0.0.1:7117)")
+    top.add_argument("--model", metavar="MODEL", help="the model of new chats (default: the default model)")
     top.set_defaults(run=_command("talk", run), json=False, lines=False)
     tasks = top.add_subparsers(title="commands", metavar="COMMAND", required=False)
 
     new = _add(tasks, "new", run, "start a chat with a message and show the answer", lines=True)
     _add_prompt(new)
-    new.add_argument("--model", metavar="MODEL", default=argparse.SUPPRESS, help="the model; else the default")
+    new.add_argument(
+        "--model", metavar="MODEL", default=argparse.SUPPRESS, help="the model (default: the default model)"
+    )
     send = _add(tasks, "send", run, "send a message to a chat and show the answer", lines=True)
     _add_chat(send)
     _add_prompt(send)
@@ -35,20 +37,23 @@ def add_to(commands: Any, run: Run) -> None:
         "--busy",
         choices=("queue", "steer", "interrupt"),
         default="queue",
-        help="during a turn: wait for its end, be read at its next step, or stop it and run next (default: queue)",
+        help="during a turn: wait for its end (queue, the default), be read at its next step (steer), "
+        "or stop it and run next (interrupt)",
     )
-    attach = _add(tasks, "attach", run, "continue a chat; without a terminal, follow it until it rests", lines=True)
+    attach = _add(
+        tasks, "attach", run, "continue a chat; without a terminal, follow it until it is at rest", lines=True
+    )
     _add_chat(attach)
     attach.add_argument(
         "--tail", type=int, default=10, metavar="N", help="number of messages to show first (default: 10)"
     )
-    attach.add_argument("--watch", action="store_true", help="only follow it until it rests")
-    shown = _add(tasks, "list", run, "show your chats, the last active first")
+    attach.add_argument("--watch", action="store_true", help="only follow it until it is at rest")
+    shown = _add(tasks, "list", run, "show your chats, the most recently active first")
     shown.add_argument("query", nargs="?", metavar="QUERY", help="words, or terms such as status:running, title:x")
     shown.add_argument("--limit", type=int, default=20, metavar="N", help="number of entries (default: 20)")
     _add(tasks, "models", run, "show the models that can be used")
     _add_chat(_add(tasks, "interrupt", run, "stop the turn of a chat; its answer so far is kept"))
-    _add_chat(_add(tasks, "agents", run, "show the subagents of a chat: what they do, and what they have cost"))
+    _add_chat(_add(tasks, "agents", run, "show the subagents of a chat with their activity and cost"))
     rules = _add(tasks, "rules", run, "show or replace approval rules: yours, a chat's, or the server's")
     whose = rules.add_mutually_exclusive_group()
     whose.add_argument("--chat", metavar="CHAT", help="the rules of this chat and its subagents")
@@ -59,9 +64,11 @@ def add_to(commands: Any, run: Run) -> None:
     servers = _add(tasks, "servers", run, "show the MCP servers of a chat's workspace; allow or deny one")
     _add_chat(servers)
     said = servers.add_mutually_exclusive_group()
-    said.add_argument("--agree", metavar="SERVER", help="let it run, with the shown command")
-    said.add_argument("--deny", metavar="SERVER", help="do not let it run")
-    said.add_argument("--withdraw", metavar="SERVER", help="withdraw the answer; it stops, and you are asked again")
+    said.add_argument("--agree", metavar="SERVER", help="allow it to run with the shown command")
+    said.add_argument("--deny", metavar="SERVER", help="deny it")
+    said.add_argument(
+        "--withdraw", metavar="SERVER", help="withdraw the answer; the server stops, and you are asked again"
+    )
     _add_chat(_add(tasks, "export", run, "print a whole chat as Markdown, or as JSON"))
     login = _add(tasks, "login", run, "log in at a server and store a token for it")
     login.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
@@ -73,7 +80,7 @@ def add_to(commands: Any, run: Run) -> None:
     password.add_argument(
         "--tokens", choices=("revoke", "keep"), help="whether to revoke your other API tokens; prompted for if missing"
     )
-    accesses = _add(tasks, "accesses", run, "show when administrators read your chats or reset your password")
+    accesses = _add(tasks, "accesses", run, "show the times when administrators read your chats or reset your password")
     accesses.add_argument("--limit", type=int, default=20, metavar="N", help="number of entries (default: 20)")
     logout = _add(tasks, "logout", run, "delete and revoke the token for a server")
     logout.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
@@ -98,7 +105,7 @@ def _add(tasks: Any, name: str, run: Run, summary: str, *, lines: bool = False) 
     )
     command.set_defaults(run=_command(name, run))
     # Accepted before and after the command. A default here would override the value that is given before it.
-    command.add_argument("--url", default=argparse.SUPPRESS, help="the server; else ROOKERY_URL or the last login")
+    command.add_argument("--url", default=argparse.SUPPRESS, help="the server (default: ROOKERY_URL or the last login)")
     if lines:
         command.add_argument("--json", dest="lines", action="store_true", help="print events as JSON, one per line")
     else:

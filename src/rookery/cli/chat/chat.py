@@ -60,7 +60,7 @@ def read_prompt(given: str) -> str:
     except UnicodeDecodeError as error:
         raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
     if not prompt:
-        raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
+        raise Refused("The prompt is empty. Write a prompt, or pipe it in with `-`.", code=Exit.USAGE)
     return prompt
 
 

@@ -39,10 +39,10 @@ def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: 
     if token_stdin:
         return Answers(token=_piped_token())
     if password_stdin and name is None:
-        raise Refused("--password-stdin needs --user: whose password it is.", code=Exit.USAGE)
+        raise Refused("--password-stdin needs --user, the account of the password.", code=Exit.USAGE)
     if not password_stdin and not sys.stdin.isatty():
         raise Refused(
-            "There is no terminal to ask. Pipe a token in with --token-stdin, or a password with --password-stdin.",
+            "There is no terminal. Pipe a token in with --token-stdin, or a password with --password-stdin.",
             code=Exit.USAGE,
         )
     setup_token = _setup_token() if is_setup else None

@@ -35,7 +35,7 @@ task, do not address the user.
 Cover, in this order, leaving out what is empty:
 
 1. What the user demanded. Quote constraints, preferences and corrections word for word, and say who stated each one:
-   the user, a file, or you. Never soften, generalise or merge them, and never turn a guess of yours into a demand.
+   the user, a file, or you. Never soften, generalize or merge them, and never turn a guess of yours into a demand.
 2. The goal, as it stands now.
 3. Decisions that were made, each with its reason.
 4. The state of things: paths of files read or changed and what matters about them, commands and how they are run,

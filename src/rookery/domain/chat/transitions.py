@@ -138,7 +138,7 @@ _CANNOT: dict[Transition, str] = {
     Transition.CLEAR_QUEUE: "The queue of this chat cannot be cleared",
     Transition.EDIT_QUEUED_MESSAGE: "No queued message of this chat can be edited",
     Transition.REORDER_QUEUE: "The queue of this chat cannot be reordered",
-    Transition.PROMOTE_QUEUED_MESSAGE: "No queued message of this chat can be sent at once",
+    Transition.PROMOTE_QUEUED_MESSAGE: "No queued message of this chat can be sent now",
     Transition.INTERRUPT: "This chat cannot be stopped",
     Transition.RETRY_TURN: "The last turn of this chat cannot be retried",
     Transition.WAKE_PARENT: "This chat cannot be resumed by its subagents",

@@ -109,12 +109,12 @@ def _boolean(text: str | None) -> bool:
         case "false" | "no":
             return False
         case _:
-            raise KindProblem("read_only: it is true or false.")
+            raise KindProblem("read_only: this must be true or false.")
 
 
 def _minutes(text: str | None) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"\d{1,6}", text):
-        raise KindProblem("max_minutes: it is a whole number of minutes.")
+        raise KindProblem("max_minutes: this must be a whole number of minutes.")
     return int(text)

@@ -52,7 +52,7 @@ class Fields(msgspec.Struct, frozen=True):
             return None
         value = self.values[name]
         if not isinstance(value, str):
-            raise FrontMatterProblem(f"{name}: it is a text.")
+            raise FrontMatterProblem(f"{name}: this must be a text.")
         return value
 
     def texts(self, name: str) -> tuple[str, ...] | None:
@@ -64,7 +64,7 @@ class Fields(msgspec.Struct, frozen=True):
             return None
         value = self.values[name]
         if value is None:
-            raise FrontMatterProblem(f"{name}: it is a list of texts.")
+            raise FrontMatterProblem(f"{name}: this must be a list of texts.")
         return tuple(item for item in _COMMAS.split(value) if item) if isinstance(value, str) else value
 
 

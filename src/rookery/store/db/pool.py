@@ -387,7 +387,7 @@ def _connection_error(error: Exception, address: str) -> StoreError:
                 f"The host name in {address} cannot be resolved. Correct database_url, or the DNS of this machine."
             )
         case OSError():
-            return DatabaseUnreachable(f"No server answers at {address}. Is PostgreSQL running there?")
+            return DatabaseUnreachable(f"No server answers at {address}. Check that PostgreSQL is running there.")
         case _:
             return DatabaseUnsuitable(MALFORMED)
 

@@ -145,7 +145,7 @@ def notes_of(config: LocalConfig) -> tuple[str, ...]:
     notes = []
     if config.users.is_root and problem_of_users(config) is None:
         low, high = config.uid_range
-        notes.append(f"each has a user of its own, from {low} to {high}")
+        notes.append(f"each has its own user, from {low} to {high}")
     elif not config.users.is_root:
         notes.append("they share the server's user, and with it the kernel's limits for one user")
     if config.cgroup is None:

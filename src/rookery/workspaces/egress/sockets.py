@@ -153,7 +153,9 @@ class EgressSockets:
         self.stats.connections += 1
         try:
             if len(served.connections) > self.max_per_workspace:
-                await self._refuse(client, f"A workspace may have {self.max_per_workspace} connections at once.")
+                await self._refuse(
+                    client, f"A workspace may have {self.max_per_workspace} connections at the same time."
+                )
             elif self.stats.connections > self.max_total and len(served.connections) > ALWAYS_ALLOWED:
                 await self._refuse(client, "The server has too many connections of workspaces at the moment.")
             else:

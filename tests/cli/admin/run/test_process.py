@@ -128,7 +128,7 @@ def test_what_cannot_be_run_ends_with_its_exit_code(tmp_path: Path, database_url
     late = rookery(tmp_path, "admin", "run", "hello", "--timeout", "0.3", "--quiet", *where)
 
     assert (empty.returncode, empty.stdout) == (2, "")
-    assert empty.stderr == "rookery: The prompt is empty. Say what to do, or pipe it in with `-`.\n"
+    assert empty.stderr == "rookery: The prompt is empty. Write a prompt, or pipe it in with `-`.\n"
     assert unknown.returncode == 2
     assert json.loads(unknown.stdout)["error"] == {
         "exit_code": 2,

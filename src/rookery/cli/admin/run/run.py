@@ -334,9 +334,9 @@ class Run:
         async def send(bundle: Bundle) -> tuple[Chat, int]:
             tx = await bundle.open(chat_id)
             if tx.chat.status not in AT_REST:
-                raise Refused(f"Chat {chat_id} is {tx.chat.status}. Wait until it rests, or stop it.")
+                raise Refused(f"Chat {chat_id} is {tx.chat.status}. Wait until it is at rest, or stop it.")
             if tx.chat.queue_len:
-                raise Refused(f"Chat {chat_id} has {tx.chat.queue_len} queued message(s), which would go first.")
+                raise Refused(f"Chat {chat_id} has {tx.chat.queue_len} queued message(s), which would run first.")
             sent = await machine.send_message(tx, message, BusyBehavior.QUEUE)
             return await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id), sent.inserted[-1].id
 
