@@ -24,7 +24,18 @@ from rookery.settings import keys
 from rookery.store.db import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
-ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "run", "rotate-secrets", "provider", "model", "template", "debug"]
+ADMIN_COMMANDS = [
+    "migrate",
+    "status",
+    "doctor",
+    "config",
+    "run",
+    "rotate-secrets",
+    "provider",
+    "model",
+    "template",
+    "debug",
+]
 GROUPS = {
     "provider": ["list", "add", "set-key", "remove"],
     "model": ["list", "add", "default", "remove"],
