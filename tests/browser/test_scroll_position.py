@@ -249,3 +249,23 @@ def test_chat_whose_messages_arrive_late_opens_at_its_end(ada: Visitor, stored: 
         pass_on()
 
     expect(page.get_by_text(f"{END} {title}")).to_be_in_viewport()
+
+
+def test_chat_that_has_just_opened_shows_rows_to_somebody_who_scrolls_up_at_once(
+    ada: Visitor, stored: StoredChats
+) -> None:
+    title = "Scrolled at once"
+    chat = stored.chat(ada, title, messages=300)
+    # The other rows come when the browser is idle, which it never is here.
+    ada.page.add_init_script("window.requestIdleCallback = () => 1")
+    page = ada.go(f"/c/{chat}")
+    expect(page.get_by_text(f"{END} {title}")).to_be_in_viewport()
+    page.evaluate(WATCH)
+    page.mouse.move(700, 300)
+    page.mouse.wheel(0, -4000)
+    page.evaluate(SCROLLED)
+    page.mouse.wheel(0, -1)
+    page.evaluate(JUMP, 0.0)
+    page.evaluate(PAINTED)
+
+    assert page.evaluate("blank") <= MOST_BLANK_PX

@@ -1,19 +1,20 @@
-import { startTransition, useEffect, useState } from "react";
+import { startTransition, useCallback, useEffect, useState } from "react";
 
 /** The remaining rows are mounted after this time at the latest. */
 const IDLE_MS = 300;
 
 /**
- * Return whether all rows should be mounted. False at first for a chat that opens at its end: the visible rows are
- * mounted first, and the others when the browser is idle.
+ * Return whether all rows should be mounted, and a function that mounts them now. False at first for a chat that opens at
+ * its end: the visible rows are mounted first, and the others when the browser is idle.
  */
-export function useAllRows(loaded: boolean, atOnce: boolean): boolean {
+export function useAllRows(loaded: boolean, atOnce: boolean): [boolean, () => void] {
   const [isWhole, setWhole] = useState(atOnce);
   useEffect(() => {
     if (!loaded || isWhole) return;
     return whenIdle(() => startTransition(() => setWhole(true)));
   }, [loaded, isWhole]);
-  return isWhole || atOnce;
+  const mountAll = useCallback(() => setWhole(true), []);
+  return [isWhole || atOnce, mountAll];
 }
 
 /** Call `act` after the current frame, when the browser is idle, or after `IDLE_MS`. */

@@ -73,7 +73,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const hasMore = useStore(session.store, (state) => state.data.hasMore);
   const { fullWidth, followAgent } = useDisplay();
   heights.use(rows);
-  const isWhole = useAllRows(loaded, target !== null || places.has(session.id));
+  const [isWhole, mountAll] = useAllRows(loaded, target !== null || places.has(session.id));
   const range = useMemo(
     () => rangeOf(rows, heights, keys, scroller.current?.seen ?? [], isWhole),
     [rows, heights, keys, isWhole],
@@ -87,8 +87,11 @@ export function Timeline({ session, target, dimFrom }: Props) {
       const element = box.current;
       const inner = list.current;
       const { rows: all, range: mounted } = mountedNow.current;
-      if (!element || !inner || all.length <= ALL_UP_TO) return;
+      if (!element || !inner) return;
       const top = element.getBoundingClientRect().top - inner.getBoundingClientRect().top;
+      // A chat that was just opened has only its last rows so far, and the user scrolls up to others.
+      if (!isWhole && top < heights.top(mounted.start)) flushSync(mountAll);
+      if (!isWhole || all.length <= ALL_UP_TO) return;
       const next = heights.rangeInstead(mounted, top, element.clientHeight);
       if (!next) return;
       const selected = !(document.getSelection()?.isCollapsed ?? true);
@@ -102,7 +105,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
       if (next.isBlank && !isRendering) flushSync(mount);
       else mount();
     },
-    [heights],
+    [heights, isWhole, mountAll],
   );
 
   useLayoutEffect(() => {
