@@ -40,6 +40,7 @@ GROUPS = {
     "provider": ["list", "add", "set-key", "remove"],
     "model": ["list", "add", "default", "remove"],
     "template": ["list", "push", "show", "enable", "disable", "remove"],
+    "debug": ["list", "show", "export", "replay"],
 }
 
 
