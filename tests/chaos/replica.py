@@ -38,6 +38,7 @@ FAST = WorkerConfig(
     sweep_interval_seconds=5.0,
     sync_interval_seconds=3.0,
     database_seconds=2.0,
+    debug_sweep_interval_seconds=3.0,
 )
 
 
@@ -89,7 +90,9 @@ def tools(number: int, port: int) -> list[Tool]:
 
 async def serve(orders: Orders) -> None:
     config = settings.load(
-        {"data_dir": orders.data_dir, "database_url": orders.database_url}, {"HOME": orders.data_dir}
+        # All model calls are recorded, so that runs also check the records.
+        {"data_dir": orders.data_dir, "database_url": orders.database_url, "debug_force": "true"},
+        {"HOME": orders.data_dir},
     )
     port, scripts = orders.effects_port, default_scripts()
     choices = app_replica.Choices(

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from rookery.telemetry import log
-from tests.chaos import invariants
+from tests.chaos import debug_records, invariants
 from tests.chaos.deployment import Deployment, database_server, open_deployment
 from tests.chaos.faults import Faults
 from tests.chaos.schedule import script_of
@@ -35,6 +35,7 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     faults: list[str]
+    debug_runs: int
     kills: int
     chats: int
     messages: int
@@ -84,8 +85,12 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
                     person.cancel()
                 await asyncio.gather(*crowd, return_exceptions=True)
         run = await deployment.record(database_crashes=fire.struck["RESTART_DATABASE"])
+        recorded_seconds = await debug_records.settle(deployment.pool)
+        records = await debug_records.read(deployment.pool)
+        say(f"{len(records)} debug runs, ended {recorded_seconds:.0f} s after the last answer")
         return Outcome(
-            faults=[*(stuck if late else []), *invariants.find_faults(run)],
+            faults=[*(stuck if late else []), *invariants.find_faults(run), *debug_records.find_faults(records)],
+            debug_runs=len(records),
             kills=fire.kills,
             chats=len(run.chats),
             messages=len(run.accepted),

@@ -30,3 +30,4 @@ async def test_nothing_is_lost_or_done_twice_while_processes_die_and_the_databas
     assert outcome.faults == [], f"seed {SEED}"
     assert outcome.kills >= KILLS
     assert outcome.chats >= CHATS
+    assert outcome.debug_runs >= CHATS

@@ -12,6 +12,7 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop.config import LoopConfig
@@ -199,6 +200,22 @@ async def test_queued_messages_under_one_runner_have_runs_of_their_own(database_
     assert [run["trigger_message_id"] for run in runs] == asked
     assert [run["status"] for run in runs] == ["completed"] * 3
     assert counts == [2, 1, 1]
+
+
+async def test_steering_message_has_a_run_of_its_own(database_url: str) -> None:
+    release = asyncio.Event()
+    tool = holding(release)
+    script = in_turn((CallTool("hold"),), (Say("steered"),))
+    async with open_house(database_url, script=script, tools=[tool], records=Records()) as rig:
+        chat_id = await rig.ask("first")
+        await tool.started.wait()
+        await rig.send(chat_id, "rather this", BusyBehavior.STEER)
+        release.set()
+        await rig.rested(chat_id)
+        runs = await records.ended(rig, chat_id, count=2)
+
+    assert [run["summary"]["first_message"] for run in runs] == ["first", "rather this"]
+    assert [run["status"] for run in runs] == ["completed", "completed"]
 
 
 async def test_takeover_continues_in_a_run_of_the_other_replica(database_url: str) -> None:

@@ -24,7 +24,7 @@ from rookery.debug.scope import CallFacts, CallScope, RecordedScope, RunScope
 from rookery.debug.stats import DebugStats
 from rookery.domain.chat.messages import ChatId
 from rookery.llm.types import Call, LanguageModel
-from rookery.store.debug.rows import RunKind, RunStatus
+from rookery.store.debug.rows import RunKind, RunStatus, StepStatus
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.turn")
@@ -95,7 +95,7 @@ class DebugTurn:
         recordings = self._recordings
         if recordings is None or not self.is_undecided(facts.trigger_message_id):
             return
-        self._end_turn()
+        self._end_turn(self._outcome_of_next())
         self._trigger = facts.trigger_message_id
         self.state = TurnState.DISABLED
         if facts.trigger_message_id is None:
@@ -187,8 +187,17 @@ class DebugTurn:
             self._run.close(self._outcome or RunStatus.INTERRUPTED)
         self._end_turn()
 
-    def _end_turn(self) -> None:
-        outcome = self._outcome or RunStatus.INTERRUPTED
+    def _outcome_of_next(self) -> RunStatus:
+        """Return the outcome of a turn that the next one ends, for example after a steering message.
+
+        An interrupt is recorded by its own task, so the turn is complete if its last call is.
+        """
+        end = None if self._step is None else self._step.last_end
+        is_complete = end is not None and end.status is StepStatus.COMPLETED
+        return self._outcome or (RunStatus.COMPLETED if is_complete else RunStatus.INTERRUPTED)
+
+    def _end_turn(self, outcome: RunStatus | None = None) -> None:
+        outcome = outcome or self._outcome or RunStatus.INTERRUPTED
         if self._run is not None:
             self._run.finish(outcome)
         if self._kept is not None:

@@ -194,21 +194,16 @@ class StepActions:
     async def _commit_answer(
         self, connected: ConnectedModel, rows: Sequence[NewMessage], bill: Entry, usage: Usage
     ) -> None:
-        answer: Message | None = None
-
         async def record(tx: Tx, committed: StepCommitted) -> None:
-            nonlocal answer
-            answer = next(message for message in committed.inserted if message.role is Role.ASSISTANT)
-            await record_call(tx.conn, msgspec.structs.replace(bill, message_id=answer.id))
+            await record_call(tx.conn, msgspec.structs.replace(bill, message_id=_answer(committed).id))
 
         try:
-            await self._commit(rows, record)
+            committed = await self._commit(rows, record)
         except Exception:
             # Another writer changed the chat, or the database is unavailable. The lost answer is billed.
             self.services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
-        if answer is not None:
-            self.handle.debug.committed(answer.id)
+        self.handle.debug.committed(_answer(committed).id)
         await self.learned.check_guess(connected, read_tokens=usage.context_tokens or 0)
 
     async def _take_empty(self, connected: ConnectedModel, outcome: AssistantOutcome) -> None:
@@ -287,24 +282,25 @@ class StepActions:
                 results = await handle.run_tools(lambda: execute_batch(pending, setup))
             await self._commit(tool_rows(results, model_config_id=prepared.connected.ready.config.id))
 
-    async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> None:
+    async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> StepCommitted:
         """Commit a step; `then` runs in the same transaction. Files that the chat cannot link are left out."""
         try:
-            await self._try_commit(rows, then)
+            return await self._try_commit(rows, then)
         except (FileCapExceeded, FileUnavailable) as error:
             log.warning("files_left_out", chat_id=self._step.chat.id, error=str(error))
-            await self._try_commit([without_files(row, str(error)) for row in rows], then)
+            return await self._try_commit([without_files(row, str(error)) for row in rows], then)
 
-    async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
+    async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> StepCommitted:
         ends = agent_reports.told_ends(rows)
 
-        async def commit(tx: Tx) -> None:
+        async def commit(tx: Tx) -> StepCommitted:
             committed = await transitions.commit_step(tx, rows, keep_model=self.prepared.fallback is not None)
             await subagents.tell_by_wait(tx.conn, tx.chat.id, ends)
             if then is not None:
                 await then(tx, committed)
+            return committed
 
-        await self.handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
+        return await self.handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
 
     async def tell_ends(self) -> None:
         """Add notices about subagents that have ended. The next step calls the model with them."""
@@ -632,6 +628,10 @@ def _publisher(episode: Episode) -> Publish:
 
     add = episode.add_part
     return publish
+
+
+def _answer(committed: StepCommitted) -> Message:
+    return next(message for message in committed.inserted if message.role is Role.ASSISTANT)
 
 
 def _label_of(message: Message | None) -> str:

@@ -6,11 +6,16 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID, uuid4
 
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from rookery.domain.chat.states import State
 from rookery.store.debug import sweep
 from rookery.store.debug.rows import StepStatus, json_text
 from rookery.store.debug.runs import NewRun
 from tests.store.debug.debug_rows import DebugRows
+from tests.store.machine.machine_rig import make_rig
 
 SILENCE = timedelta(seconds=121)
 
@@ -122,3 +127,81 @@ async def test_retention_deletes_the_oldest_runs_in_batches(rows: DebugRows) -> 
     assert deleted == [2, 1, 0]
     assert await rows.runs(chat_id) == {new.id}
     assert len(old) == 3
+
+
+# Random kills, over virtual time
+
+BEAT, SWEEP = 30, 30
+MAX_OPEN = 150
+
+
+class Life(msgspec.Struct, frozen=True):
+    """A replica: when its run begins, the phase of its beats, and when and how it dies. `None` means that it lives.
+
+    A replica that hangs keeps its row, so only its silence shows that it is dead.
+    """
+
+    begins: int
+    phase: int
+    dies: int | None
+    hangs: bool
+
+
+LIVES = st.lists(
+    st.builds(
+        Life,
+        begins=st.integers(0, 60),
+        phase=st.integers(0, BEAT - 1),
+        dies=st.none() | st.integers(0, 200),
+        hangs=st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(lives=LIVES, sweep_phase=st.integers(0, SWEEP - 1))
+@settings(max_examples=25)
+def test_runs_of_dead_replicas_end_in_time_and_those_of_living_ones_stay(
+    shared_database_url: str, lives: list[Life], sweep_phase: int
+) -> None:
+    async def check() -> None:
+        async with make_rig(shared_database_url) as rig:
+            rows, chat_id = DebugRows(rig), await rig.chat(State.R0)
+            replicas = [uuid4() for _ in lives]
+            runs: dict[int, NewRun] = {}
+            ended: dict[int, int] = {}
+            for replica in replicas:
+                await rig.pool.execute(
+                    "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version)"
+                    " VALUES ($1, 'test', 'test', 1, 'test', 1)",
+                    replica,
+                )
+            for now in range(0, 400, 10):
+                await rig.pool.execute(
+                    "UPDATE chat_debug_runs SET updated_at = updated_at - interval '10 seconds' WHERE chat_id = $1",
+                    chat_id,
+                )
+                for index, life in enumerate(lives):
+                    is_alive = life.dies is None or now < life.dies
+                    if index not in runs and now >= life.begins and is_alive:
+                        runs[index] = await rows.run(chat_id, replica_id=replicas[index])
+                    if is_alive and index in runs and (now - life.phase) % BEAT < 10:
+                        await beat(rows, runs[index])
+                    if not is_alive and not life.hangs:
+                        await rig.pool.execute("DELETE FROM replicas WHERE id = $1", replicas[index])
+                if (now - sweep_phase) % SWEEP < 10:
+                    found = await end_stale(rows)
+                    ended |= {index: now for index, run in runs.items() if run.id in found}
+            for index, life in enumerate(lives):
+                if index not in runs:
+                    continue
+                if life.dies is None:
+                    assert index not in ended, "the run of a living replica was ended"
+                else:
+                    limit = MAX_OPEN if life.hangs else SWEEP
+                    assert ended[index] - life.dies <= limit + 10, "virtual time passes in steps of 10 s"
+                    assert ended[index] >= life.dies
+            await rig.pool.execute("DELETE FROM replicas WHERE id = ANY ($1::uuid[])", replicas)
+
+    asyncio.run(check())
