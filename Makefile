@@ -12,7 +12,7 @@ WEB_DIST := src/rookery/web_dist
 GALLERY := build/gallery
 WEB_SOURCES := $(shell find web/src web/public -type f -not -name '*.test.*') web/index.html web/vite.config.ts web/tsconfig.json
 ARGS ?=
-# Where the environment forbids bytecode, every process that tests start would compile the whole server anew: 2 s each.
+# Where the environment forbids bytecode, every process that tests start would compile the whole server again: 2 s each.
 export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait, for databases, processes and clocks, so there are more of them at once than cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
@@ -137,7 +137,7 @@ docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python web/scripts/api_types.py
 	$(BIN)/python -c 'from rookery.metrics import reference; print(reference.reference_markdown(), end="")' > docs/reference/metrics.md
 
-lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
+lock: $(DEV_STAMP) ## Resolve the dependencies again and write the lock files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --group build --custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

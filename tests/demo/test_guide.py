@@ -151,7 +151,7 @@ REQUESTS = {
     'replace "Hello" with "Greetings" in /home/agent/notes.md': ["edit_files"],
     "search for Greetings in /home/agent": ["execute"],
     "attach /home/agent/notes.md": ["attach_file"],
-    "ask me which colour to use: red, green or blue": ["ask_user_question"],
+    "ask me which color to use: red, green or blue": ["ask_user_question"],
     "ask me whether to go on": ["ask_user_question"],
     "ask me what to eat: a, b, c, d, e, f": ["ask_user_question"],
     "make a plan to tidy the home directory": ["write_file", "propose_plan"],
@@ -270,14 +270,14 @@ async def test_workspace_is_made_before_agents_are_started(asked: str) -> None:
 
 
 async def test_question_keeps_the_words_as_they_were_written() -> None:
-    (call,) = await calls_of(asking("ask me which colour to use: red or blue"))
+    (call,) = await calls_of(asking("ask me which color to use: red or blue"))
 
-    assert json.loads(call.input)["questions"][0]["question"] == "Which colour to use?"
+    assert json.loads(call.input)["questions"][0]["question"] == "Which color to use?"
 
 
 @pytest.mark.parametrize(("said", "is_choice"), [("Red.", True), ("blue", True), ("yellow", False)])
 async def test_choice_is_taken_for_the_answer_to_its_question(said: str, is_choice: bool) -> None:
-    asked = "ask me which colour to use: red or blue"
+    asked = "ask me which color to use: red or blue"
     first = await calls_of(asking(asked))
     rows = [message(Role.USER, PromptText(asked)), *round_trip(first, json.loads(first[0].input))]
 

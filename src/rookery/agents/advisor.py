@@ -121,7 +121,7 @@ class AdvisorTools:
     async def _model(self, step: Step, settings: AdvisorSettings) -> tuple[ReadyModel | None, Effort | None]:
         """Return the advisor's model: the configured one, else the chat's. None if neither can be used.
 
-        The configured model is read anew for each step: a model that was disabled a moment ago must not advise.
+        The configured model is read again for each step: a model that was disabled a moment ago must not advise.
         """
         directory, owner_id = self._parts.directory, step.chat.owner_id
         if (configured := settings.model_config_id) is not None:

@@ -33,7 +33,7 @@ SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"read_file"}), "read /home/agent/notes.md"),
     (frozenset({"edit_files"}), 'replace "Hello" with "Greetings" in /home/agent/notes.md'),
     (frozenset({"execute"}), "search for Greetings in /home/agent"),
-    (frozenset({"ask_user_question"}), "ask me which colour to use: red, green or blue"),
+    (frozenset({"ask_user_question"}), "ask me which color to use: red, green or blue"),
     (frozenset({"write_file", "propose_plan"}), "make a plan to tidy the home directory"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask an agent to count the files in /etc"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask agents to count the files in /etc; name the kernel"),

@@ -36,7 +36,7 @@ LABEL_RULES = (
     "a decision`. Speak of the work, not of who does it. No full stop."
 )
 SUMMARY_RULES = (
-    "Summarise the conversation below in at most six sentences and a thousand characters, in the third person: what it "
+    "Summarize the conversation below in at most six sentences and a thousand characters, in the third person: what it "
     "is about, what was done, what is open. No lists, no headings."
 )
 

@@ -224,15 +224,15 @@ async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Pa
     async with open_stage(tmp_path, replicas=2) as stage:
         for index in (0, 1):
             (await stage.child(index, 1)).die()
-        await stage.clock.until_waiting("nobody-serves")
-        assert stage.clock.waiting("nobody-serves")[0].due == UNSERVED_SECONDS
+        await stage.clock.until_waiting("no-replica-serves")
+        assert stage.clock.waiting("no-replica-serves")[0].due == UNSERVED_SECONDS
         await stage.clock.fire("replica-restart")
         await stage.serve(1, 2)
-        await until(lambda: stage.clock.waiting("nobody-serves") == [])
+        await until(lambda: stage.clock.waiting("no-replica-serves") == [])
         assert not stage.running.done(), "one of them came back in time"
 
         (await stage.child(1, 2)).die()
-        await stage.clock.until_waiting("nobody-serves")
+        await stage.clock.until_waiting("no-replica-serves")
         await stage.clock.advance(UNSERVED_SECONDS)
 
         with pytest.raises(CannotServe, match="No replica has been ready for 60 seconds"):
@@ -341,7 +341,7 @@ async def test_server_whose_only_ready_replica_died_in_the_first_start_has_a_min
     async with open_stage(tmp_path, replicas=2, is_ready=False) as stage:
         (await stage.serve(0, 1)).die()
         (await stage.child(1, 1)).die(Exit.FAILED)
-        await stage.clock.until_waiting("nobody-serves")
+        await stage.clock.until_waiting("no-replica-serves")
         assert not stage.running.done()
         assert stage.told_ready == [], "nobody serves"
 
@@ -350,7 +350,7 @@ async def test_server_whose_only_ready_replica_died_in_the_first_start_has_a_min
         await until(lambda: stage.told_ready)
 
         assert stage.told_ready == [1]
-        assert stage.clock.waiting("nobody-serves") == []
+        assert stage.clock.waiting("no-replica-serves") == []
 
 
 async def test_stop_while_a_place_still_starts_ends_those_that_serve_in_order(tmp_path: Path) -> None:

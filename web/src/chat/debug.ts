@@ -186,7 +186,7 @@ export interface CacheNote {
   text: string;
 }
 
-/** Explain why the provider read a part of the prompt anew. Null if nothing is to explain. */
+/** Explain why the provider read a part of the prompt again. Null if nothing is to explain. */
 export function cacheNote(cache: Cache | null, step: number): CacheNote | null {
   if (!cache || cache.reason === "none") return null;
   const before = `step ${step - 1}`;
@@ -199,7 +199,7 @@ export function cacheNote(cache: Cache | null, step: number): CacheNote | null {
     case "messages_changed":
       return {
         title: cache.broke_at === null ? "The messages changed" : `Message ${cache.broke_at + 1} changed`,
-        text: `It differs from ${before}, so the provider read the prompt anew from there on.`,
+        text: `It differs from ${before}, so the provider read the prompt again from there on.`,
       };
     case "tools_changed":
       return {

@@ -45,7 +45,7 @@ function within(element: Element): HTMLElement[] {
 }
 
 /** Return the element at the position of the removed one: the same button in the next row, else in the previous row. */
-function neighbourOf(way: readonly Step[]): HTMLElement | null {
+function neighborOf(way: readonly Step[]): HTMLElement | null {
   const from = way.findIndex((step) => step.parent.isConnected);
   const lost = way[from];
   const element = way[0]?.node;
@@ -84,7 +84,7 @@ export function restoreFocus(): () => void {
     if (!isLost) return;
     for (const way of ways) {
       const element = way[0]?.node;
-      const next = element && canHave(element) ? element : neighbourOf(way);
+      const next = element && canHave(element) ? element : neighborOf(way);
       if (next && (!now?.matches("[role=dialog]") || now.contains(next))) {
         next.focus({ preventScroll: true });
         return;

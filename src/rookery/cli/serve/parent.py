@@ -193,7 +193,7 @@ class ReplicaSupervisor:
                 while not self._has_served:
                     await self._change()
                 stop.serving = True
-                watch = group.create_task(self._watch(), name="somebody-serves")
+                watch = group.create_task(self._watch(), name="replicas-serve")
                 telling = group.create_task(self._tell_ready(on_ready), name="tell-ready")
                 await stop.requested.wait()
                 watch.cancel()
@@ -225,7 +225,7 @@ class ReplicaSupervisor:
                 await self._change()
                 continue
             try:
-                async with self._clock.deadline(UNSERVED_SECONDS, "nobody-serves"):
+                async with self._clock.deadline(UNSERVED_SECONDS, "no-replica-serves"):
                     while not self.serving():
                         await self._change()
             except DeadlineExceeded:

@@ -91,7 +91,7 @@ agent that gave you the task can create it.
 </workspace>"""
 
 SUBAGENT = """\
-You are a subagent: another agent gave you this task, and your final message is the report it reads. Nobody answers
+You are a subagent: another agent gave you this task, and your final message is the report it reads. No one answers
 questions while you work. Do the task as it was given, decide small matters yourself, and say in the report what you
 decided. Report findings, changes with their paths, what you checked and how, and what is left open."""
 

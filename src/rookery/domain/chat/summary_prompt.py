@@ -28,7 +28,7 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN, cut_text
 from rookery.domain.content import attachments
 
 INSTRUCTION = """\
-Stop here and write a summary of this conversation. It will replace the conversation: whoever goes on with the work,
+Stop here and write a summary of this conversation. It will replace the conversation: the agent that continues,
 most likely you, will know only the system instructions and what you write now. Do not call tools, do not continue the
 task, do not address the user.
 

@@ -341,7 +341,7 @@ class AgentList(msgspec.Struct, frozen=True):
 
 
 class UntoldEnd(msgspec.Struct, frozen=True):
-    """An end that is not in the parent's history yet. One that was set aside resumes nobody."""
+    """An end that is not in the parent's history yet. An end that was set aside does not resume the parent."""
 
     id: int
     chat_id: ChatId

@@ -92,7 +92,7 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
                 .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
             }
           >
-            Take them over
+            Use the new version
           </Button>
         </p>
       )}

@@ -13,5 +13,5 @@ function storage() {
 export const drafts = new Drafts(
   storage(),
   () => Date.now(),
-  () => toast("The browser's storage is full: what you type is kept until this page is closed."),
+  () => toast("The browser's storage is full. Your text is kept until this page is closed."),
 );

@@ -24,7 +24,7 @@ export function ReasonPage({ chatId }: { chatId: string }) {
       <form onSubmit={onSubmit} className="w-full max-w-md">
         <h1 className="text-[20px] font-semibold">This chat belongs to another user</h1>
         <p className="mt-2 mb-4 text-muted">
-          As an administrator you can read it if you say why. The owner sees who read it, when, and this reason.
+          As an administrator you can read it if you give a reason. The owner sees who read it, when, and this reason.
         </p>
         <TextField
           label="Reason"

@@ -224,7 +224,7 @@ function StepTabs({ chat, run, step, summary, wanted }: TabsProps) {
   );
 }
 
-/** One line about tokens that the provider read anew. The details are on the Usage tab. */
+/** One line about tokens that the provider did not have in its cache. The details are on the Usage tab. */
 function CacheLine({ step, onDetails }: { step: StepSummary; onDetails: () => void }) {
   const { cache } = step;
   const note = cacheNote(cache, step.number);
@@ -349,7 +349,7 @@ function UsageTab({ step }: { step: StepSummary }) {
   const note = cacheNote(cache, step.number);
   const rows: [string, number | undefined][] = usage
     ? [
-        ["Input, read anew", usage.input_tokens],
+        ["Input, not from the cache", usage.input_tokens],
         ["Input, from the cache", usage.cache_read_tokens],
         ["Input, written to the cache", usage.cache_creation_tokens],
         ["Output", usage.output_tokens],
@@ -384,7 +384,7 @@ function UsageTab({ step }: { step: StepSummary }) {
           </p>
           {cache.uncached_tokens > 0 && (
             <p className="mt-1 text-small text-muted">
-              {cache.uncached_tokens.toLocaleString("en")} tokens were read anew
+              {cache.uncached_tokens.toLocaleString("en")} tokens were not from the cache
               {cache.cost_micros === null ? "" : ` and cost ${money(cache.cost_micros)}`}.
             </p>
           )}
@@ -394,14 +394,14 @@ function UsageTab({ step }: { step: StepSummary }) {
   );
 }
 
-/** The input tokens as a bar: from the cache, written to it, and read anew. */
+/** The input tokens as a bar: from the cache, written to it, and neither. */
 function CacheBar({ usage }: { usage: NonNullable<StepSummary["usage"]> }) {
   const whole = promptTokens(usage);
   if (whole === 0) return null;
   const parts = [
     { name: "from the cache", count: usage.cache_read_tokens ?? 0, look: "bg-ok" },
     { name: "written to the cache", count: usage.cache_creation_tokens ?? 0, look: "bg-accent" },
-    { name: "read anew", count: usage.input_tokens ?? 0, look: "bg-control" },
+    { name: "not from the cache", count: usage.input_tokens ?? 0, look: "bg-control" },
   ].filter((part) => part.count > 0);
   return (
     <div>

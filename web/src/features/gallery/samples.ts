@@ -40,8 +40,8 @@ const ARGS: Record<string, unknown> = {
   ask_user_question: {
     questions: [
       {
-        header: "Colour",
-        question: "Which colour should the button have?",
+        header: "Color",
+        question: "Which color should the button have?",
         options: [
           { label: "Blue", description: "Like the rest" },
           { label: "Green", description: "Stands out" },

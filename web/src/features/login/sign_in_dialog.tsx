@@ -13,7 +13,7 @@ export function SignInDialog() {
       onOpenChange={() => {}}
       modal
       title="Sign in again"
-      description="Your session has ended. What you typed is still here."
+      description="Your session has ended. Your text is still here."
     >
       <LoginForm username={me.username} onDone={resume} />
       <p className="mt-4 text-small text-muted">

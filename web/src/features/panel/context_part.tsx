@@ -39,7 +39,7 @@ export function ContextPart({ chat }: { chat: ChatView }) {
                   .catch((problem: unknown) => toast(sentence(problem), { kind: "error" }));
               }}
             >
-              Take it over
+              Use the new version
             </Button>
           )}
         </p>

@@ -5,21 +5,21 @@ import type { DiffFile, DiffLine } from "@/lib/diff";
 type Spans = Lines[number];
 
 /** Returns the colors of a line, if they are known. */
-export type Colours = (file: DiffFile, line: DiffLine) => Spans | undefined;
+export type Colors = (file: DiffFile, line: DiffLine) => Spans | undefined;
 
 // By file object: a changed file is a new object.
 const known = new WeakMap<DiffFile, ReadonlyMap<DiffLine, Spans>>();
 const asked = new WeakSet<DiffFile>();
 
 /** Highlight the old and the new side separately: an unclosed string on one side must not affect the other. */
-async function colour(file: DiffFile): Promise<void> {
+async function color(file: DiffFile): Promise<void> {
   const language = languageOfPath(file.path);
   const found = new Map<DiffLine, Spans>();
   for (const side of ["removed", "added"] as const) {
     const lines = file.lines.filter((line) => line.kind === side || line.kind === "same");
-    const coloured = await highlight(lines.map((line) => line.text).join("\n"), language);
+    const colored = await highlight(lines.map((line) => line.text).join("\n"), language);
     for (const [at, line] of lines.entries()) {
-      const spans = coloured?.[at];
+      const spans = colored?.[at];
       if (spans) found.set(line, spans);
     }
   }
@@ -27,14 +27,14 @@ async function colour(file: DiffFile): Promise<void> {
 }
 
 /** Return the colors for the visible files. A worker computes them; lines are plain until it is done. */
-export function useLineColors(files: readonly DiffFile[]): Colours {
+export function useLineColors(files: readonly DiffFile[]): Colors {
   const [round, setRound] = useState(0);
   useEffect(() => {
     let gone = false;
     for (const file of files) {
       if (asked.has(file)) continue;
       asked.add(file);
-      void colour(file).then(() => !gone && setRound((round) => round + 1));
+      void color(file).then(() => !gone && setRound((round) => round + 1));
     }
     return () => {
       gone = true;

@@ -1,7 +1,7 @@
 import { ChevronDown, ChevronRight, Copy, MessageSquarePlus } from "lucide-react";
 import { memo, type PointerEvent, type ReactNode, useId, useState } from "react";
 import type { DiffRow, Side } from "@/chat/diff_rows";
-import type { Colours } from "@/features/panel/diff_colors";
+import type { Colors } from "@/features/panel/diff_colors";
 import type { DiffFile, DiffLine } from "@/lib/diff";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
@@ -20,20 +20,20 @@ export interface Picking {
 interface Props {
   row: Exclude<DiffRow, { kind: "file" | "comment" }>;
   wraps: boolean;
-  colours: Colours;
+  colors: Colors;
   picking: Picking | null;
 }
 
 /** One line of a diff, or two side by side. Memoized: visible lines do not render again while the user scrolls. */
-export const DiffLineRow = memo(function DiffLineRow({ row, wraps, colours, picking }: Props) {
+export const DiffLineRow = memo(function DiffLineRow({ row, wraps, colors, picking }: Props) {
   if (row.kind === "remark") {
     return <p className="h-6 px-3 font-sans text-small leading-6 text-muted">{row.text}</p>;
   }
   if (row.kind === "pair") {
     return (
       <div className="grid grid-cols-2 divide-x divide-line">
-        <Half file={row.file} side={row.left} isOld colours={colours} picking={picking} />
-        <Half file={row.file} side={row.right} isOld={false} colours={colours} picking={picking} />
+        <Half file={row.file} side={row.left} isOld colors={colors} picking={picking} />
+        <Half file={row.file} side={row.right} isOld={false} colors={colors} picking={picking} />
       </div>
     );
   }
@@ -46,7 +46,7 @@ export const DiffLineRow = memo(function DiffLineRow({ row, wraps, colours, pick
     );
   }
   return (
-    <Line file={file} line={line} at={at} wraps={wraps} picking={picking} spans={colours(file, line)}>
+    <Line file={file} line={line} at={at} wraps={wraps} picking={picking} spans={colors(file, line)}>
       <LineNumber value={line.before} />
       <LineNumber value={line.after} />
     </Line>
@@ -57,19 +57,19 @@ function Half({
   file,
   side,
   isOld,
-  colours,
+  colors,
   picking,
 }: {
   file: DiffFile;
   side: Side | null;
   isOld: boolean;
-  colours: Colours;
+  colors: Colors;
   picking: Picking | null;
 }) {
   if (!side) return <div className="min-h-5 bg-bg2" />;
   const { line, at } = side;
   return (
-    <Line file={file} line={line} at={at} wraps picking={picking} spans={colours(file, line)}>
+    <Line file={file} line={line} at={at} wraps picking={picking} spans={colors(file, line)}>
       <LineNumber value={isOld ? line.before : line.after} />
     </Line>
   );
@@ -84,7 +84,7 @@ interface LineProps {
   line: DiffLine;
   at: number;
   wraps: boolean;
-  spans: ReturnType<Colours>;
+  spans: ReturnType<Colors>;
   picking: Picking | null;
   children: ReactNode;
 }

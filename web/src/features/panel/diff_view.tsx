@@ -66,7 +66,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
   const width = useMemo(() => (isMeasured ? 0 : longest(rows)), [rows, isMeasured]);
   const items = list.getVirtualItems();
   const shownFiles = useFilesOf(rows, items[0]?.index ?? 0, items.at(-1)?.index ?? 0);
-  const colours = useLineColors(shownFiles);
+  const colors = useLineColors(shownFiles);
 
   const toggle = (file: DiffFile) =>
     setToggled((old) => {
@@ -181,7 +181,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
                   />
                 )
               ) : (
-                <DiffLineRow row={row} wraps={wraps || split} colours={colours} picking={onComment ? picking : null} />
+                <DiffLineRow row={row} wraps={wraps || split} colors={colors} picking={onComment ? picking : null} />
               )}
             </div>
           );

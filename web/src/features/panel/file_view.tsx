@@ -146,7 +146,7 @@ function TextLines({ text, path, line, wraps }: LinesProps) {
   const box = useRef<HTMLElement>(null);
   const lines = useMemo(() => text.replace(/\n$/, "").split("\n"), [text]);
   const widest = useMemo(() => lines.reduce((most, one) => Math.max(most, one.length), 0), [lines]);
-  const colours = useLineColours(text, languageOfPath(path));
+  const colors = useLineColors(text, languageOfPath(path));
   const list = useVirtualizer({
     count: lines.length,
     getScrollElement: () => box.current,
@@ -191,7 +191,7 @@ function TextLines({ text, path, line, wraps }: LinesProps) {
             <span
               className={cx("min-w-0 pr-4", wraps ? "[overflow-wrap:anywhere] whitespace-pre-wrap" : "whitespace-pre")}
             >
-              {coloured(lines[item.index] ?? "", colours?.[item.index] ?? null)}
+              {colored(lines[item.index] ?? "", colors?.[item.index] ?? null)}
             </span>
           </div>
         ))}
@@ -200,7 +200,7 @@ function TextLines({ text, path, line, wraps }: LinesProps) {
   );
 }
 
-function coloured(text: string, spans: Lines[number] | null): ReactNode {
+function colored(text: string, spans: Lines[number] | null): ReactNode {
   if (!spans) return text;
   return spans.map(([part, color], at) => (
     <span key={at} style={color ? { color } : undefined}>
@@ -210,7 +210,7 @@ function coloured(text: string, spans: Lines[number] | null): ReactNode {
 }
 
 /** Return the colors of the whole text; null until they are known, and for plain text. */
-function useLineColours(text: string, language: string): Lines | null {
+function useLineColors(text: string, language: string): Lines | null {
   const [known, setKnown] = useState<{ text: string; lines: Lines | null } | null>(null);
   useEffect(() => {
     let isGone = false;

@@ -135,7 +135,7 @@ function Leaving({ isChanged }: { isChanged: boolean }) {
       open={blocker.state === "blocked"}
       onOpenChange={() => blocker.reset?.()}
       title="Leave without saving?"
-      description="What you changed on this page is not saved."
+      description="Your changes on this page are not saved."
       footer={
         <>
           <Button onClick={() => blocker.reset?.()}>Cancel</Button>

@@ -137,7 +137,7 @@ export function Templates() {
   if (!isThere) return null;
   const none = whyNone(data?.items);
   return (
-    <Section title="Templates" text="What workspaces can be made from, and what they may reach on this server.">
+    <Section title="Templates" text="The templates of workspaces, and the networks that they may reach on this server.">
       {none && (
         <Notice kind="warn">
           <Commands text={none} />

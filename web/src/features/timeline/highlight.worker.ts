@@ -47,7 +47,7 @@ async function highlighter(): Promise<HighlighterCore> {
   return started;
 }
 
-async function colour({ id, code, language }: HighlightRequest): Promise<HighlightAnswer> {
+async function color({ id, code, language }: HighlightRequest): Promise<HighlightAnswer> {
   const load = LANGUAGES[language];
   if (!load) return { id, lines: null };
   try {
@@ -62,5 +62,5 @@ async function colour({ id, code, language }: HighlightRequest): Promise<Highlig
 }
 
 self.onmessage = (event: MessageEvent<HighlightRequest>) => {
-  void colour(event.data).then((answer) => self.postMessage(answer));
+  void color(event.data).then((answer) => self.postMessage(answer));
 };

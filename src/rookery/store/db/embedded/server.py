@@ -379,7 +379,7 @@ def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def _retrieve_exception(future: asyncio.Future[T]) -> None:
-    """Retrieve the exception of an aborted start, because asyncio logs exceptions that nobody retrieves."""
+    """Retrieve the exception of an aborted start, because asyncio logs exceptions that are not retrieved."""
     if not future.cancelled():
         future.exception()
 
