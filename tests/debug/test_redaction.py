@@ -77,7 +77,7 @@ def test_rate_limit_headers_and_ordinary_headers_survive(name: str) -> None:
 def test_headers_configured_for_one_provider_are_hidden_and_known_secrets_in_others() -> None:
     headers = redactor().headers({"X-Flock": "north", "x-note": f"use {CANARY}"}, configured=["x-flock"])
 
-    assert headers == {"X-Flock": "[REDACTED]", "x-note": "use [REDACTED:Nest key]"}
+    assert headers == {"X-Flock": "[REDACTED]", "x-note": "use [REDACTED:Nest-key]"}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,20 @@ def test_headers_configured_for_one_provider_are_hidden_and_known_secrets_in_oth
         ("https://u:p@api.example/v1/messages", "https://api.example/v1/messages"),
         (f"https://api.example/v1?key={PLAIN}&alt=sse", "https://api.example/v1?key=%5BREDACTED%5D&alt=sse"),
         (f"https://api.example/?X-Amz-Signature={PLAIN}", "https://api.example/?X-Amz-Signature=%5BREDACTED%5D"),
-        (f"https://api.example/{quote(CANARY, safe='')}/x", "https://api.example/[REDACTED:Nest key]/x"),
+        (f"https://api.example/{quote(CANARY, safe='')}/x", "https://api.example/[REDACTED:Nest-key]/x"),
         ("https://user:pa/ss@host:99/x", "[REDACTED_URL]"),
         ("http://[broken", "[REDACTED_URL]"),
     ],
 )
 def test_urls_keep_their_path_and_lose_user_and_secret_parameters(url: str, shown: str) -> None:
     assert redactor().url(url) == shown
+
+
+def test_known_secret_in_a_url_does_not_hide_the_rest_of_it_from_the_rule() -> None:
+    link = f"see https://u:{quote(CANARY, safe='')}@nest.example/?api_key={PLAIN}&q={quote(CANARY, safe='')} now"
+
+    assert PLAIN not in redactor().text(link)
+    assert CANARY[:12] not in redactor().text(link)
 
 
 SECRET_KEYS = [
@@ -247,7 +254,7 @@ def test_binary_that_claims_to_be_text_is_replaced() -> None:
 
     assert shown.data.startswith(b"[BINARY ")
     assert (
-        "[REDACTED:Nest key]"
+        "[REDACTED:Nest-key]"
         in redactor().captured(whole(CANARY.encode("utf-16")), "text/plain; charset=utf-16").data.decode()
     )
 
@@ -315,7 +322,7 @@ def test_secret_that_is_split_over_events_is_hidden(wire: str, size: int) -> Non
     joined = read_deltas(response_text(deltas(pieces, wire), "text/event-stream"))
 
     assert_hidden(joined)
-    assert "login [REDACTED:Nest key] now" in joined
+    assert "login [REDACTED:Nest-key] now" in joined
 
 
 @pytest.mark.parametrize("wire", WIRES)

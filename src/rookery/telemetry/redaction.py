@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_plus, urlsplit
 REDACTED = "[REDACTED]"
 # Shorter values are not registered, because ordinary text may contain them.
 MIN_SECRET_CHARS = 8
+_WORD = re.compile(r"[\w.]+")
 
 
 class SecretRegistry:
@@ -29,9 +30,11 @@ class SecretRegistry:
         """Add a secret. Values under `MIN_SECRET_CHARS` characters are ignored."""
         if len(value) < MIN_SECRET_CHARS or self._names.get(value) == name:
             return
+        # A marker with a space or a quote would end the URL that it stands in, and hide the rest of it from the rule.
+        shown = "-".join(_WORD.findall(name))
         # The objects are replaced, because another thread may read them.
         self._names = {**self._names, value: name}
-        self._forms = {**self._forms, **dict.fromkeys(_encoded_forms(value), name)}
+        self._forms = {**self._forms, **dict.fromkeys(_encoded_forms(value), shown)}
         self._matcher = None
 
     def hide(self, text: str) -> str:
