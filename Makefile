@@ -59,14 +59,14 @@ $(WEB_DIST)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
 
 web: $(WEB_DIST)/index.html ## Build the web application into the package
 
-# For tests alone: every row and card in every state, on one page. Nobody downloads it, so nothing is made small.
+# For tests alone: every row and card in every state, on one page. It is only for tests, so it is not minified.
 $(GALLERY)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
 	cd web && $(WITH_NODE) npx vite build --mode gallery --outDir ../$(GALLERY) --emptyOutDir --minify false --logLevel error
 	@touch $@
 
 gallery: $(GALLERY)/index.html
 
-web-test: $(WEB_STAMP) ## Check style, types and behaviour of the web application
+web-test: $(WEB_STAMP) ## Check style, types and behavior of the web application
 	cd web && $(WITH_NODE) npm run --silent check
 
 serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
