@@ -1,5 +1,6 @@
-"""Subagents and the advisor. Start with `tools` (what a model can call), then `family` (what the calls do).
+"""Subagents and the advisor. Start with `tools` (the tools that a model can call), then `family` (their
+implementation).
 
-A subagent is a chat of its own, so it survives crashes like any other. Nothing here keeps state in memory: the ends of
-children are rows (`store.chats.subagents`), and `monitor` makes up for whatever a dead replica left undone.
+A subagent is a separate chat, so it survives crashes like any other. This package keeps no state in memory. The ends of
+children are rows (`store.chats.subagents`), and `monitor` completes the work of a replica that has died.
 """

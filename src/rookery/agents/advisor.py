@@ -1,7 +1,7 @@
 """The advisor: a second opinion for the agent, by one nested model call without tools.
 
-The nested call has an identity of its own: it shares neither the replay memory nor the cached prefix of the chat, and
-is never shown as an answer. How often it may be used in a turn is counted from the history, so a crash changes nothing.
+The nested call is separate from the chat's own calls: it shares neither the replay memory nor the cached prefix of the
+chat, and is never shown as an answer. Its uses in a turn are counted from the history, so the count survives a crash.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from rookery.tools.step_workspace import Refused, make_tool
 log = get_logger("agents.advisor")
 
 NAME = "advisor"
-# Longer than any answer takes; a silent provider is noticed sooner.
+# Longer than any answer takes. A silent provider is noticed earlier.
 DEADLINE_SECONDS = 900.0
 MAX_TRIES = 3
 LIMIT_TEXT = "The advisor has been asked as often as allowed in this turn. Go on without it."
@@ -67,7 +67,7 @@ class AskAdvisor(msgspec.Struct):
 
 @dataclass(slots=True)
 class AdvisorStats:
-    """Calls by the type of their result."""
+    """Counts the calls by the type of their result."""
 
     calls: Counter[str] = field(default_factory=Counter)
 
@@ -87,7 +87,7 @@ class AdvisorParts:
 
 
 class AdvisorTools:
-    """Offers the advisor where a chat may ask it."""
+    """Offers the advisor to chats that may ask it."""
 
     def __init__(self, advisor_parts: AdvisorParts) -> None:
         self._parts = advisor_parts
@@ -121,7 +121,7 @@ class AdvisorTools:
     async def _model(self, step: Step, settings: AdvisorSettings) -> tuple[ReadyModel | None, Effort | None]:
         """Return the advisor's model: the configured one, else the chat's. None if neither can be used.
 
-        The configured model is read again for each step: a model that was disabled a moment ago must not advise.
+        The configured model is read again for each step, because a model that was just disabled must not advise.
         """
         directory, owner_id = self._parts.directory, step.chat.owner_id
         if (configured := settings.model_config_id) is not None:
@@ -138,9 +138,9 @@ class AdvisorTools:
 
 
 def read_settings(stored: object) -> AdvisorSettings | None:
-    """Return the settings; None if a limit cannot be read, because the default could be more than was allowed.
+    """Return the settings; None if a limit cannot be read, because the default could exceed the configured limit.
 
-    A model that cannot be read counts as not set, and its effort with it.
+    A model that cannot be read counts as not set, together with its effort.
     """
     settings = groups.read(groups.ADVISOR, stored)
     assert isinstance(settings, AdvisorSettings)
@@ -214,7 +214,10 @@ class Advisor:
         return ToolOutput({"type": "error", "error": reason}, is_error=True)
 
     async def _ask(self, ctx: ToolContext, prompt: Prompt, question: str) -> AssistantOutcome:
-        """Call the model, and again after a passing failure. Its text is shown live as the result of this call."""
+        """Call the model, and call it again after a transient failure.
+
+        Its text is shown live as the result of this call.
+        """
         model = await self._parts.connector.model(self._ready)
         if isinstance(model, ProviderError):
             raise CallFailed(model, Usage())
@@ -267,7 +270,8 @@ class Advisor:
             await self._bill(failure.usage, CallStatus.FAILED, meter)
             raise
         except asyncio.CancelledError:
-            # The provider bills what it has sent. The cancelled call waits for the ledger, which is bounded.
+            # The provider bills the output that it has sent. The cancelled call waits for the ledger for a limited
+            # time.
             if meter.invoked_at is not None:
                 await asyncio.shield(self._bill(meter.usage, CallStatus.INTERRUPTED, meter))
             raise
@@ -275,7 +279,10 @@ class Advisor:
         return outcome
 
     def _call(self, model: LanguageModel, prompt: Prompt) -> Call:
-        """Return the nested call: no origin, so nothing of it is remembered for the chat, and no tools of any kind."""
+        """Return the nested call.
+
+        It has no tools, and no origin, so that nothing about it is remembered for the chat.
+        """
         own = self._ready.config.options.max_output_tokens
         limit = self._settings.max_output_tokens if own is None else min(own, self._settings.max_output_tokens)
         call = make_call(
@@ -303,7 +310,7 @@ class Advisor:
         return None
 
     async def _bill(self, usage: Usage, status: CallStatus, meter: StepMeter) -> None:
-        """Write the call into the ledger. A database that is away does not cost the advice."""
+        """Write the call into the ledger. If the database is unavailable, the advice is still returned."""
         chat = self._step.chat
         entry = msgspec.structs.replace(
             self._ready.usage_entry(
@@ -333,7 +340,7 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def count_uses(step: Step) -> int:
-    """Return how often the advisor gave advice since the user's last message."""
+    """Return the number of times that the advisor gave advice since the user's last message."""
     uses = 0
     for row in reversed(step.history.rows):
         message = row.message

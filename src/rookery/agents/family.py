@@ -1,7 +1,7 @@
-"""A chat and its subagents, as the tools of one step see them: spawn, wait, message, stop, list, read reports.
+"""The operations of a chat on its subagents: spawn, wait, message, stop, list, read reports.
 
-All changes go through the authorized store in the owner's name, so a tool can never reach a chat of another user.
-Refusals are `Refused`, with a text for the model.
+All changes go through the authorized store on behalf of the owner, so a tool can never access a chat of another user. A
+refusal raises `Refused`, with a text for the model.
 """
 
 from __future__ import annotations
@@ -49,25 +49,26 @@ from rookery.tools.step_workspace import Refused
 T = TypeVar("T")
 log = get_logger("agents.family")
 
-# The namespace of child ids: the replay token of the spawning call gives the id, so a repeated call finds its child.
+# The namespace of child ids. The id is derived from the replay token of the spawning call, so that a repeated call
+# finds its child.
 _CHILDREN = UUID("5f3c1b1e-6f0d-4e53-9d0e-3f6f1a3c7b11")
 
 DEFAULT_WAIT_SECONDS = 300
 MAX_WAIT_SECONDS = 3600
-# Hints announce ends at once; the poll makes up for lost ones.
+# Hints announce ends immediately. Polling finds ends whose hint was lost.
 POLL_SECONDS = 5.0
-# Added to the deadline of a waiting call, for its last look.
+# Added to the deadline of a waiting call, for its last read of the children.
 WAIT_GRACE_SECONDS = 30.0
-# A call that the database does not answer is repeated for this long.
+# If the database is unavailable, a call is repeated for this long.
 DATABASE_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
-# Less than the smallest budget of a result, so that a page is never cut.
+# Less than the smallest size limit of a result, so that a page is never cut.
 REPORT_PAGE_BYTES = 12 * 1024
-# Of a result besides those of the children.
+# The size of a result without the reports of the children.
 WRAPPING_BYTES = 64
 # Longer reports are cut in a thread.
 CUT_IN_THREAD_CHARS = 256 * 1024
-# What a personal or administrator's model is set for, in preferences and settings.
+# The names of the models of each kind in preferences and in settings.
 _OVERRIDES = {GENERAL.name: "general_subagents", EXPLORE.name: "explore_subagents"}
 PERSONAL_SETTING = "model_overrides"
 _OTHER_MODELS = "Call list_subagent_models for those that can be used."
@@ -124,9 +125,9 @@ class AgentFamily:
         return chat.root_chat_id or chat.id
 
     async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeat work while the database is unavailable, for a while. The work must be safe to repeat.
+        """Repeat the work for a while if the database is unavailable. The work must be safe to repeat.
 
-        Otherwise the model is told that a spawn has failed, although its outcome is unknown.
+        Without the repetition, the model would be told that a spawn has failed although its outcome is unknown.
         """
         clock = self._parts.clock
         due = clock.monotonic() + DATABASE_SECONDS
@@ -142,7 +143,10 @@ class AgentFamily:
     # Spawning
 
     async def spawn(self, ctx: ToolContext, order: SpawnOrder) -> dict[str, Any]:
-        """Create a child chat, which starts to work at once. A repeated call returns the child of the first."""
+        """Create a child chat, which starts to work immediately.
+
+        A repeated call returns the child of the first call.
+        """
         chat, meta = self._step.chat, self._step.meta
         child_id = ChatId(uuid5(_CHILDREN, str(ctx.replay_token)))
         if not chat.is_root or self._mode is Mode.EXPLORE:
@@ -245,7 +249,7 @@ class AgentFamily:
         return chosen, ready
 
     async def _overrides(self, kind: AgentKind) -> tuple[resolve.Override | None, resolve.Override | None]:
-        """Return the user's and the administrators' model for this kind."""
+        """Return the models that the user and the administrators have set for this kind."""
         key = _OVERRIDES.get(kind.name)
         if key is None:
             return None, None
@@ -325,7 +329,10 @@ class AgentFamily:
         return agent_reports.fit_reports(told, max_bytes)
 
     def _seconds_since_call(self, call_id: str) -> float:
-        """Return how long ago the model made the call: a call that is run again after a crash waits for the rest."""
+        """Return the time since the model made the call, in seconds.
+
+        A call that is repeated after a crash waits only for the rest.
+        """
         for row in reversed(self._step.history.rows):
             message = row.message
             if message.role is Role.USER:
@@ -341,7 +348,8 @@ class AgentFamily:
         if not child.is_at_rest:
             return {**told, "timed_out": True} if timed_out else told
         if child.end_id is not None:
-            # Directly after the chat: `agent_reports.told_ends` looks for the pair in a result that was cut.
+            # These fields directly follow the chat, because `agent_reports.told_ends` searches for the pair in a result
+            # that was cut.
             told = {"chat_id": told["chat_id"], "end_id": child.end_id, **told}
         told["report"] = await self.insist(lambda: self._report(child))
         if child.outcome == AgentOutcome.DEADLINE:
@@ -358,7 +366,7 @@ class AgentFamily:
                 told["last_error_detail"] = error.detail
         return told
 
-    # The others
+    # Message, stop, list, and read
 
     async def message(self, ctx: ToolContext, chat_id: str, text: str, *, interrupt: bool) -> dict[str, Any]:
         """Send a message to a child: it resumes, or the message is queued."""
@@ -382,7 +390,7 @@ class AgentFamily:
         return {**self.summary(child), "status": sent.chat.status, "interrupted": is_interrupted}
 
     async def interrupt(self, chat_id: str) -> dict[str, Any]:
-        """Stop a child. A child at rest stays as it is."""
+        """Stop a child. A child at rest is not changed."""
         child = await self._one(chat_id)
         if child.is_at_rest:
             return {**self.summary(child), "interrupted": False}
@@ -393,7 +401,7 @@ class AgentFamily:
         return {**self.summary(child), "status": done.chat.status, "interrupted": True}
 
     async def list_agents(self, *, limit: int, offset: int) -> dict[str, Any]:
-        """Return the unarchived children of this chat, the last updated first."""
+        """Return the unarchived children of this chat, the most recently updated first."""
         async with self._parts.pool.acquire() as conn:
             total = await subagents.count_children(conn, self._root_id)
             found = await subagents.list_children(conn, self._step.chat.id, limit=limit, offset=offset)
@@ -415,7 +423,7 @@ class AgentFamily:
         if not 0 <= offset <= len(data):
             raise Refused(f"The report has {len(data)} bytes; an offset is between 0 and that.")
         page = data[offset : offset + REPORT_PAGE_BYTES]
-        # Never end inside a character.
+        # A page never ends inside of a character.
         while page and offset + len(page) < len(data) and data[offset + len(page)] & 0xC0 == 0x80:
             page = page[:-1]
         told = {**self.summary(child), "report": page.decode("utf-8", "replace"), "total_bytes": len(data)}
@@ -447,7 +455,7 @@ class AgentFamily:
         return {"models": sorted(found, key=lambda each: (not each["is_default"], each["display_name"]))}
 
     def summary(self, child: Subagent) -> dict[str, Any]:
-        """Return what every result says about a child."""
+        """Return the fields about a child that every result has."""
         told: dict[str, Any] = {
             "chat_id": str(child.chat_id),
             "title": child.title,

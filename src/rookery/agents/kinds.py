@@ -1,6 +1,6 @@
-"""Kinds of subagents: the built-in ones, and how kinds of several sources share one list of names.
+"""Kinds of subagents: the built-in kinds, and the precedence of kinds from several sources.
 
-A kind never gives a subagent more than its parent has: its tools are an allow list within those of a child chat.
+A kind never gives a subagent more than its parent has. Its tools are an allow list within the tools of subagents.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("agents.kinds")
 
-# Chosen: the size of an entry besides its prompts.
+# Chosen: the size of an entry without its prompts.
 KIND_BYTES = 1024
 MAX_CACHE_BYTES = 4 * 1024 * 1024
 MAX_AGE_SECONDS = 600.0
 # Chosen: the list of kinds is part of every prompt of a chat that can spawn. With these limits it has at most about
-# 3,000 tokens, however many kinds the deployment, the user and the workspace define.
+# 3,000 tokens, for any number of kinds that the deployment, the user and the workspace define.
 MAX_LIST_BYTES = 8 * 1024
 MAX_LISTED_DESCRIPTION_CHARS = 300
 MAX_NAMES_BYTES = 2 * 1024
@@ -72,7 +72,7 @@ BUILTIN = (GENERAL, EXPLORE)
 
 
 class HiddenKind(msgspec.Struct, frozen=True):
-    """A kind that another of the same name hides."""
+    """A kind that is hidden by another kind with the same name."""
 
     name: str
     source: KindSource
@@ -80,7 +80,7 @@ class HiddenKind(msgspec.Struct, frozen=True):
 
 
 class KindList(msgspec.Struct, frozen=True):
-    """The kinds that can be spawned now, and those whose name was taken."""
+    """The kinds that can be spawned now, and the kinds that are hidden by others."""
 
     kinds: tuple[AgentKind, ...]
     hidden: tuple[HiddenKind, ...] = ()
@@ -91,12 +91,14 @@ class KindList(msgspec.Struct, frozen=True):
 
 class KindCatalog(Protocol):
     async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
-        """Return the kinds that chats of this owner with these resources can spawn. Never fails: kinds that cannot be
-        read are left out."""
+        """Return the kinds that chats of this owner with these resources can spawn.
+
+        It never raises: kinds that cannot be read are left out.
+        """
 
 
 class BuiltinKinds:
-    """The catalog that has the built-in kinds only."""
+    """The catalog with only the built-in kinds."""
 
     async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
         return KindList(BUILTIN)
@@ -105,20 +107,20 @@ class BuiltinKinds:
 class AllKinds:
     """The built-in kinds, those of the deployment and of the chat's owner, and those of its workspace.
 
-    Stored kinds are cached per owner, until a hint says that one has changed. Files of workspaces are read once for
-    each content, because every step of a chat has the same ones.
+    Stored kinds are cached per owner until a hint announces a change. A workspace file is parsed once for each content,
+    because every step of a chat has the same files.
     """
 
     def __init__(self, pool: asyncpg.Pool, directory: Directory, *, bus: Bus, clock: Clock) -> None:
         self._pool = pool
         self._directory = directory
-        # Part of the cache's keys: a change makes all older entries unreachable, and the sweep removes them.
+        # Part of the cache's keys. A change makes all older entries unreachable, and the sweep removes them.
         self._epoch = 0
         self._stored: Cache[tuple[int, UUID], tuple[StoredKind, ...]] = Cache(
             "agent_kinds", max_bytes=MAX_CACHE_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=clock
         )
-        # By the whole text of a file, because the hash that a workspace reports about it cannot be trusted. The value
-        # is the definition, or the problem with it.
+        # The key is the whole text of a file, because the hash that a workspace reports cannot be trusted. The value is
+        # the definition, or the problem with it.
         self._files: Cache[str, KindDefinition | str] = Cache(
             "agent_kind_files", max_bytes=MAX_CACHE_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=clock
         )
@@ -143,7 +145,10 @@ class AllKinds:
         )
 
     def _definitions(self, resources: Sequence[ContextResource]) -> Generator[None, None, list[KindDefinition]]:
-        """Return the kinds of a workspace. Other tasks run between two files: there may be hundreds, slow to parse."""
+        """Return the kinds of a workspace.
+
+        Other tasks run between two files, because hundreds of files may be slow to parse.
+        """
         found: list[KindDefinition] = []
         for each in resources:
             yield
@@ -160,7 +165,7 @@ class AllKinds:
             found = _read_file(resource.body)
             if isinstance(found, str):
                 log.info("kind_unusable", source=resource.source, error=found)
-            # The text is the key, and the prompt is a part of it.
+            # The text is the key and contains the prompt.
             self._files.keep(resource.body, found, size_bytes=KIND_BYTES + 2 * getsizeof(resource.body))
         return found if isinstance(found, KindDefinition) else None
 
@@ -205,7 +210,7 @@ def _read_file(text: str) -> KindDefinition | str:
 
 
 def _of_file(kind: KindDefinition, models: Mapping[str, UUID]) -> AgentKind:
-    """Return the kind of a workspace's file. A model is named by id or name."""
+    """Return the kind of a workspace's file. The file may name a model by id or by name."""
     return AgentKind(
         name=kind.name,
         description=kind.description,
@@ -229,7 +234,7 @@ def _model_id(named: str | None, models: Mapping[str, UUID]) -> UUID | None:
 
 
 def merged(*sources: Iterable[AgentKind]) -> KindList:
-    """Return the kinds of these sources, in order; on equal names the earlier source wins."""
+    """Return the kinds of these sources, in order. If names are equal, the earlier source takes precedence."""
     given = [kind for source in sources for kind in source]
     first = {kind.name: kind for kind in reversed(given)}
     hidden = [
@@ -239,7 +244,7 @@ def merged(*sources: Iterable[AgentKind]) -> KindList:
 
 
 def listed(kinds: Sequence[AgentKind]) -> str:
-    """Return the kinds as lines of the tool's description. Those that do not fit are named, or at least counted."""
+    """Return the kinds as lines of the tool's description. Kinds that do not fit are only named, or only counted."""
     lines: list[str] = []
     room = MAX_LIST_BYTES
     for place, kind in enumerate(kinds):
@@ -252,7 +257,7 @@ def listed(kinds: Sequence[AgentKind]) -> str:
 
 
 def named(kinds: Sequence[AgentKind]) -> str:
-    """Return the names of the kinds. Those that do not fit are counted."""
+    """Return the names of the kinds. Names that do not fit are only counted."""
     names: list[str] = []
     room = MAX_NAMES_BYTES
     for kind in kinds:

@@ -1,7 +1,7 @@
-"""The monitor of subagents: stops those that are overdue, and resumes parents whose children have ended.
+"""The monitor of subagents: stops overdue subagents, and resumes parents whose children have ended.
 
-A child's end normally resumes its parent at once (`wake`, called after the commit). The loop makes up for replicas that
-died in between. Every replica runs it: each change is checked again under the chat's lock.
+The end of a child normally resumes its parent immediately (`wake`, called after the commit). The loop covers replicas
+that died in between. Every replica runs it, and each change is checked again under the chat's lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("agents.monitor")
 
-# Chats that one round handles; the next round takes the others.
+# The number of chats in one round. The next round handles the others.
 BATCH = 100
 DEADLINE_NOTE = "The subagent has reached its time limit."
 
@@ -52,7 +52,7 @@ class SubagentMonitor:
         self.stats = MonitorStats()
 
     async def run(self) -> NoReturn:
-        """Look after all subagents until cancelled."""
+        """Run rounds until cancelled."""
         async for _ in self._clock.ticker(self._every_seconds, "subagent-monitor"):
             try:
                 await self.look()
@@ -61,7 +61,7 @@ class SubagentMonitor:
         raise AssertionError("unreachable")
 
     async def look(self) -> None:
-        """Stop overdue children and resume parents once."""
+        """Run one round: stop overdue children and resume parents."""
         async with self._pool.acquire() as conn:
             overdue = await subagents.list_overdue(conn, limit=BATCH)
             waiting = await subagents.list_to_wake(conn, limit=BATCH)
@@ -72,9 +72,9 @@ class SubagentMonitor:
                 await self._wake(parent_id)
 
     async def wake(self, parent_id: UUID) -> None:
-        """Resume a parent if one of its children has ended and it is at rest."""
+        """Resume a parent at rest if one of its children has ended."""
         async with self._pool.acquire() as conn:
-            # Most parents are running: they learn of the end with their next step, and are not locked for it.
+            # Most parents are running. They learn of the end with their next step, so they need not be locked.
             may_wake = await subagents.may_wake(conn, parent_id)
         if may_wake and (await self.settings()).wake_parent:
             await self._wake(parent_id)
@@ -98,7 +98,7 @@ class SubagentMonitor:
                 self.stats.overdue += 1
                 log.info("subagent_overdue", chat_id=chat_id)
         except ChatError as error:
-            # It has ended, or is being stopped already.
+            # The child has ended, or is already being stopped.
             log.debug("subagent_not_stopped", chat_id=chat_id, error=str(error))
 
 

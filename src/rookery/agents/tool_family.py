@@ -16,7 +16,7 @@ from rookery.tools.step_tools import FamilyTools
 
 
 class SubagentTools:
-    """Offers the tools in chats that can have subagents."""
+    """Offers the subagent tools to chats that can have subagents."""
 
     def __init__(self, parts: FamilyParts, *, catalog: KindCatalog | None = None) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""The tools with which a chat uses subagents. `family` does the work; here are their arguments and descriptions."""
+"""The subagent tools: their arguments and descriptions. `family` implements them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _SPAWN = (
 
 @functools.lru_cache(maxsize=64)
 def spawn_tool(listed: str) -> Tool:
-    """Return `spawn_agent` with this list of kinds. Most chats have the same one, so its schema is made once."""
+    """Return `spawn_agent` with this list of kinds. Most chats have the same list, so its schema is cached."""
     return make_tool("spawn_agent", _SPAWN + listed, arguments=SpawnAgent, handler=spawn_agent, replay=Replay.TOKEN)
 
 

@@ -135,7 +135,8 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """`broke_at` is the index of the first message that differs from the previous step; None if there is none.
+    """The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None
+    if there is none.
 
     `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are
     all tokens that did not come from the cache. `cost_micros` is their price.
@@ -355,7 +356,7 @@ class DebugBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebugRecording(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the chat's model calls are recorded. `mode` is that of its root chat.
+    """The recording state of the chat's model calls. `mode` is that of its root chat.
 
     `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on.
     """
@@ -367,7 +368,7 @@ class DebugRecording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebugRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of model work. The chats, the model and the messages that it names may be gone."""
+    """One piece of model work. The chats, the model and the messages that it names may have been deleted."""
 
     id: UUID
     chat_id: UUID
@@ -463,7 +464,7 @@ class DebugStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebugStepMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """`transport` is `unobserved` for providers whose exchanges cannot be recorded."""
+    """Metadata of a step. `transport` is `unobserved` for providers whose exchanges cannot be recorded."""
 
     stream_summary: StreamSummary | None = None
     prior_errors: tuple[PriorError, ...] = ()
@@ -1025,7 +1026,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded answer and the new one. `warnings` are sentences about what differs besides the changes."""
+    """The recorded answer and the new one. `warnings` are sentences about differences besides the changes."""
 
     recorded: ReplayAnswer
     replayed: ReplayAnswer
@@ -1055,7 +1056,7 @@ class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The step failed and is tried again after a delay."""
+    """The plan of a retry: the step failed and is tried again after a delay."""
 
     kind: str | None = None
     delay_ms: int | None = None

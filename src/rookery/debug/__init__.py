@@ -1,4 +1,4 @@
-"""Debug records: what each model call was sent and answered, for the owner who wants to understand it. Best effort.
+"""Debug records: the requests and answers of model calls, for the owner of a chat. Recording is best effort.
 
-Nothing here delays, fails or changes a model call. Start with `recorder.py` (runs and steps) and `writer.py`.
+Recording never delays, fails or changes a model call. Start with `recorder.py` (runs and steps) and `writer.py`.
 """

@@ -1,4 +1,5 @@
-"""The answer to "why was this not cached": compares a step with the one before it. Pure.
+"""The cache diagnosis: finds why a step was not served from the provider's cache, by comparing it with the previous
+step. Pure.
 
 Providers cache prompts by prefix: tools first, then the messages in order. Everything after the first difference is
 paid in full.
@@ -17,7 +18,7 @@ from rookery.models.cost import Prices
 
 # Providers keep a prefix for at least this long after its last use.
 CACHE_SECONDS = 300
-# Providers cache in blocks and leave out short prompts. A smaller difference has no reason that could be explained.
+# Providers cache in blocks and do not cache short prompts. A smaller difference cannot be explained.
 BLOCK_TOKENS = 1024
 _SERVED_SHARE = 0.8
 
@@ -35,7 +36,8 @@ class CacheReason(StrEnum):
 
 
 class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """`broke_at` is the index of the first message that differs from the previous step; None if there is none.
+    """The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None
+    if there is none.
 
     `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are
     all tokens that did not come from the cache. `cost_micros` is their price.

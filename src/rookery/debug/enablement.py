@@ -1,7 +1,7 @@
-"""Enablement: whether a turn or a single call is recorded. Decided once for each, from cached settings.
+"""Enablement: decides whether a turn or a single call is recorded, once for each, from cached settings.
 
-In this order: the operator forces recording; administrators do not allow it; the root chat says on or off; the owner's
-preference. What cannot be read counts as off.
+The first of these rules that applies decides: the operator forces recording; administrators do not allow it; the root
+chat is set to on or off; the owner's preference. A value that cannot be read counts as off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = get_logger("debug.enablement")
 
 
 class Recording(StrEnum):
-    """`ON_ERROR`: the turn is kept in memory, and stored if it ends with an error."""
+    """The recording of a turn. `ON_ERROR`: the turn is kept in memory, and stored if it ends with an error."""
 
     FULL = "full"
     ON_ERROR = "on_error"
@@ -47,7 +47,7 @@ class Policy:
         self.is_forced = is_forced
 
     async def of_turn(self, *, wants_debug: bool) -> Recording:
-        """Return how a turn is recorded. `wants_debug` is the choice of the root chat or its owner."""
+        """Return the recording of a turn. `wants_debug` is the choice of the root chat or its owner."""
         if self.is_forced:
             return Recording.FULL
         settings = await self._settings()

@@ -29,10 +29,10 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.kept_turn")
 
-# Earlier calls of a turn are dropped.
+# The limit of calls of one turn. Earlier calls are dropped.
 MAX_CALLS = 50
 MAX_TURN_BYTES = 8 * 1024 * 1024
-# Of all turns of a process.
+# The memory limit of all kept turns of a process.
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ class KeptTurns:
         self._max_bytes = max_bytes
 
     def begin(self, facts: RunFacts, recorder: Recorder) -> KeptTurn | None:
-        """Keep a turn; None if others take all of the memory."""
+        """Keep a turn. Return None if other turns use all of the memory."""
         if self.size_bytes >= self._max_bytes:
             self.stats.dropped[Dropped.KEPT_TURN] += 1
             return None
@@ -153,7 +153,7 @@ class KeptTurn:
         run.finish(RunStatus.ERROR)
 
     def _count(self) -> None:
-        """Count the memory of the turn: that of its longest prompt, because prompts share their messages."""
+        """Count the memory of the turn. Only its longest prompt counts, because prompts share their messages."""
         size = self._size()
         while len(self._calls) > 1 and (len(self._calls) > MAX_CALLS or size > self._turns.max_turn_bytes):
             self._calls.pop(0)

@@ -1,7 +1,7 @@
-"""Normalized requests, answers and errors: what a model was sent and said, in one form for all wires.
+"""Normalized requests, answers and errors, in one form for all wires.
 
 Texts are redacted before they are cut, because half a secret is not recognized. Requests of a run share their common
-prefix: a step stores only the messages that the step before it did not have. Nothing here is thread-bound.
+prefix: a step stores only the messages that the step before it did not have. The functions may run in any thread.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class PromptHashes:
         self._tools: object = None
 
     def add(self, call: Call) -> Prefix:
-        """Set the latest prompt. Return what it shares with the one before."""
+        """Set the latest prompt. Return the prefix that it shares with the previous one."""
         known, messages = self._messages, call.prompt.messages
         hashes = tuple(
             self._hashes[index] if index < len(known) and known[index] is message else message_hash(message)
@@ -344,7 +344,7 @@ class PromptHashes:
 
 
 class Prefix(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request shares with the request of the step before it. `step` is the number of that step."""
+    """The prefix that a request shares with the request of the previous step. `step` is the number of that step."""
 
     length: int = 0
     has_same_tools: bool = False
@@ -450,7 +450,7 @@ class ResponseCollector:
         else:
             self._kept.append(part)
             return
-        # The last delta that is kept exceeds the room, so that the text is visibly cut.
+        # The last kept delta exceeds the limit, so that the text is visibly cut.
         if self._room > -_STREAM_MARGIN:
             self._kept.append(part)
 

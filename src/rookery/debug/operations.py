@@ -1,7 +1,7 @@
 """The operations of the writer: each prepares its values in the writer's thread, and then runs one or two statements.
 
 An operation holds references only. Redaction, normalization and compression happen in `prepare`. Operations of one run
-are prepared and written in their order, so `prepare` may use what earlier operations left in the run.
+are prepared and written in their order, so `prepare` may use values that earlier operations have stored in the run.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Operation:
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The operation was not written."""
+        """Called if the operation was not written."""
 
 
 class OpenRun(Operation):
@@ -100,7 +100,7 @@ class OpenRun(Operation):
         assert self._row is not None
         if await runs.insert_run(conn, self._row):
             return Result.OK
-        # The chat is deleted, or the history was removed while the worker was still at work.
+        # The chat was deleted, or the history was removed while the worker was still running.
         self.run.is_detached = True
         return Result.REFUSED
 

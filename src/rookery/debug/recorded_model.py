@@ -1,4 +1,4 @@
-"""A recorded model: a `LanguageModel` that tells the recorder about its calls, and the stream of one call.
+"""A recorded model: a `LanguageModel` that reports its calls to the recorder, and the stream of one call.
 
 The stream is a class and not a generator, so that a stream that is not read to its end is ended by its scope or its run
 and not by the garbage collector. A part costs an append and two comparisons.
@@ -52,7 +52,7 @@ class RecordedModel:
         if recorded is None:
             return self._inner.stream(call)
         if self.calls and self.calls[-1].status is StepStatus.INTERRUPTED:
-            # The caller tries again, so a time limit has ended the call before.
+            # The caller tries again, so a time limit has ended the previous call.
             self.calls[-1].end(StepStatus.ERROR, TimeoutError("The call took too long."))
         self.calls.append(recorded)
         return RecordedStream(self._inner.stream(call), recorded)
@@ -123,7 +123,7 @@ class RecordedStream(AsyncGenerator[StreamPart, None]):
         return part
 
     async def aclose(self) -> None:
-        """Close the inner stream. Then the call has ended, if it had not before."""
+        """Close the inner stream. If the call has not ended yet, it ends now."""
         try:
             await self._inner.aclose()
         finally:

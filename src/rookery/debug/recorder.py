@@ -1,4 +1,5 @@
-"""The recorder: runs, their steps and calls, on the event loop. It only hands references to the writer's queue.
+"""The recorder: runs, their steps and calls. It runs on the event loop and only passes references to the writer's
+queue.
 
 A run belongs to one process. A step is one logical model call; a retry of the same history version continues it with
 the next *epoch*. Each call ends once, and a stronger status of the same call may replace a weaker one.
@@ -60,7 +61,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is about. `label` is the text that names it in lists.
+    """The facts of a run. `label` is the text that names it in lists.
 
     `is_kept`: the run was kept in memory and is stored because of an error, without its first `dropped_steps`.
     """
@@ -189,7 +190,7 @@ class Run:
         self.is_full = False
         self.stored_bytes = 0
         self.prompts = PromptHashes()
-        self.before = PromptHashes()  # as `prompts` was before the current step
+        self.before = PromptHashes()  # the value of `prompts` before the current step
         self.shared_from: int | None = None  # the number of the step whose prompt `before` has
         self.stored_number: int | None = None  # the number of the last stored step
         self.cached_step: CachedStep | None = None  # the last completed step
@@ -263,7 +264,10 @@ class Run:
             self.close()
 
     def close(self, outcome: RunStatus | None = None) -> None:
-        """End the run now. Calls that have not ended are interrupted, also those that were never read. Idempotent."""
+        """End the run now.
+
+        Calls that have not ended are interrupted, including those that were never read. Idempotent.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -275,7 +279,10 @@ class Run:
         self._recorder.forget(self)
 
     def at(self, monotonic: float) -> datetime:
-        """Return the time of a monotonic time. It does not depend on changes of the clock since the run began."""
+        """Return the wall-clock time of a monotonic time.
+
+        Changes of the clock since the start of the run have no effect.
+        """
         return self.started_at + timedelta(seconds=max(monotonic - self._started, 0.0))
 
 
@@ -341,7 +348,7 @@ class Step:
         self.run.submit(operations.PlanRetry(self, self.epoch, kind, round(delay.total_seconds() * 1000)))
 
     def committed(self, message_id: int) -> None:
-        """Set the message that holds the answer. It is written with the end of the call if that is still waiting."""
+        """Set the message that contains the answer. It is written with the end of the call, if that is still queued."""
         if self.last_end is not None and not self.last_end.is_taken:
             self.last_end.assistant_message_id = message_id
         else:
@@ -404,7 +411,10 @@ class RecordedCall:
         self.ttft_ms = round((self.step.run.clock.monotonic() - self.started) * 1000)
 
     def abandon(self) -> None:
-        """End the call as its parts say: completed after the last part, else interrupted. Nothing if it has ended."""
+        """End the call according to its parts: completed after the last part, else interrupted.
+
+        Do nothing if it has ended.
+        """
         if isinstance(self.terminal, StreamError):
             self.end(StepStatus.ERROR, self.terminal.error)
         else:
@@ -417,7 +427,7 @@ class RecordedCall:
         *,
         ended: float | None = None,
     ) -> None:
-        """End the call. After that, only the reason of an interruption can be added: it was a failure."""
+        """End the call. Afterwards, only the reason of an interruption can be added, which makes it a failure."""
         run, before = self.step.run, self._ended
         if before is not None and (before.status is not StepStatus.INTERRUPTED or status is not StepStatus.ERROR):
             return

@@ -91,7 +91,7 @@ class Redactor:
         self._body_bytes = body_bytes
 
     def headers(self, headers: Mapping[str, str], configured: Collection[str] = ()) -> dict[str, str]:
-        """Return the headers. Values of `configured` headers are hidden, whatever their names are."""
+        """Return the headers. Values of `configured` headers are always hidden."""
         hidden = self._header_names.union(name.lower() for name in configured)
         return {
             self.text(name): REDACTED if name.lower() in hidden or is_secret_name(name) else self.text(value)
@@ -115,7 +115,7 @@ class Redactor:
         return self.text(text)
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value without secrets. Without any, the same object is returned. Base64 is kept."""
+        """Return a JSON value without secrets. If there are none, the same object is returned. Base64 is kept."""
         return self._value(value, path=None)
 
     def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class Redactor:
             head, tail = redaction.hide_in_query(head), redaction.hide_in_query(tail.partition("&")[2])
         if body.is_whole:
             return self._stored(_without_base64(self.text(head)), body.size)
-        # Half a word may be half a secret.
+        # A partial word may be a part of a secret.
         head, tail = head[: _last_space(head)], tail[_first_space(tail) :]
         before = self._secrets.hide_cut(self.text(head), at_end=True)
         after = self._secrets.hide_cut(_hide_key_end(self.text(tail)), at_start=True)
@@ -219,7 +219,7 @@ class Redactor:
         """Redact the lines of an event stream. A secret may be split over the deltas of several events."""
         events = [[_EventLine(line) for line in lines] for lines in sections]
         for lines, section in zip(sections, events, strict=True):
-            # One check of all lines is much faster than one of each string. It does not see inside escapes.
+            # One check of all lines is much faster than a check of each string, but does not look inside escapes.
             whole = "\n".join(lines)
             is_clean = self.text(whole) == whole
             for line in section:
@@ -351,7 +351,7 @@ def _charset(content_type: str | None) -> str:
 
 # Event streams
 
-# Fields that tell the deltas of different blocks apart, and fields that are repeated in every event.
+# Fields that distinguish the deltas of different blocks, and fields that are repeated in every event.
 _MARKS = ("index", "output_index", "content_index", "summary_index", "item_id")
 _LABELS = frozenset({"id", "type", "object", "model", "role", "item_id", "response_id", "system_fingerprint", "name"})
 _Piece = tuple["_EventLine", Any, Any]
@@ -389,7 +389,7 @@ def _deltas(value: Any, channel: tuple[object, ...]) -> Iterator[tuple[object, A
             if type(item) is str:
                 yield (*channel, position), value, position
             else:
-                # Elements with an index are told apart by it, because later events contain only some of them.
+                # Elements with an index are distinguished by it, because later events contain only some of them.
                 is_marked = type(item) is dict and "index" in item
                 yield from _deltas(item, channel if is_marked else (*channel, position))
 
@@ -419,7 +419,7 @@ def _hide_json_values(text: str) -> str:
     while match := _KEY.search(text, position):
         position = match.end()
         if not _is_secret_key(match[1]):
-            # The quote after a key that is none may begin a key.
+            # The quote after text that is not a key may begin a key.
             position = match.end(1) if match[2] else match.end()
             continue
         end = _value_end(text, position, escape=match[2])

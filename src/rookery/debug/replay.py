@@ -90,7 +90,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded answer and the new one. `warnings` are sentences about what differs besides the changes."""
+    """The recorded answer and the new one. `warnings` are sentences about differences besides the changes."""
 
     recorded: ReplayAnswer
     replayed: ReplayAnswer

@@ -1,7 +1,7 @@
 """The replay form of a request: everything that is needed to send it again, without secrets and without media.
 
 Unlike the normalized request, its texts are not cut. Steps of a run share their prefix in the same way. Settings of the
-model config are not part of it: a replay uses the config as it is then.
+model config are not part of it. A replay uses the current config.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ReplayForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that can be sent again. `warnings` are sentences about what differs from the recorded one."""
+    """A request that can be sent again. `warnings` are sentences about differences from the recorded request."""
 
     prompt: Prompt
     tools: tuple[Tool, ...]
@@ -112,7 +112,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incomplete(Exception):
-    """Raised when a recorded request refers to a step that is not stored any more."""
+    """Raised when a recorded request refers to a step that is no longer stored."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -166,7 +166,7 @@ def decode(forms: Iterable[tuple[int, ReplayForm]]) -> ReplayRequest:
         source = form.prefix_from
         prefix = messages.get(source, ())[: form.prefix_len] if source is not None else ()
         if len(prefix) < form.prefix_len:
-            # A later step may not need this one.
+            # A later step may not need this step.
             continue
         messages[number] = (*prefix, *form.messages)
         tools[number] = tools.get(source, ()) if form.has_same_tools and source is not None else form.tools

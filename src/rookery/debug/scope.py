@@ -1,4 +1,4 @@
-"""The scope of a model call: a block that gives the model to call, and tells the recorder how the block ended."""
+"""The scope of a model call: a block that provides the model, and reports the end of the block to the recorder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CallScope:
         return None
 
     def answered(self, content: Sequence[Part], finish_reason: FinishReason, usage: Usage) -> None:
-        """Take the answer, for scopes that do not see its stream."""
+        """Take the answer. For scopes that do not read the stream."""
 
 
 class RecordedScope(CallScope):
@@ -74,7 +74,7 @@ class RecordedScope(CallScope):
 class RunScope(RecordedScope):
     """Records a run of its own, such as a summary or a title. Each call is a step, and the run ends with the block.
 
-    `is_late` returns whether a time limit around the block has cancelled it, which is an error and no interruption.
+    `is_late` returns whether a time limit around the block has cancelled it. This is an error, not an interruption.
     """
 
     __slots__ = ("_is_late",)

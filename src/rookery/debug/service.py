@@ -84,7 +84,7 @@ class DebugService:
         self._has_removed.set()
 
     async def _delete_removed(self) -> None:
-        """Delete records that an edit or archive has removed. What fails here is deleted by the job `debug_sweep`."""
+        """Delete records that an edit or archive has removed. If this fails, the job `debug_sweep` deletes them."""
         while True:
             await self._has_removed.wait()
             self._has_removed.clear()

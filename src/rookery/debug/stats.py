@@ -21,7 +21,7 @@ class Result(StrEnum):
 
 
 class Dropped(StrEnum):
-    """The reason why something was not recorded."""
+    """The reason why a part of a record was dropped."""
 
     ATTEMPT_BODY = "attempt_body"  # the queue was full
     REQUEST = "request"

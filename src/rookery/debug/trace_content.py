@@ -105,7 +105,7 @@ def _json_value(text: str) -> Any:
 
 
 def _bounded(found: Sequence[dict[str, Any]], max_chars: int) -> list[dict[str, Any]]:
-    """Return the first parts that fit. The rest is named by a marker."""
+    """Return the first parts that fit. A marker has the number of the others."""
     kept: list[dict[str, Any]] = []
     left = max_chars
     for part in found:

@@ -1,7 +1,8 @@
 """Capture of HTTP exchanges: `RecordedHttp` wraps the HTTP client of a model and reports each exchange as an attempt.
 
-Nothing that is sent or read changes. On the event loop, bytes are only kept; `redact_attempt` does the rest and may run
-in a thread. All state changes are synchronous, so reads and a close in two tasks cannot both report the same end.
+The bytes that are sent and read do not change. On the event loop, bytes are only kept. `redact_attempt` does all other
+work and may run in a thread. All state changes are synchronous, so reads and a close in two tasks cannot both report
+the same end.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class AttemptSink(Protocol):
         ...
 
     def abort_reason(self) -> str | None:
-        """Return why this server is ending the call (`user`, `silence_timeout`, ...); None if it is not."""
+        """Return the reason why this server is ending the call (`user`, `silence_timeout`, ...); None if it is not."""
         ...
 
 
@@ -299,7 +300,7 @@ class _Exchange:
 
 
 class _RecordedStream:
-    """A response that keeps the bytes that its consumer reads, and reports once how it ended."""
+    """A response that keeps the bytes that its consumer reads, and reports its end once."""
 
     __slots__ = ("_body", "_exchange", "_gathered", "_inner", "_is_eof", "_length", "_next", "headers", "status")
 
@@ -348,7 +349,7 @@ class _RecordedStream:
         return bytes(body[:limit])
 
     async def finish(self) -> bytes:
-        """End after the last event of the answer, which is complete, or after the end of the body."""
+        """End after the last event of a complete answer, or after the end of the body."""
         try:
             rest = await self._inner.finish()
             self._body.add(rest)
@@ -406,7 +407,7 @@ class _RecordedStream:
             self._report(AttemptStatus.FAILED, UNEXPECTED_EOF, document_rule=rule)
 
     def _is_complete(self) -> bool:
-        """Return whether nothing is missing although the end of the body was not read."""
+        """Return whether the answer is complete although the end of the body was not read."""
         if self.status < 200 or self.status in _WITHOUT_BODY:
             return True
         if self._length is not None:

@@ -1,8 +1,8 @@
 """`DebugTurn`: the recording of a runner's turns. It opens a run with the first model call and ends it with the turn.
 
-A turn is identified by the message that triggered it. When the trigger changes under a living runner, for example by a
-queued message, the turn ends and the next one begins. A turn that is not recorded may be kept in memory until its end,
-and is stored if it ends with an error.
+A turn is identified by the message that triggered it. If the trigger changes while the runner lives, for example
+because of a queued message, the turn ends and the next one begins. A turn that is not recorded may be kept in memory
+until its end, and is stored if it ends with an error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recordings:
-    """What the turns and single calls of a process need to be recorded. One per process."""
+    """The services with which the turns and single calls of a process are recorded. One per process."""
 
     def __init__(self, recorder: Recorder, policy: Policy, *, stats: DebugStats) -> None:
         self.recorder = recorder
@@ -144,7 +144,10 @@ class DebugTurn:
         facts: ModelFacts,
         abort_reason: Callable[[], str | None],
     ) -> CallScope:
-        """Return the scope of a run of its own below the run of this turn. Nothing if this turn is not recorded."""
+        """Return the scope of a separate run below the run of this turn.
+
+        If this turn is not recorded, the scope records nothing.
+        """
         run = (
             None
             if self._run is None or self._recordings is None
@@ -157,14 +160,14 @@ class DebugTurn:
         return nullcontext() if self._run is None else _as_current(self._run)
 
     def retry_planned(self, kind: str, delay: timedelta) -> None:
-        """The call has failed and will be tried again."""
+        """Record that the call has failed and will be tried again."""
         if self._step is not None and self._run is not None:
             self._step.retry_planned(kind, delay)
         if self._kept is not None:
             self._kept.retry_planned(kind, delay)
 
     def committed(self, message_id: int) -> None:
-        """The answer of the last call is stored in this message."""
+        """Record the message in which the answer of the last call is stored."""
         if self._step is not None and self._run is not None:
             self._step.committed(message_id)
         if self._kept is not None:
@@ -176,13 +179,16 @@ class DebugTurn:
             self._outcome = outcome
 
     def finish(self, outcome: RunStatus) -> None:
-        """The turn has ended. Nothing that follows is attributed to it."""
+        """End the turn. Later calls do not belong to it."""
         if self.state in (TurnState.OPEN, TurnState.KEPT):
             self.record(outcome)
             self._end_turn()
 
     def close(self) -> None:
-        """The runner has ended. Without a recorded outcome, the turn was interrupted: another runner continues it."""
+        """End with the runner.
+
+        Without a recorded outcome, the turn was interrupted, and another runner continues it.
+        """
         if self._run is not None:
             self._run.close(self._outcome or RunStatus.INTERRUPTED)
         self._end_turn()

@@ -1,6 +1,6 @@
 """Debug records as the API, the export and the command line show them, made from stored rows.
 
-A stored value that cannot be read is left out: records of an older version must not make a page fail.
+A stored value that cannot be read is left out, because records of an older version must not make a page fail.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of model work. The chats, the model and the messages that it names may be gone."""
+    """One piece of model work. The chats, the model and the messages that it names may have been deleted."""
 
     id: UUID
     chat_id: UUID
@@ -88,7 +88,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordingView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the chat's model calls are recorded. `mode` is that of its root chat.
+    """The recording state of the chat's model calls. `mode` is that of its root chat.
 
     `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on.
     """
@@ -154,14 +154,14 @@ class PriorError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The step failed and is tried again after a delay."""
+    """The plan of a retry: the step failed and is tried again after a delay."""
 
     kind: str | None = None
     delay_ms: int | None = None
 
 
 class StepMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`transport` is `unobserved` for providers whose exchanges cannot be recorded."""
+    """Metadata of a step. `transport` is `unobserved` for providers whose exchanges cannot be recorded."""
 
     stream_summary: StreamSummary | None = None
     prior_errors: tuple[PriorError, ...] = ()

@@ -1,4 +1,4 @@
-"""The writer: one task per replica that writes operations in their order, over a connection of its own.
+"""The writer: one task per replica that writes operations in their order, over its own connection.
 
 A turn never waits for it. Values are prepared in one thread. The queue is bounded: if it is full, bodies of attempts
 are left out first, then requests and new runs; the ends of steps and runs are always taken. Failures are counted and
@@ -31,10 +31,10 @@ MAX_OPERATIONS = 4096
 OPERATION_SECONDS = 5.0
 STATEMENT_SECONDS = 4.5
 FLUSH_SECONDS = 5.0
-# While the database is away, operations wait this long. A restart takes seconds.
+# While the database is unavailable, operations wait this long. A restart takes seconds.
 AWAY_SECONDS = 30.0
 RECONNECT_SECONDS = 1.0
-# At most one warning in this time, with the number of operations that were lost since the last.
+# At most one warning in this time, with the number of operations that were lost since the last warning.
 WARNING_SECONDS = 60.0
 # At most four hints per second and run.
 HINT_SECONDS = 0.25
@@ -129,7 +129,7 @@ class Writer:
         await self._is_idle.wait()
 
     async def close(self) -> None:
-        """Take no more operations, and wait at most `FLUSH_SECONDS` until the queue is written."""
+        """Accept no more operations, and wait at most `FLUSH_SECONDS` until the queue is written."""
         self._is_closed = True
         if self._is_running:
             try:
@@ -224,7 +224,7 @@ class Writer:
                 if not await self._may_retry():
                     return self._lost(operation, Result.FAILED, str(error) or type(error).__name__)
             except asyncpg.PostgresError as error:
-                # For example a full disk. Its detail may quote the row.
+                # For example, the disk is full. The detail of the error may quote the row.
                 return self._lost(operation, Result.FAILED, str(error.args[0]) if error.args else type(error).__name__)
 
     async def _may_retry(self) -> bool:
@@ -243,7 +243,7 @@ class Writer:
         return result
 
     def _warn(self, operation: Operation, reason: str) -> None:
-        """Log what was not recorded. One line stands for all failures of a minute."""
+        """Log a failure to record. One line stands for all failures of a minute."""
         now = self._clock.monotonic()
         self._unwarned += 1
         if now - self._warned_at < WARNING_SECONDS:
@@ -264,8 +264,8 @@ class Writer:
     async def _connection(self) -> asyncpg.Connection:
         if self._conn is None or self._conn.is_closed():
             self._conn = await self._connect()
-            # A record need not survive a crash of the database. The server ends a slow statement before its client
-            # gives up, so that nothing is written later.
+            # A record need not survive a crash of the database. The server ends a slow statement before the client
+            # gives up, so that it cannot write later.
             await self._conn.execute(
                 f"SET synchronous_commit = off; SET statement_timeout = {round(STATEMENT_SECONDS * 1000)}"
             )
@@ -294,7 +294,7 @@ class Writer:
     # Hints
 
     def _announce(self, run: Run, kind: str) -> None:
-        """Announce a change of a run, at most once per `HINT_SECONDS`. The end is announced at once."""
+        """Announce a change of a run, at most once per `HINT_SECONDS`. The end of a run is announced immediately."""
         now = self._clock.monotonic()
         if kind == "finalize" or now - run.announced >= HINT_SECONDS:
             run.announced = now

@@ -76,11 +76,11 @@ class Acquirer:
         self._may_acquire = may_acquire
         self._new_id = new_id
         self._pass_requested = asyncio.Event()
-        self._hinted_chats: set[ChatId] = set()  # since the last pass
+        self._hinted_chats: set[ChatId] = set()  # the chats that were hinted since the last pass
         self._must_list = False
         self._has_peers = False
         self._is_deferred = False
-        self._has_full_pool = False  # in the last pass
+        self._has_full_pool = False  # whether a pool was full in the last pass
 
     def wake(self) -> None:
         """Request a pass now, because a slot is free or a peer has died."""
@@ -117,7 +117,10 @@ class Acquirer:
                 subscription.close()
 
     def _must_defer(self) -> bool:
-        """Return whether this process may not take chats now. The pass is then repeated soon, because hints are not."""
+        """Return whether this process may not take chats now.
+
+        The pass is then repeated soon, because hints are not repeated.
+        """
         self._is_deferred = not self._may_take()
         return self._is_deferred
 

@@ -38,8 +38,8 @@ class BackgroundTasks:
         """Run the work in the background. Do nothing if the process is stopping."""
         if self._is_closed:
             return
-        # The copied context keeps the caller's log fields, and hides from the caller what the work binds. The work
-        # outlives the turn, so its model calls do not belong to the turn's debug run.
+        # The copied context keeps the caller's log fields, and hides fields that the work binds from the caller. The
+        # work outlives the turn, so its model calls do not belong to the turn's debug run.
         with debug_context.cleared():
             context = contextvars.copy_context()
         task = asyncio.create_task(self._run(work, name, seconds), name=name, context=context)

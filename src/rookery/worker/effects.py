@@ -96,7 +96,7 @@ Wake = Callable[[UUID], Awaitable[None]]
 
 
 async def wake_nobody(parent_id: UUID) -> None:
-    """The `Wake` of replicas without subagents."""
+    """Do nothing. The `Wake` of replicas without subagents."""
 
 
 class Effects:
@@ -151,7 +151,7 @@ class Effects:
                 self._start(lambda: self._set_summary(chat, report), "report", self._write_seconds)
             return
         if meta.has_children and not is_promoted:
-            # A child may have ended after this turn looked for the last time.
+            # A child may have ended after the last check of this turn.
             self._wake(chat.id)
         if meta.title_tries < chat_rows.MAX_TITLE_TRIES:
             self.titling.start_again(chat, title=meta.title)

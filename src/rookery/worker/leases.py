@@ -52,7 +52,7 @@ class LeaseKeeper:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this process has stopped all work because its leases may be lost."""
+        """Whether this process has stopped all its work because its leases may be lost."""
         return self._manager.is_fenced
 
     async def run(self) -> NoReturn:
@@ -60,7 +60,7 @@ class LeaseKeeper:
         try:
             async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
                 while not await self.beat():
-                    # The next regular renewal would be late: work might be stopped needlessly, or stay stopped.
+                    # The next regular renewal would be late. Work might be stopped without need, or stay stopped.
                     await self._clock.sleep(self._config.beat_again_seconds, "beat-again")
                 if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
                     await self.sweep()

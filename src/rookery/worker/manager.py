@@ -82,7 +82,7 @@ class RunnerManager:
         return len(self._tasks)
 
     def keys(self) -> list[LeaseKey]:
-        """Return the keys of the runners that keep their lease, so without those that are ending."""
+        """Return the keys of the runners that keep their lease. Runners that are ending are left out."""
         return list(self._runners)
 
     def all_keys(self) -> list[LeaseKey]:
@@ -153,7 +153,7 @@ class RunnerManager:
         self._tasks[key].cancel()
 
     def activities(self) -> dict[LeaseKey, Activity]:
-        """Return what each runner does, to be stored with its lease."""
+        """Return the activity of each runner, which is stored with its lease."""
         return {key: runner.activity for key, runner in self._runners.items()}
 
     def fence_off(self) -> None:

@@ -287,7 +287,7 @@ class Preparer:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
     async def check_budget(self, step: Step) -> None:
-        """End the turn of a subagent that has used up the budget its parent gave it."""
+        """End the turn of a subagent that has used up the budget that its parent set."""
         budget = None if step.meta.agent is None else step.meta.agent.budget_micros
         if budget is None:
             return

@@ -124,7 +124,7 @@ class Runner:
 
     @property
     def activity(self) -> Activity:
-        """The activity of its task, and how long the task has been silent."""
+        """The activity of its task, and the time since its last progress."""
         active = self._active
         if active is None or active.is_done:
             return Activity()

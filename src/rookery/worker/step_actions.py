@@ -303,7 +303,7 @@ class StepActions:
         return await self.handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
 
     async def tell_ends(self) -> None:
-        """Add notices about subagents that have ended. The next step calls the model with them."""
+        """Add notices about subagents that have ended. The next step sends them to the model."""
 
         async def tell(tx: Tx) -> None:
             if await transitions.tell_ends(tx) is None:
@@ -607,7 +607,7 @@ class ToolLedger:
 
 
 def _tool_publisher(episode: Episode, handle: TaskHandle) -> Publish:
-    """Return a publisher for tools, whose output is a sign of life."""
+    """Return a publisher for tools. It counts output as progress."""
     show = _publisher(episode)
 
     def publish(role: Role, part: Part) -> None:

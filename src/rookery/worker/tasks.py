@@ -169,7 +169,7 @@ class TaskHandle:
         self._may_commit = may_commit
         self._watchdog: Deadline | None = None
         self._tools_until: float | None = None
-        # When the task last showed a sign of life, in monotonic time.
+        # The monotonic time of the task's last progress.
         self.progressed_at = clock.monotonic()
 
     async def update(
@@ -273,7 +273,7 @@ class TaskHandle:
             self._watchdog.reset(self._patience_seconds() if seconds is None else seconds)
 
     def note_life(self) -> None:
-        """Note a sign of life that does not concern the watchdog, such as output of a tool."""
+        """Note progress that does not concern the watchdog, such as output of a tool."""
         self.progressed_at = self._clock.monotonic()
 
     def tool_progress(self, latest_deadline: float | None) -> None:

@@ -217,7 +217,7 @@ export interface BodyView {
 /** The handling of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
 
-/** `broke_at` is the index of the first message that differs from the previous step; None if there is none. `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are all tokens that did not come from the cache. `cost_micros` is their price. */
+/** The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None if there is none. `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are all tokens that did not come from the cache. `cost_micros` is their price. */
 export interface CacheDiagnosis {
   reason: CacheReason;
   broke_at?: number | null;
@@ -1702,7 +1702,7 @@ export interface Reasoning {
   provider_meta?: Record<string, unknown> | null;
 }
 
-/** Whether the chat's model calls are recorded. `mode` is that of its root chat. `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on. */
+/** The recording state of the chat's model calls. `mode` is that of its root chat. `is_forced`: the operator records all chats. `is_allowed`: users may switch recording on. */
 export interface RecordingView {
   mode: DebugMode;
   is_on: boolean;
@@ -1710,7 +1710,7 @@ export interface RecordingView {
   is_allowed: boolean;
 }
 
-/** The recorded answer and the new one. `warnings` are sentences about what differs besides the changes. */
+/** The recorded answer and the new one. `warnings` are sentences about differences besides the changes. */
 export interface Replay {
   recorded: ReplayAnswer;
   replayed: ReplayAnswer;
@@ -1780,7 +1780,7 @@ export interface RetryChanged {
   retry: RetryView | null;
 }
 
-/** The step failed and is tried again after a delay. */
+/** The plan of a retry: the step failed and is tried again after a delay. */
 export interface RetryPlan {
   kind?: string | null;
   delay_ms?: number | null;
@@ -1876,7 +1876,7 @@ export interface RunSummary {
   continues?: string;
 }
 
-/** One piece of model work. The chats, the model and the messages that it names may be gone. */
+/** One piece of model work. The chats, the model and the messages that it names may have been deleted. */
 export interface RunView {
   id: string;
   chat_id: string;
@@ -2040,7 +2040,7 @@ export interface StatusChanged {
   archived: boolean;
 }
 
-/** `transport` is `unobserved` for providers whose exchanges cannot be recorded. */
+/** Metadata of a step. `transport` is `unobserved` for providers whose exchanges cannot be recorded. */
 export interface StepMetadata {
   stream_summary?: StreamSummary | null;
   prior_errors?: PriorError[];
