@@ -617,28 +617,29 @@ async def test_wake_that_a_dead_replica_left_undone_is_made_up_for(database_url:
         await until(is_told)
 
 
-async def test_setting_keeps_parents_at_rest(database_url: str) -> None:
-    async with open_family(database_url, parent=steps((SPAWN,), (Say("rest"),))) as rig:
-        await rig.worker.set("subagents", {"wake_parent": False})
+async def test_many_stopped_children_do_not_hide_the_one_that_finished(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), (Say("rest"),)), child=endless) as rig:
         chat_id = await rig.worker.ask()
-
-        async def ended() -> bool:
-            return len(await rig.ends(chat_id)) == 1
-
-        await until(ended)
+        (child,) = await until_spawned(rig, chat_id)
         await rig.worker.until_status(chat_id, Status.WAITING)
+        outcomes = ["interrupted"] * subagents.MAX_NOTICES + ["finished"]
+        await rig.sql(
+            "INSERT INTO subagent_ends (chat_id, parent_chat_id, outcome) SELECT $1, $2, unnest($3::text[])",
+            child,
+            chat_id,
+            outcomes,
+        )
+
         await monitor(rig).look()
-        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
 
-        await rig.worker.send(chat_id, "and?")
+        async def are_told() -> bool:
+            return all(told_by == "notice" for _, told_by, _ in await rig.ends(chat_id))
 
-        async def told() -> bool:
-            return (await rig.ends(chat_id))[0][1] == "notice"
-
-        await until(told)
+        await until(are_told)
+        assert monitor(rig).stats.woken == 1
 
 
-async def test_unarchived_parent_stays_at_rest_and_is_told_with_its_next_message(database_url: str) -> None:
+async def test_setting_keeps_parents_at_rest(database_url: str) -> None:
     gate = Gate("My report.")
     parent = steps((SPAWN,), (Say("rest"),))
     async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
@@ -651,21 +652,52 @@ async def test_unarchived_parent_stays_at_rest_and_is_told_with_its_next_message
             return len(await rig.ends(chat_id)) == 1
 
         await until(ended)
-        assert await list_waking(rig) == [chat_id]
-        for archived in (True, False):
-            await rig.worker.machine.bundle(partial(machine.set_family_archived, root_id=chat_id, archived=archived))
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert await list_waking(rig) == []
+
+        # An end of that time does not resume the chat when the setting changes, perhaps months later.
         await rig.worker.set("subagents", {"wake_parent": True})
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert await rig.ends(chat_id) == [("finished", None, False)]
+
+        await rig.worker.send(chat_id, "and?")
+
+        async def told() -> bool:
+            return (await rig.ends(chat_id))[0][1] == "notice"
+
+        await until(told)
+
+
+async def test_unarchived_parent_stays_at_rest_and_is_told_with_its_next_message(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("rest"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+        (child,) = await rig.children(chat_id)
+
+        async def archive_with_an_end(bundle: machine.Bundle) -> None:
+            """As if the user had archived the chat just after the end of a child."""
+            await bundle.conn.execute(
+                "INSERT INTO subagent_ends (chat_id, parent_chat_id, outcome) VALUES ($1, $2, 'finished')",
+                child,
+                chat_id,
+            )
+            await machine.set_family_archived(bundle, chat_id, archived=True)
+
+        await rig.worker.machine.bundle(archive_with_an_end)
+        await rig.worker.machine.bundle(partial(machine.set_family_archived, root_id=chat_id, archived=False))
 
         await monitor(rig).look()
         await monitor(rig).wake(chat_id)
 
         assert await list_waking(rig) == []
         assert (await rig.worker.chat(chat_id)).status == Status.WAITING
-        assert await rig.ends(chat_id) == [("finished", None, False)]
+        assert await rig.ends(chat_id) == [("finished", "wait", False), ("finished", None, False)]
         await rig.worker.send(chat_id, "and?")
 
         async def is_told() -> bool:
-            return await rig.ends(chat_id) == [("finished", "notice", False)]
+            return (await rig.ends(chat_id))[1:] == [("finished", "notice", False)]
 
         await until(is_told)
 

@@ -20,8 +20,8 @@ from rookery.debug.context import current_run
 from rookery.debug.recorder import ModelFacts
 from rookery.debug.scope import CallScope, RunScope
 from rookery.debug.turn import Recordings, child_run
-from rookery.domain.chat import advisor_prompt, parts, retry_policy
-from rookery.domain.chat.messages import Effort, Role, Visibility
+from rookery.domain.chat import advisor_prompt, history, parts, retry_policy
+from rookery.domain.chat.messages import Effort, Role
 from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
@@ -344,7 +344,7 @@ def count_uses(step: Step) -> int:
     uses = 0
     for row in reversed(step.history.rows):
         message = row.message
-        if message.role is Role.USER and message.visibility is not Visibility.MODEL and message.created_by is not None:
+        if history.is_from_user(message):
             break
         if message.role is not Role.TOOL:
             continue

@@ -16,7 +16,7 @@ from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock
 from rookery.store.chats import subagents
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.machine import Machine, Tx, interrupt, try_wake
+from rookery.store.machine import Machine, Tx, interrupt, keep_at_rest, try_wake
 from rookery.store.settings import limits
 from rookery.store.settings.limits import SubagentSettings
 from rookery.telemetry.log import get_logger
@@ -67,23 +67,25 @@ class SubagentMonitor:
             waiting = await subagents.list_to_wake(conn, limit=BATCH)
         for chat_id in overdue:
             await self._stop(chat_id)
-        if waiting and (await self.settings()).wake_parent:
-            for parent_id in waiting:
-                await self._wake(parent_id)
+        for parent_id in waiting:
+            await self._wake(parent_id)
 
     async def wake(self, parent_id: UUID) -> None:
         """Resume a parent at rest if one of its children has ended."""
         async with self._pool.acquire() as conn:
             # Most parents are running. They learn of the end with their next step, so they need not be locked.
             may_wake = await subagents.may_wake(conn, parent_id)
-        if may_wake and (await self.settings()).wake_parent:
+        if may_wake:
             await self._wake(parent_id)
 
     async def settings(self) -> SubagentSettings:
         return await read_settings(self._directory)
 
     async def _wake(self, parent_id: UUID) -> None:
-        if await try_wake(self._machine, parent_id) is not None:
+        if not (await self.settings()).wake_parent:
+            # Otherwise a change of the setting would resume all chats whose subagents have ended in the meantime.
+            await keep_at_rest(self._machine, parent_id)
+        elif await try_wake(self._machine, parent_id) is not None:
             self.stats.woken += 1
 
     async def _stop(self, chat_id: UUID) -> None:

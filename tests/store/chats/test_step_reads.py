@@ -16,7 +16,7 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, Role, StepFigures, Visibility
-from rookery.domain.chat.parts import ContentError
+from rookery.domain.chat.parts import AgentNotice, ContentError
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.states import State
 from rookery.store import machine
@@ -289,6 +289,19 @@ async def test_turn_that_was_compacted_in_its_middle_keeps_its_rows_for_the_deci
 
     assert said(history.rows)[:3] == ["hello", "one", "so far"]
     assert said(history.prompt) == ["so far"]
+
+
+async def test_notices_and_compactions_do_not_hide_the_steps_since_the_last_message_of_a_user(rig: Rig) -> None:
+    notice = NewMessage(role=Role.USER, content=(AgentNotice(uuid4(), "Tests", "general", "finished"),))
+    chat_id, cache = await rig.chat(State.R0), HistoryCache()
+    for rows in ([assistant("one")], [notice], [assistant("two")], summary(), [notice], [assistant("three")]):
+        await rig.commit(chat_id, *rows)
+        await load(rig, chat_id, cache)
+
+    extended, anew = (await load(rig, chat_id, cache)).history, (await load(rig, chat_id)).history
+
+    assert [history_rules.read(history.rows).steps for history in (extended, anew)] == [3, 3]
+    assert [len(history_rules.read(history.rows).compactions) for history in (extended, anew)] == [1, 1]
 
 
 async def test_decision_finds_the_turn_and_its_open_calls_in_the_rows(rig: Rig) -> None:

@@ -21,6 +21,9 @@ from rookery.domain.content.attachments import cut_utf8
 WAIT_TOOL = "wait_agent"
 # The limit of a notice. The parent reads the whole report with `read_agent_report`.
 MAX_NOTICE_BYTES = 8 * 1024
+# Chosen: the limit of all reports that are told together. They are in the prompt, and a small model must have room for
+# them.
+MAX_TOGETHER_BYTES = 32 * 1024
 # Chosen: a shorter piece of a report is useless.
 MIN_REPORT_BYTES = 256
 # The room for `report_bytes` in a result.
@@ -48,10 +51,14 @@ _ENDED = {
 }
 
 
-def cut_report(report: str) -> str:
-    """Return the beginning of a report that fits into a notice."""
-    data = report.encode("utf-8", "replace")
-    return report if len(data) <= MAX_NOTICE_BYTES else cut_utf8(data, MAX_NOTICE_BYTES).decode()
+def cut_reports(reports: Sequence[str]) -> list[str]:
+    """Return the beginnings of reports that are told together, so that each fits into a notice."""
+    encoded = [report.encode("utf-8", "replace") for report in reports]
+    longest = min(truncation.common_length([len(data) for data in encoded], MAX_TOGETHER_BYTES), MAX_NOTICE_BYTES)
+    return [
+        report if len(data) <= longest else cut_utf8(data, longest).decode()
+        for report, data in zip(reports, encoded, strict=True)
+    ]
 
 
 def notice_text(notice: AgentNotice) -> str:

@@ -101,7 +101,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def read(rows: Sequence[PromptRow]) -> History:
     """Return the history of these rows, which are in ascending order.
 
-    They must include all rows, of any visibility, since the last visible user row and since the newest boundary. They
+    They must include all rows, of any visibility, since the last message of a user and since the newest boundary. They
     may include older, deleted and compressed rows.
     """
     start = _find_turn(rows)
@@ -126,18 +126,23 @@ def read(rows: Sequence[PromptRow]) -> History:
 
 
 def _find_asked(rows: Sequence[PromptRow], start: int) -> int:
-    """Return the index of the first row after the last message of a user.
-
-    Notices have no author, so they do not count.
-    """
+    """Return the index of the first row after the last message of a user; 0 if there is none."""
     place = start
-    while place and (rows[place - 1].message.role is not Role.USER or _is_notice(rows[place - 1].message)):
+    while place and not is_from_user(rows[place - 1].message):
         place -= 1
     return place
 
 
-def _is_notice(message: Message) -> bool:
-    return message.created_by is None and '"agent-notice"' in message.content
+def is_from_user(message: Message) -> bool:
+    """Return whether this is a live message of a user. Summaries and notices have the same role."""
+    return _starts_turn(message) and not (
+        # Notices have no author.
+        message.created_by is None and '"agent-notice"' in message.content
+    )
+
+
+def _starts_turn(message: Message) -> bool:
+    return message.role is Role.USER and message.visibility is not Visibility.MODEL and _is_live(message)
 
 
 def _is_live(message: Message) -> bool:
@@ -151,8 +156,7 @@ def _is_paused(row: PromptRow) -> bool:
 def _find_turn(rows: Sequence[PromptRow]) -> int:
     """Return the index of the first row after the last live visible user row; 0 if there is none."""
     for place in range(len(rows) - 1, -1, -1):
-        message = rows[place].message
-        if message.role is Role.USER and message.visibility is not Visibility.MODEL and _is_live(message):
+        if _starts_turn(rows[place].message):
             return place + 1
     return 0
 

@@ -4,8 +4,9 @@ All rows are read from one snapshot, so chat and rows are consistent; nothing is
 steps. A step reads only rows with a newer revision, even if the history is long. No change is missed: messages are only
 inserted and deleted, and both set the revision.
 
-A step needs the rows, of any visibility, since the newest boundary and since the start of the turn, and all system rows
-of the prompt. `floor` is the first id of these rows. In a history without a boundary, it is 0.
+A step needs the rows, of any visibility, since the newest boundary and since the last message of a user, and all system
+rows of the prompt. `floor` is the first id of these rows. In a history without a boundary, it is 0. A notice about a
+subagent is not a message of a user: limits count from before it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 from rookery.domain.chat import prompt
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.history import is_from_user
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.domain.chat.prompt import PromptRow
@@ -64,7 +66,7 @@ CHAT_DELTA = chat_delta.statement(_ROW_COLUMNS)
 # The first id of the rows that a step needs. Here and below, the chat is given as a range: store/chats/messages.py
 # explains why.
 FLOOR = """
-    SELECT CASE WHEN boundary_id IS NULL THEN 0 ELSE least(boundary_id, coalesce(turn_id, 0)) END
+    SELECT CASE WHEN boundary_id IS NULL THEN 0 ELSE least(boundary_id, coalesce(asked_id, 0)) END
       FROM (SELECT (SELECT b.id
                       FROM chat_messages b
                      WHERE b.chat_id >= $1 AND b.chat_id <= $1
@@ -80,8 +82,9 @@ FLOOR = """
                        AND NOT u.deleted
                        AND NOT u.compressed
                        AND u.visibility <> 'model'
+                       AND (u.created_by IS NOT NULL OR NOT u.content @> '[{"type": "agent-notice"}]')
                      ORDER BY u.chat_id, u.role, u.id DESC
-                     LIMIT 1) AS turn_id
+                     LIMIT 1) AS asked_id
             OFFSET 0) found
 """
 SYSTEM_BELOW = f"""
@@ -390,7 +393,7 @@ def _parsed(row: PromptRow) -> PromptRow:
 def _build_history(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
     """Return the history with the rows that a step needs. A new boundary drops the rows that it replaces."""
     boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
-    floor = 0 if boundary is None else min(boundary, _turn_id(rows))
+    floor = 0 if boundary is None else min(boundary, _asked_id(rows))
     wanted = [row for row in rows if row.message.id >= floor or _is_in_prompt(row.message, floor)]
     sent = tuple(row for row in wanted if _is_in_prompt(row.message, boundary or 0))
     return LoadedHistory(
@@ -417,13 +420,9 @@ def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
     return None
 
 
-def _turn_id(rows: Sequence[PromptRow]) -> int:
-    """Return the id of the visible user message that began the turn; 0 if there is none."""
-    for row in reversed(rows):
-        message = row.message
-        if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
-            return message.id
-    return 0
+def _asked_id(rows: Sequence[PromptRow]) -> int:
+    """Return the id of the last message of a user; 0 if there is none."""
+    return next((row.message.id for row in reversed(rows) if is_from_user(row.message)), 0)
 
 
 def _is_boundary(message: Message) -> bool:

@@ -71,7 +71,7 @@ REPORT = """
 """
 
 UNTOLD = """
-    SELECT e.id, e.chat_id, c.title, coalesce(s.kind, 'general'), e.outcome, c.last_error, e.is_set_aside
+    SELECT e.id, e.chat_id, c.title, coalesce(s.kind, 'general'), e.outcome, c.last_error
       FROM subagent_ends e
       JOIN chats c ON c.id = e.chat_id
       LEFT JOIN subagents s ON s.chat_id = e.chat_id
@@ -124,10 +124,14 @@ SET_ASIDE = """
     UPDATE subagent_ends SET is_set_aside = true WHERE parent_chat_id = $1 AND told_at IS NULL AND NOT is_set_aside
 """
 HOLD_WAKE = "UPDATE chats SET wake_held = true WHERE id = $1"
-# Returns whether the chat may be resumed, and the number of resumptions since the user's last message. A chat in plan
-# mode waits for the user's decision about the plan. Messages of users have an author; notices have none.
+# Returns whether the chat may be resumed and one of its untold ends is a reason for it, and the number of resumptions
+# since the user's last message. A chat in plan mode waits for the user's decision about the plan. Messages of users
+# have an author; notices have none.
 WAKE_STATE = """
-    SELECT NOT (p.wake_held OR p.plan_mode) AND u.status = 'active',
+    SELECT NOT (p.wake_held OR p.plan_mode) AND u.status = 'active'
+           AND EXISTS (SELECT FROM subagent_ends e
+                        WHERE e.parent_chat_id = p.id AND e.told_at IS NULL AND NOT e.is_set_aside
+                          AND e.outcome <> 'interrupted'),
            (SELECT count(DISTINCT e.notice_id)
               FROM subagent_ends e
              WHERE e.parent_chat_id = p.id
@@ -341,7 +345,7 @@ class AgentList(msgspec.Struct, frozen=True):
 
 
 class UntoldEnd(msgspec.Struct, frozen=True):
-    """An end that is not in the parent's history yet. An end that was set aside does not resume the parent."""
+    """An end that is not in the parent's history yet."""
 
     id: int
     chat_id: ChatId
@@ -349,7 +353,6 @@ class UntoldEnd(msgspec.Struct, frozen=True):
     kind: str
     outcome: str
     last_error: str | None
-    is_set_aside: bool
 
 
 async def lock_children(conn: Connection, root_id: UUID) -> None:
@@ -478,21 +481,20 @@ async def list_untold(conn: Connection, parent_id: UUID, *, limit: int = MAX_NOT
 async def notices(conn: Connection, ends: Sequence[UntoldEnd]) -> tuple[AgentNotice, ...]:
     """Return the notices about these ends. If a child has ended twice, only its newest end is reported."""
     newest = {end.chat_id: end for end in ends}
-    found: list[AgentNotice] = []
-    for end in newest.values():
-        report = await read_report(conn, end.chat_id)
-        found.append(
-            AgentNotice(
-                chat_id=end.chat_id,
-                title=end.title,
-                kind=end.kind,
-                outcome=end.outcome,
-                report=agent_reports.cut_report(report),
-                report_bytes=len(report.encode("utf-8", "replace")),
-                error=_error_text(end) if end.outcome == AgentOutcome.ERROR else None,
-            )
+    reports = [await read_report(conn, chat_id) for chat_id in newest]
+    cut = agent_reports.cut_reports(reports)
+    return tuple(
+        AgentNotice(
+            chat_id=end.chat_id,
+            title=end.title,
+            kind=end.kind,
+            outcome=end.outcome,
+            report=beginning,
+            report_bytes=len(report.encode("utf-8", "replace")),
+            error=_error_text(end) if end.outcome == AgentOutcome.ERROR else None,
         )
-    return tuple(found)
+        for end, report, beginning in zip(newest.values(), reports, cut, strict=True)
+    )
 
 
 def _error_text(end: UntoldEnd) -> str | None:
@@ -540,20 +542,15 @@ async def hold_wake(conn: Connection, parent_id: UUID) -> None:
 
 
 class WakeState(msgspec.Struct, frozen=True):
-    """The right of children to resume the chat, and the number of times that they did since the user's last message."""
+    """Whether children resume the chat now, and the number of times that they did since the user's last message."""
 
-    is_allowed: bool
+    is_due: bool
     wakes: int
 
 
 async def read_wake_state(conn: Connection, parent_id: UUID) -> WakeState:
     record = await conn.fetchrow(WAKE_STATE, parent_id)
     return WakeState(False, 0) if record is None else WakeState(*record)
-
-
-def resumes(ends: Sequence[UntoldEnd]) -> bool:
-    """Return whether one of the ends is a reason to resume the parent; one that was requested or set aside is not."""
-    return any(end.outcome != AgentOutcome.INTERRUPTED and not end.is_set_aside for end in ends)
 
 
 async def list_overdue(conn: Connection, *, limit: int) -> list[UUID]:

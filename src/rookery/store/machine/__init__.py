@@ -71,7 +71,7 @@ from rookery.store.machine.queue import (
 )
 from rookery.store.machine.queue_rows import MAX_QUEUE
 from rookery.store.machine.send import Sent, find_sent, send_message
-from rookery.store.machine.wake import MAX_WAKES, Woken, tell_ends, try_wake, wake_parent
+from rookery.store.machine.wake import MAX_WAKES, Woken, keep_at_rest, tell_ends, try_wake, wake_parent
 
 __all__ = [
     "MAX_FILES_PER_CHAT",
@@ -126,6 +126,7 @@ __all__ = [
     "give_way",
     "interrupt",
     "is_queued_for_capacity",
+    "keep_at_rest",
     "leave",
     "list_candidates",
     "promote_queued_message",

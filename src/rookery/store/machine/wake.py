@@ -6,6 +6,7 @@ exactly once, even after a crash.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from uuid import UUID
 
 import msgspec
@@ -21,7 +22,7 @@ from rookery.store.chats import subagents
 from rookery.store.chats.subagents import UntoldEnd
 from rookery.store.machine import commit, message_rows, settlement
 from rookery.store.machine.bundle import Bundle, Tx, transition
-from rookery.store.machine.lock import Machine
+from rookery.store.machine.lock import Machine, View
 
 # The limit since the user's last message. It keeps a parent and its subagents from waking each other forever.
 MAX_WAKES = 10
@@ -68,10 +69,7 @@ async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
     async def run(bundle: Bundle) -> Woken | None:
         tx = await bundle.open(chat_id)
         state = await subagents.read_wake_state(tx.conn, chat_id)
-        if tx.state is not State.W or not state.is_allowed:
-            raise _NotWoken
-        ends = await subagents.list_untold(tx.conn, chat_id)
-        if not subagents.resumes(ends):
+        if tx.state is not State.W or not state.is_due:
             raise _NotWoken
         if state.wakes >= MAX_WAKES:
             await subagents.hold_wake(tx.conn, chat_id)
@@ -79,6 +77,8 @@ async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
             return None
         if state.wakes + 1 == MAX_WAKES:
             await message_rows.insert(tx, [message_rows.row_of(LAST_WAKE)])
+        # If there are more ends than fit into one notice, the steps of the new turn tell the others.
+        ends = await subagents.list_untold(tx.conn, chat_id)
         message = await wake_parent(tx, await _notice(tx, ends))
         await subagents.tell_by_notice(tx.conn, ends, notice_id=message.id, woke_parent=True)
         return Woken(tx.chat, message)
@@ -87,6 +87,17 @@ async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
         return await machine.bundle(run)
     except (_NotWoken, ChatError):
         return None
+
+
+async def keep_at_rest(machine: Machine, chat_id: UUID) -> None:
+    """Let the subagents that have ended so far not resume this chat. Its model is told with the next turn."""
+
+    async def run(view: View) -> None:
+        await subagents.set_aside(view.conn, chat_id)
+
+    # The chat may be gone by now.
+    with suppress(ChatError):
+        await machine.lock(chat_id, run)
 
 
 @transition
