@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -183,18 +184,19 @@ def normalize_message(message: PromptMessage, redactor: Redactor) -> NormalizedM
 
 
 def normalize_tools(call: Call, redactor: Redactor) -> tuple[NormalizedTool, ...]:
-    tools = [
-        NormalizedTool(
-            type="function",
-            name=_clean(tool.name, redactor),
-            description=_cut(_clean(tool.description, redactor)),
-            input_schema=_clean_schema(tool.input_schema, redactor),
-        )
-        for tool in call.tools
-    ]
+    tools = [redactor.kept("tool", tool, partial(_normalize_tool, tool, redactor)) for tool in call.tools]
     if call.web_search is not None:
         tools.append(NormalizedTool(type="web_search", name="web_search"))
     return tuple(tools)
+
+
+def _normalize_tool(tool: llm.Tool, redactor: Redactor) -> NormalizedTool:
+    return NormalizedTool(
+        type="function",
+        name=_clean(tool.name, redactor),
+        description=_cut(_clean(tool.description, redactor)),
+        input_schema=_clean_schema(tool.input_schema, redactor),
+    )
 
 
 def _settings(call: Call) -> dict[str, Any]:
@@ -219,8 +221,13 @@ def _settings(call: Call) -> dict[str, Any]:
 def _set_names(options: msgspec.Struct | None) -> tuple[str, ...]:
     if options is None:
         return ()
-    fields = msgspec.structs.fields(options)
-    return tuple(field.name for field in fields if getattr(options, field.name) not in (field.default, None, (), {}))
+    defaults = _defaults(type(options))
+    return tuple(name for name, default in defaults if getattr(options, name) not in (default, None, (), {}))
+
+
+@lru_cache
+def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 
 def _part(part: PromptPart, redactor: Redactor) -> NormalizedPart:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from rookery.telemetry import redaction
 from rookery.telemetry.redaction import MIN_SECRET_CHARS, REDACTED, SecretRegistry, hide_secrets, is_secret_name
+
+T = TypeVar("T")
 
 BODY_BYTES = 65_536
 TAIL_BYTES = 16_384
@@ -30,6 +32,8 @@ _STRING_HEAD = 1024
 _STRING_TAIL = 256
 # Media, signatures and encrypted reasoning. Shorter runs may be words and paths.
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
+# The results that are kept for immutable objects.
+_MAX_KEPT = 1024
 # The arrays of messages in the requests of the wires.
 _HISTORIES = ("messages", "input", "contents")
 # A margin for the marker of elided messages and for commas.
@@ -89,6 +93,23 @@ class Redactor:
         self._secrets = secrets or SecretRegistry()
         self._header_names = frozenset(name.lower() for name in header_names)
         self._body_bytes = body_bytes
+        self._kept: dict[tuple[str, int], tuple[object, object, Any]] = {}
+
+    def kept(self, kind: str, item: object, make: Callable[[], T]) -> T:
+        """Return what `make` makes of an immutable object, and keep it until the secrets change.
+
+        The tools of a step are the same objects as those of the step before.
+        """
+        key, version = (kind, id(item)), self._secrets.version
+        found = self._kept.get(key)
+        if found is not None and found[0] is item and found[1] is version:
+            result: T = found[2]
+            return result
+        if len(self._kept) >= _MAX_KEPT:
+            self._kept.clear()
+        made = make()
+        self._kept[key] = (item, version, made)
+        return made
 
     def headers(self, headers: Mapping[str, str], configured: Collection[str] = ()) -> dict[str, str]:
         """Return the headers. Values of `configured` headers are always hidden."""
@@ -229,7 +250,8 @@ class Redactor:
 
     def _redact_event(self, line: _EventLine, *, is_clean: bool) -> None:
         if not line.is_data:
-            line.source = _without_base64(self.text(line.source))
+            if line.source:
+                line.source = _without_base64(self.text(line.source))
             return
         try:
             line.value = _decoder.decode(line.payload)
@@ -353,6 +375,7 @@ def _charset(content_type: str | None) -> str:
 
 # Fields that distinguish the deltas of different blocks, and fields that are repeated in every event.
 _MARKS = ("index", "output_index", "content_index", "summary_index", "item_id")
+_ROOT_MARKS = (*_MARKS, "type")
 _LABELS = frozenset({"id", "type", "object", "model", "role", "item_id", "response_id", "system_fingerprint", "name"})
 _Piece = tuple["_EventLine", Any, Any]
 
@@ -373,25 +396,38 @@ class _EventLine:
         return self.prefix + self.payload if self.is_data else self.source
 
 
-def _deltas(value: Any, channel: tuple[object, ...]) -> Iterator[tuple[object, Any, Any]]:
-    """Yield the strings of an event that may continue those of earlier events: their channel, their holder and key."""
+def _deltas(value: Any, channel: tuple[object, ...]) -> list[tuple[object, Any, Any]]:
+    """Return the strings of an event that may continue those of earlier events: their channel, their holder and key."""
+    found: list[tuple[object, Any, Any]] = []
+    _add_deltas(value, channel, found)
+    return found
+
+
+def _add_deltas(value: Any, channel: tuple[object, ...], found: list[tuple[object, Any, Any]]) -> None:
     if type(value) is dict:
-        names = _MARKS if channel else (*_MARKS, "type")
-        marks = tuple((name, value[name]) for name in names if type(value.get(name)) in (int, str))
+        marks: tuple[object, ...] | None = None
         for key, item in value.items():
-            if type(item) is str:
-                if key not in _LABELS:
-                    yield (*channel, marks, key), value, key
+            kind = type(item)
+            if kind is str:
+                if key in _LABELS:
+                    continue
+            elif kind is not dict and kind is not list:
+                continue
+            if marks is None:
+                names = _MARKS if channel else _ROOT_MARKS
+                marks = tuple((name, value[name]) for name in names if type(value.get(name)) in (int, str))
+            if kind is str:
+                found.append(((*channel, marks, key), value, key))
             else:
-                yield from _deltas(item, (*channel, marks, key))
+                _add_deltas(item, (*channel, marks, key), found)
     elif type(value) is list:
         for position, item in enumerate(value):
             if type(item) is str:
-                yield (*channel, position), value, position
+                found.append(((*channel, position), value, position))
             else:
                 # Elements with an index are distinguished by it, because later events contain only some of them.
                 is_marked = type(item) is dict and "index" in item
-                yield from _deltas(item, channel if is_marked else (*channel, position))
+                _add_deltas(item, channel if is_marked else (*channel, position), found)
 
 
 def _put(pieces: list[_Piece], text: str) -> None:
@@ -412,7 +448,7 @@ _HARMLESS = ("null", "true", "false", "None", "True", "False")
 
 def _hide_json_values(text: str) -> str:
     """Hide the values under secret keys in a text that contains JSON, which may be incomplete or escaped."""
-    if '"' not in text:
+    if '"' not in text or not redaction.may_have_secret_keys(text):
         return text
     shown: list[str] = []
     copied = position = 0

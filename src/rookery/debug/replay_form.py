@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -128,7 +129,9 @@ def encode(call: Call, redactor: Redactor, prefix: Prefix = Prefix()) -> ReplayF
         prefix_from=prefix.step if prefix.length or prefix.has_same_tools else None,
         prefix_len=prefix.length,
         has_same_tools=prefix.has_same_tools,
-        tools=() if prefix.has_same_tools else tuple(_form_tool(tool, redactor) for tool in call.tools),
+        tools=()
+        if prefix.has_same_tools
+        else tuple(redactor.kept("form", tool, partial(_form_tool, tool, redactor)) for tool in call.tools),
         web_search=call.web_search,
         tool_choice=call.tool_choice,
         format_name=None if call.format is None else call.format.name,

@@ -37,6 +37,11 @@ class SecretRegistry:
         self._forms = {**self._forms, **dict.fromkeys(_encoded_forms(value), shown)}
         self._matcher = None
 
+    @property
+    def version(self) -> object:
+        """An object that changes with the secrets, for results that are kept."""
+        return self._forms
+
     def hide(self, text: str) -> str:
         forms, matcher = self._forms, self._matcher
         if not forms:
@@ -150,6 +155,17 @@ def is_secret_name(name: str, value: object = None) -> bool:
     if folded in _HIDDEN_NAMES or any(part in folded for part in _HIDDEN_PARTS):
         return True
     return "token" in folded and not isinstance(value, int | float) and not _SHOWN_NAMES.fullmatch(folded)
+
+
+# Every text with a secret key contains one of these parts, or a key with one of the ends, in its folded form.
+_FOLDED = str.maketrans("", "", "_-")
+_KEY_END = re.compile(rf"(?:{'|'.join(_HIDDEN_KEY_ENDS)})\\*\"\s*:")
+
+
+def may_have_secret_keys(text: str) -> bool:
+    """Return whether a text may contain a secret key of a JSON object. This is much faster than looking at each key."""
+    folded = text.casefold().translate(_FOLDED)
+    return any(part in folded for part in _HIDDEN_KEY_PARTS) or _KEY_END.search(folded) is not None
 
 
 def is_secret_key(key: str) -> bool:
