@@ -227,13 +227,20 @@ class AsyncChats:
         tail: int | None = None,
         parts: bool = True,
         mark_read: bool = False,
+        debug: bool = False,
         transport: Transport = "auto",
     ) -> LiveChat:
         """Follow a chat: `async with client.chats.stream(chat_id) as live: async for change in live: ...`
 
         `after_id` is the last message that the caller has. Without it, the stream begins with the last `tail` messages.
+        With `debug`, which only the owner may set, events `debug_update` report changes of the debug records.
         """
-        query = {"tail": tail, "parts": None if parts else False, "mark_read": True if mark_read else None}
+        query = {
+            "tail": tail,
+            "parts": None if parts else False,
+            "mark_read": True if mark_read else None,
+            "debug": True if debug else None,
+        }
         return LiveChat(self._http, chat_id, query=query, after_id=after_id, transport=transport)
 
     def watch(self, *, transport: Transport = "auto") -> Watch:

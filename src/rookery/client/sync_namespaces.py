@@ -418,15 +418,23 @@ class Chats:
         tail: int | None = None,
         parts: bool = True,
         mark_read: bool = False,
+        debug: bool = False,
         transport: Transport = "auto",
     ) -> BlockingLiveChat:
         """Follow a chat: `with client.chats.stream(chat_id) as live: for change in live: ...`
 
         `after_id` is the last message that the caller has. Without it, the stream begins with the last `tail` messages.
+        With `debug`, which only the owner may set, events `debug_update` report changes of the debug records.
         """
         return BlockingLiveChat(
             self._inner.stream(
-                chat_id, after_id=after_id, tail=tail, parts=parts, mark_read=mark_read, transport=transport
+                chat_id,
+                after_id=after_id,
+                tail=tail,
+                parts=parts,
+                mark_read=mark_read,
+                debug=debug,
+                transport=transport,
             ),
             self._portal,
         )
