@@ -25,6 +25,7 @@ from rookery.store.people.one_time_links import LinkKind
 from rookery.store.people.users import User
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import ChatRig
+from tests.api.debug_rig import DebugRecords, said
 from tests.programs import requires
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
@@ -156,6 +157,14 @@ class Reader:
         queued = (await self.chat_rig.http.get(f"/api/v1/chats/{chat}/queue")).json()
         self.variables["QUEUED"] = str(queued["items"][0]["id"])
 
+    async def fill_in_records(self) -> None:
+        """Record a run for each block, because some blocks delete it."""
+        async with self.rig.database.api.acquire() as conn:
+            model = await conn.fetchval("SELECT id FROM model_configs LIMIT 1")
+        records = DebugRecords(self.rig.database.api)
+        run, (step,) = await records.run(self.variables["CHAT"], [said("Say hello.")], model_config_id=model)
+        self.variables |= {"RUN": str(run), "STEP": str(step)}
+
     async def fill_in_file(self) -> None:
         named = {"Content-Type": "image/png", "Content-Disposition": 'attachment; filename="photo.png"'}
         made = await self.chat_rig.http.post("/api/v1/files", content=PIXEL, headers=named)
@@ -172,6 +181,7 @@ class Reader:
 FILLED_IN: dict[str, Callable[[Reader], Awaitable[None]]] = {
     "CHAT": Reader.fill_in_chat,
     "QUEUED": Reader.fill_in_queue,
+    "RUN": Reader.fill_in_records,
     "FILE": Reader.fill_in_file,
     "USER_ID": Reader.fill_in_user,
     "TOKEN": Reader.fill_in_token,
