@@ -114,7 +114,7 @@ def test_headers_that_other_sites_may_send_and_read_are_described(document: dict
     }
 
     # Credentials are security schemes, not parameters of each operation.
-    usual = {"authorization", "rookery-session-key", "content-type", "x-request-id"}
+    usual = {"authorization", "rookery-session-key", "content-type", "x-request-id", "traceparent"}
     assert listed(middleware.SHARED_HEADERS) - usual <= sent
     assert listed(middleware.SHOWN_HEADERS) - usual <= given
 
