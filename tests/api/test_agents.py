@@ -86,6 +86,19 @@ async def test_outcome_and_last_words_of_a_child_that_has_ended_are_shown(rig: A
     assert agent["deadline_at"] is None
 
 
+async def test_subagents_of_an_archived_chat_are_still_listed(rig: ApiRig, chat_rig: ChatRig) -> None:
+    root = await chat_rig.create()
+    child = await spawn(chat_rig, root)
+    for chat in (child, root):
+        await chat_rig.act(chat, machine.finish_turn)
+
+    patched = await chat_rig.http.patch(f"{CHATS}/{root}", json={"archived": True})
+
+    assert patched.status_code == 200
+    (agent,) = (await chat_rig.http.get(f"{CHATS}/{root}/agents")).json()["agents"]
+    assert (agent["chat_id"], agent["outcome"]) == (child, "finished")
+
+
 async def test_chat_without_subagents_has_an_empty_list(chat_rig: ChatRig) -> None:
     root = await chat_rig.create()
 

@@ -51,9 +51,11 @@ _FROM = """
       LEFT JOIN replicas r ON r.id = c.worker_id
 """
 FIND_MANY = f"SELECT {_COLUMNS} {_FROM} WHERE s.chat_id = ANY ($1::uuid[]) AND c.root_chat_id = $2"
+# Subagents are archived together with their root, and an archived chat still shows them.
 LIST_CHILDREN = f"""
     SELECT {_COLUMNS} {_FROM}
-     WHERE s.parent_chat_id = $1 AND NOT c.archived
+      JOIN chats p ON p.id = s.parent_chat_id
+     WHERE s.parent_chat_id = $1 AND c.archived = p.archived
      ORDER BY c.updated_at DESC, c.id
      LIMIT $2 OFFSET $3
 """
@@ -388,12 +390,12 @@ async def find_subagents(conn: Connection, chat_ids: Collection[UUID], *, root_i
 
 
 async def list_children(conn: Connection, parent_id: UUID, *, limit: int, offset: int = 0) -> list[Subagent]:
-    """Return the unarchived children, the most recently updated first."""
+    """Return the children in the archive state of their parent, the most recently updated first."""
     return [Subagent(*record) for record in await conn.fetch(LIST_CHILDREN, parent_id, limit, offset)]
 
 
 async def list_views(conn: Connection, root_id: UUID, *, stall_after: timedelta) -> AgentList:
-    """Return the unarchived subagents of a root for users, with their figures and last activity."""
+    """Return the subagents of a root for users, with their figures and last activity."""
     children = await list_children(conn, root_id, limit=MAX_CHILDREN)
     if not children:
         return AgentList(())
