@@ -38,10 +38,14 @@ class ReceivedSpan:
     events: Sequence[str]
     links: Sequence[tuple[str, str]]  # trace and span
     has_failed: bool
-    seconds: float
     started_ns: int
+    ended_ns: int
     resource: Mapping[str, Any]
     scope: tuple[str, str]  # name and schema URL
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_ns - self.started_ns) / 1e9
 
     @property
     def id(self) -> tuple[str, str]:
@@ -161,8 +165,8 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
                     events=[event.name for event in span.events],
                     links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
                     has_failed=span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
-                    seconds=(span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
                     started_ns=span.start_time_unix_nano,
+                    ended_ns=span.end_time_unix_nano,
                     resource=of_resource,
                     scope=(scope.scope.name, scope.schema_url),
                 )

@@ -48,7 +48,6 @@ async def test_queries_are_spans_below_the_current_one_without_their_arguments(d
         "db DELETE no_such_table",
     ]
     assert {(each.trace_id, each.parent_id) for each in (select, delete, failed)} == {request.id}
-    assert request.started_ns <= select.started_ns
-    assert 0 < select.seconds < request.seconds + 0.05
+    assert request.started_ns <= select.started_ns < select.ended_ns <= request.ended_ns
     assert (failed.has_failed, failed.attributes["error.type"]) == (True, "42P01")
     assert b"classified" not in b"".join(collector.bodies)

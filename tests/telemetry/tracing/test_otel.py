@@ -112,17 +112,14 @@ async def test_content_is_rendered_by_another_thread_and_does_not_move_the_end_o
     loop = asyncio.get_running_loop()
     with otlp_collector() as collector:
         async with exporting(collector):
-            started = time.monotonic()
-            span = spans.start("slow content")
-            span.end_with(render)
-            took = time.monotonic() - started
+            spans.start("slow content").end_with(render)
+            ended_ns = time.time_ns()
             await until(lambda: threads)
-            await asyncio.sleep(0.3)  # the time that the renderer holds the span open
             go.set()
 
     found = collector.one("slow content")
     assert found.attributes == {"messages": "hello"}
-    assert found.seconds <= took < 0.3
+    assert found.ended_ns <= ended_ns
     assert threads[0].startswith("rookery-otel")
 
 
@@ -271,12 +268,11 @@ async def test_hostile_collector_costs_one_warning_and_never_waits(
         finally:
             handle.close()
 
-    warnings = [line for line in logged(sink) if line["level"] == "warning"]
-    assert len([line for line in warnings if line["event"] == "otel_export_failed"]) == (
-        answer is not endless and answer is not redirecting
-    )
+    # A status below 400 is a success for the exporter, whatever follows it.
+    failures = [line["reason"] for line in logged(sink) if line["event"] == "otel_export_failed"]
+    assert len(failures) == (0 if answer in (endless, redirecting) else 1), failures
     assert "\x1b" not in sink.getvalue()
-    assert took < 2.0
+    assert took < otel.EXPORT_SECONDS
     assert all(written < 16 * 1024 * 1024 for written in bytes_written)
 
 
@@ -321,4 +317,4 @@ async def test_queue_of_spans_is_bounded_while_the_collector_hangs() -> None:
             took = time.monotonic() - started
             let_go.set()
 
-    assert took < 2.0
+    assert took < otel.EXPORT_SECONDS

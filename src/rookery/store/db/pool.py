@@ -23,9 +23,8 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from rookery.store.db.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
-from rookery.store.db.query_spans import query_ended
+from rookery.store.db.query_spans import query_span
 from rookery.telemetry.histogram import Histogram
-from rookery.telemetry.tracing import spans
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 
@@ -85,32 +84,44 @@ class SessionConnection(asyncpg.Connection):
     is_unfinished = False
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
-        try:
-            return await super().execute(query, *args, timeout=timeout)
-        except BaseException as error:
-            self._handle_error(error)
-            raise
+        with query_span(query):
+            try:
+                return await super().execute(query, *args, timeout=timeout)
+            except BaseException as error:
+                self._handle_error(error)
+                raise
 
-    async def fetch(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().fetch(*args, **options)
-        except BaseException as error:
-            self._handle_error(error)
-            raise
+    async def executemany(self, command: str, *args: Any, **options: Any) -> None:
+        with query_span(command):
+            await super().executemany(command, *args, **options)
 
-    async def fetchrow(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().fetchrow(*args, **options)
-        except BaseException as error:
-            self._handle_error(error)
-            raise
+    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        with query_span(query):
+            try:
+                return await super().fetch(query, *args, **options)
+            except BaseException as error:
+                self._handle_error(error)
+                raise
 
-    async def fetchval(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().fetchval(*args, **options)
-        except BaseException as error:
-            self._handle_error(error)
-            raise
+    async def fetchmany(self, query: str, *args: Any, **options: Any) -> Any:
+        with query_span(query):
+            return await super().fetchmany(query, *args, **options)
+
+    async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+        with query_span(query):
+            try:
+                return await super().fetchrow(query, *args, **options)
+            except BaseException as error:
+                self._handle_error(error)
+                raise
+
+    async def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
+        with query_span(query):
+            try:
+                return await super().fetchval(query, *args, **options)
+            except BaseException as error:
+                self._handle_error(error)
+                raise
 
     def _handle_error(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
@@ -436,12 +447,9 @@ class WatchedPool(asyncpg.Pool):
     async def _acquire(self, timeout: float | None) -> Any:
         waiter = self.waits.begin()
         try:
-            connection = await super()._acquire(timeout)  # type: ignore[misc]  # not in its stubs
+            return await super()._acquire(timeout)  # type: ignore[misc]  # not in its stubs
         finally:
             self.waits.end(waiter)
-        if spans.is_on():
-            connection.add_query_logger(query_ended)  # once per connection: it is a set
-        return connection
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from types import TracebackType
 
 import asyncpg
-from asyncpg.connection import LoggedQuery
 
 from rookery.telemetry.tracing import names, spans
-from rookery.telemetry.tracing.spans import Kind
+from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span
 
 # Our statements have keywords in upper case and names in lower case, so `FOR UPDATE OF` names no table.
 _CHANGE = re.compile(r"\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+([a-z_][a-z0-9_.]*)")
@@ -21,26 +21,41 @@ _INNERMOST = re.compile(r"\([^()]*\)")
 _WORD = re.compile(r"\s*([A-Za-z]+)")
 
 
-def query_ended(query: LoggedQuery) -> None:
-    """Record a query that has ended. A callback of asyncpg, which calls it with the context of the query's task."""
+class QuerySpan:
+    """The span of one query, for a `with` block."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._span.fail(_error_type(error))
+        self._span.end()
+
+
+_OFF = QuerySpan(NO_SPAN)
+
+
+def query_span(statement: str) -> QuerySpan:
+    """Start the span of a query below the current span. Nothing happens if that is not exported or has ended."""
     if not spans.current().is_open:
-        return
-    operation, collection = summary(query.query)
+        return _OFF
+    operation, collection = summary(statement)
     short = operation if collection is None else f"{operation} {collection}"
-    span = spans.start(
-        f"db {short}",
-        Kind.CLIENT,
-        {
-            names.DB_SYSTEM: "postgresql",
-            names.DB_OPERATION: operation,
-            names.DB_COLLECTION: collection,
-            names.DB_SUMMARY: short,
-        },
-        ago_seconds=query.elapsed,
-    )
-    if query.exception is not None:
-        span.fail(_error_type(query.exception))
-    span.end()
+    attributes = {
+        names.DB_SYSTEM: "postgresql",
+        names.DB_OPERATION: operation,
+        names.DB_COLLECTION: collection,
+        names.DB_SUMMARY: short,
+    }
+    return QuerySpan(spans.start(f"db {short}", Kind.CLIENT, attributes))
 
 
 @lru_cache(maxsize=2048)

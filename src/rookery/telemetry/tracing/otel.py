@@ -160,7 +160,6 @@ class OtelTracer:
         parent: Span | TraceContext | None,
         links: Iterable[TraceContext],
         attributes: Attributes,
-        ago_seconds: float = 0.0,
     ) -> OtelSpan:
         native = self._tracer.start_span(
             self.clean(name, MAX_NAME),
@@ -168,7 +167,6 @@ class OtelTracer:
             kind=_KINDS[kind],
             attributes=self.plain(attributes),
             links=[trace.Link(_native_context(each)) for each in links],
-            start_time=time.time_ns() - round(ago_seconds * 1e9) if ago_seconds else None,
             record_exception=False,
             set_status_on_exception=False,
         )
@@ -249,14 +247,16 @@ class OtelExport:
             shutdown_on_exit=False,
             span_limits=LIMITS,
         )
+        spans_exporter = OTLPSpanExporter(
+            endpoint=f"{config.endpoint}/v1/traces",
+            headers=config.headers,
+            timeout=EXPORT_SECONDS,
+            session=BoundedSession(),
+        )
+        self._exporters: list[OTLPSpanExporter | OTLPMetricExporter] = [spans_exporter]
         self._traces.add_span_processor(
             BatchSpanProcessor(
-                OTLPSpanExporter(
-                    endpoint=f"{config.endpoint}/v1/traces",
-                    headers=config.headers,
-                    timeout=EXPORT_SECONDS,
-                    session=BoundedSession(),
-                ),
+                spans_exporter,
                 max_queue_size=MAX_QUEUED_SPANS,
                 schedule_delay_millis=BATCH_DELAY_MS,
                 max_export_batch_size=MAX_BATCH,
@@ -264,14 +264,15 @@ class OtelExport:
         )
         self._metrics: MeterProvider | None = None
         if config.has_metrics:
+            metric_exporter = OTLPMetricExporter(
+                endpoint=f"{config.endpoint}/v1/metrics",
+                headers=dict(config.headers),
+                timeout=EXPORT_SECONDS,
+                session=BoundedSession(),
+            )
+            self._exporters.append(metric_exporter)
             reader: MetricReader = PeriodicExportingMetricReader(
-                OTLPMetricExporter(
-                    endpoint=f"{config.endpoint}/v1/metrics",
-                    headers=dict(config.headers),
-                    timeout=EXPORT_SECONDS,
-                    session=BoundedSession(),
-                ),
-                export_interval_millis=metric_seconds * 1000,
+                metric_exporter, export_interval_millis=metric_seconds * 1000
             )
             self._metrics = MeterProvider([reader], resource, shutdown_on_exit=False)
         self.tracer = OtelTracer(
@@ -283,7 +284,7 @@ class OtelExport:
         )
 
     async def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send the rest, for at most this long. A thread that hangs is left behind; it ends with the process."""
+        """Send the rest, for at most this long. A thread that hangs in a request is left behind."""
         loop, is_done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
@@ -304,6 +305,8 @@ class OtelExport:
             log.warning("otel_not_flushed", seconds=seconds)
         finally:
             _warnings.end()
+            for exporter in self._exporters:
+                exporter.shutdown()  # no more retries; a second call does nothing
 
 
 class BoundedSession(requests.Session):

@@ -123,7 +123,6 @@ class Tracer(Protocol):
         parent: Span | TraceContext | None,
         links: Iterable[TraceContext],
         attributes: Attributes,
-        ago_seconds: float = 0.0,
     ) -> Span: ...
 
     def record(self, metric: str, value: float, attributes: Attributes) -> None: ...
@@ -170,9 +169,8 @@ def start(
     attributes: Attributes = NOTHING,
     *,
     links: Iterable[TraceContext] = (),
-    ago_seconds: float = 0.0,
 ) -> Span:
-    """Start a span below the current span. The caller ends it. `ago_seconds` is how long ago its work began.
+    """Start a span below the current span. The caller ends it.
 
     If the current span has ended, as for work in the background, the new span begins a trace that is linked to it.
     """
@@ -182,7 +180,7 @@ def start(
     parent: Span | None = above
     if above.is_ended and above.context is not None:
         parent, links = None, (above.context, *links)
-    return _tracer.start(name, kind, parent=parent, links=links, attributes=attributes, ago_seconds=ago_seconds)
+    return _tracer.start(name, kind, parent=parent, links=links, attributes=attributes)
 
 
 def start_root(
