@@ -212,6 +212,7 @@ OPERATIONS = {
     "debug.list_runs": Entry("inspect", READ),
     "debug.get_run": Entry("inspect", READ),
     "debug.get_step": Entry("inspect", READ),
+    "debug.search_run": Entry("inspect", READ),
     "debug.get_attempt": Entry("inspect", READ),
     "debug.export": Entry("inspect", READ),
     "debug.delete": Entry("drive", WRITE),

@@ -129,6 +129,23 @@ async def test_step_has_its_whole_prompt(chats: ChatRig, records: DebugRecords, 
     assert found[0]["request"]["options"] == {}
 
 
+async def test_text_is_found_in_the_first_step_that_has_it(chats: ChatRig, records: DebugRecords, ada: Person) -> None:
+    chat = await chats.create()
+    calls = [said("Hello."), said("Hello.", "Hi.", "I saw a\nHeron."), said("Hello.", "Hi.", "I saw a\nHeron.", "Ah.")]
+    run, steps = await records.run(chat, calls)
+    other, _ = await records.run(chat, [said("A heron.")])
+
+    found = await get(ada, f"{runs_of(chat)}/{run}/search", q="a heron")
+    answers = await get(ada, f"{runs_of(chat)}/{run}/search", q="hi.")
+    elsewhere = await get(ada, f"{runs_of(chat)}/{other}/search", q="saw")
+
+    place = {"step_id": str(steps[1]), "number": 2, "kind": "message", "message": 2, "role": "user"}
+    assert found == {"places": [{**place, "before": "I saw ", "found": "a Heron", "after": "."}], "is_complete": True}
+    kinds = [(place["number"], place["kind"]) for place in answers["places"]]
+    assert kinds == [(1, "output"), (2, "message"), (2, "output"), (3, "output")]
+    assert elsewhere == {"places": [], "is_complete": True}
+
+
 async def test_attempt_has_its_bodies_without_secrets(chats: ChatRig, records: DebugRecords, ada: Person) -> None:
     chat = await chats.create()
     run, (step,) = await records.run(chat, [said("Hello.")])
@@ -162,6 +179,7 @@ async def test_records_of_another_chat_and_unknown_ids_are_not_found(
     ):
         assert (await get(ada, path, 404))["code"] in ("not_found", "chat_not_found")
     assert (await get(ada, f"{CHATS}/{other}/debug/export", 404, run=run))["code"] == "not_found"
+    assert (await get(ada, f"{runs_of(other)}/{run}/search", 404, q="hello"))["code"] == "not_found"
     replay = await ada.http.post(f"{runs_of(other)}/{run}/steps/{step}/replay", json={})
     assert replay.status_code == 404
 
@@ -178,6 +196,9 @@ async def test_records_of_another_chat_and_unknown_ids_are_not_found(
         ("", {"status": "nonsense"}),
         ("", {"before": "1"}),
         ("/not-an-id", {}),
+        (f"/{NOBODY}/search", {}),
+        (f"/{NOBODY}/search", {"q": " "}),
+        (f"/{NOBODY}/search", {"q": "x" * 201}),
         (f"/{NOBODY}/steps/not-an-id", {}),
         (f"/{NOBODY}/steps/{NOBODY}/attempts/0", {}),
         (f"/{NOBODY}/steps/{NOBODY}/attempts/99999999999", {}),

@@ -117,6 +117,7 @@ ASKS = {
     "chats.update debug_mode": sends({"debug_mode": "off"}, bad={"debug_mode": "perhaps"}),
     "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
     "chats.update archived": sends({"archived": False}, bad={"archived": "perhaps"}),
+    "debug.search_run": Ask(query=lambda roles: {"q": "hello"}),
     "debug.replay": sends({}),
     "chats.mark_read": sends({"message_id": None}),
     "messages.send": sends(CONTENT),

@@ -76,6 +76,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "debug.list_runs": (CHAT, "inspect", READS),
     "debug.get_run": (CHAT, "inspect", READS),
     "debug.get_step": (CHAT, "inspect", READS),
+    "debug.search_run": (CHAT, "inspect", READS),
     "debug.get_attempt": (CHAT, "inspect", READS),
     "debug.export": (CHAT, "inspect", READS),
     "debug.get_replay": (CHAT, "drive", WRITES),

@@ -270,6 +270,7 @@ CALLS: dict[str, Call] = {
     "debug.list_runs": lambda s, t, x: s.debug.list_runs(x),
     "debug.get_run": lambda s, t, x: s.debug.get_run(x, uuid4()),
     "debug.get_step": lambda s, t, x: s.debug.get_step(x, uuid4(), uuid4()),
+    "debug.search_run": lambda s, t, x: s.debug.search_run(x, uuid4(), query="word"),
     "debug.get_attempt": lambda s, t, x: s.debug.get_attempt(x, uuid4(), uuid4(), number=1),
     "debug.export": lambda s, t, x: s.debug.export(x, None, write=dropped),
     "debug.get_replay": lambda s, t, x: s.debug.get_replay(x, uuid4(), uuid4()),

@@ -107,3 +107,26 @@ async def test_attempts_are_listed_without_bodies(rows: DebugRows) -> None:
     assert whole is not None
     assert (whole.request_body, whole.response_body) == (b"sent", b"read")
     assert msgspec.json.decode(whole.request_headers) == {"a": "b"}
+
+
+async def test_search_finds_steps_by_their_texts_without_reading_words_as_patterns(rows: DebugRows) -> None:
+    run = await rows.run(await rows.rig.chat(State.W))
+    other = await rows.run(await rows.rig.chat(State.W))
+    texts = ['say "hi"\nto the Heron', "100% of c:\\temp_a", "Ä word"]
+    steps = [
+        await rows.step(run, number, request=StepRequest(request=json_text({"messages": [text]})))
+        for number, text in enumerate(texts, 1)
+    ]
+    await rows.step(other, 1, request=StepRequest(request=json_text({"messages": texts})))
+    await rows.finish(steps[2], StepStatus.ERROR, error=json_text({"message": "Overloaded"}))
+
+    async def found(query: str, limit: int = 10) -> list[int]:
+        async with rows.pool.acquire() as conn:
+            return [step.step_number for step in await reads.search_steps(conn, run.id, query, limit=limit)]
+
+    assert await found('"HI"   to the heron') == [1]
+    assert await found("c:\\temp_a") == [2]
+    assert await found("100%") == [2]
+    assert await found("100_") == []
+    assert await found("overload") == [3]
+    assert await found("messages", limit=2) == [1, 2]

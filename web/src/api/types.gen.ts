@@ -1470,6 +1470,26 @@ export interface PersonalOverride {
   reasoning_effort?: Effort | null;
 }
 
+/** A text that contains the searched words. `before` and `after` are the text around the first of them. `message` is the index of a message of the prompt, and `role` its role. Both are None for other texts. */
+export interface Place {
+  step_id: string;
+  number: number;
+  kind: PlaceKind;
+  message?: number | null;
+  role?: string | null;
+  before: string;
+  found: string;
+  after: string;
+}
+
+export type PlaceKind = "error" | "message" | "output" | "prior_error";
+
+/** The places of a searched text, in order. If `is_complete` is false, there may be more. */
+export interface PlacesView {
+  places: Place[];
+  is_complete: boolean;
+}
+
 export interface Pong {
   type: "pong";
   id: unknown;

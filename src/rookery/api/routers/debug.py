@@ -23,9 +23,12 @@ from rookery.api.services import ApiServices
 from rookery.debug import views
 from rookery.debug.export import MAX_EXPORT_BYTES, ExportView, ExportWriter, file_name
 from rookery.debug.replay import NotReplayable, Replay, ReplayChange
+from rookery.debug.search import MAX_PLACES, Place, find_places
 from rookery.debug.views import AttemptView, RunDetailView, RunListView, StepView
 from rookery.domain.access.rights import Action
+from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
+from rookery.store.authorized.debug import MAX_SEARCHED_STEPS
 from rookery.store.debug.reads import MAX_LIMIT
 from rookery.store.debug.rows import RunKind, RunStatus
 
@@ -33,6 +36,7 @@ from rookery.store.debug.rows import RunKind, RunStatus
 _MEMORY_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 MAX_EDITS = 100
+MAX_QUERY_CHARS = 200
 
 
 class Edit(Body):
@@ -48,6 +52,13 @@ class ReplayBody(Body):
     model_config_id: UUID | None = None
     effort: Effort | None = None
     edits: Annotated[list[Edit], Field(max_length=MAX_EDITS)] = Field(default_factory=list)
+
+
+class PlacesView(msgspec.Struct, frozen=True, kw_only=True):
+    """The places of a searched text, in order. If `is_complete` is false, there may be more."""
+
+    places: tuple[Place, ...]
+    is_complete: bool
 
 
 def router(services: ApiServices) -> Routes:
@@ -84,6 +95,27 @@ def router(services: ApiServices) -> Routes:
     async def get_run(caller: Caller, chat: UUID, run: UUID) -> Response:
         """Return a run with its steps and their attempts, without prompts and bodies."""
         return answer(views.run_detail(await caller.store.debug.get_run(ChatId(chat), run)))
+
+    @routes.get(
+        "/chats/{chat}/debug/runs/{run}/search",
+        "debug.search_run",
+        returns=PlacesView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def search_run(
+        caller: Caller, chat: UUID, run: UUID, q: Annotated[str, Field(max_length=MAX_QUERY_CHARS)]
+    ) -> Response:
+        """Find a text in the prompts, answers and errors of a run.
+
+        A message is found in the first step that has it. Case and kinds of white space do not matter.
+        """
+        if not q.strip():
+            raise InvalidInput("q", "q must not be blank.")
+        steps = await caller.store.debug.search_run(ChatId(chat), run, query=q)
+        places = await asyncio.to_thread(find_places, steps, q)
+        is_complete = len(steps) < MAX_SEARCHED_STEPS and len(places) < MAX_PLACES
+        return answer(PlacesView(places=tuple(places), is_complete=is_complete))
 
     @routes.get(
         "/chats/{chat}/debug/runs/{run}/steps/{step}",

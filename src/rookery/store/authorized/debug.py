@@ -23,11 +23,14 @@ from rookery.store.debug.rows import (
     RunKind,
     RunRow,
     RunStatus,
+    SearchedStep,
     StepRow,
     StepSummaryRow,
 )
 from rookery.store.people import preferences
 from rookery.store.people.errors import Missing
+
+MAX_SEARCHED_STEPS = 200
 
 
 class DebugRecordNotFound(Missing):
@@ -111,6 +114,13 @@ class Debug(AuthorizedMethods):
         attempts = await reads.list_attempts(at.conn, run_id)
         await _run(at.conn, chat_id, run_id)
         return StepDetail(step, requests, [attempt for attempt in attempts if attempt.step_id == step_id])
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def search_run(self, at: Grant, chat_id: ChatId, run_id: UUID, *, query: str) -> list[SearchedStep]:
+        """Return the steps of a run that may contain the query, in order, at most `MAX_SEARCHED_STEPS`."""
+        steps = await reads.search_steps(at.conn, run_id, query, limit=MAX_SEARCHED_STEPS)
+        await _run(at.conn, chat_id, run_id)
+        return steps
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_attempt(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID, *, number: int) -> AttemptRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -22,6 +23,7 @@ from rookery.store.debug.rows import (
     RunKind,
     RunRow,
     RunStatus,
+    SearchedStep,
     StepRow,
     StepStatus,
     StepSummaryRow,
@@ -65,6 +67,17 @@ LIST_REPLAYS = """
       FROM chat_debug_steps
      WHERE run_id = $1 AND step_number <= $2
      ORDER BY step_number
+"""
+# White space of the query matches any; in JSON, a line break is the two characters \n. False hits are sorted out later.
+SEARCH_STEPS = """
+    SELECT s.id, s.step_number, s.normalized_request, s.normalized_response, s.error,
+           s.metadata -> 'prior_errors' AS prior_errors
+      FROM chat_debug_steps s
+     WHERE s.run_id = $1
+       AND concat_ws(' ', s.normalized_request::text, s.normalized_response::text, s.error::text,
+                     s.metadata ->> 'prior_errors') ILIKE $2
+     ORDER BY s.step_number
+     LIMIT $3
 """
 LIST_ATTEMPTS = f"""
     SELECT {_columns(AttemptSummaryRow, "a")}
@@ -131,6 +144,21 @@ async def list_requests(conn: Connection, run_id: UUID, *, last_number: int) -> 
     """Return the stored requests of the steps up to a number, in order. Together they have all of its messages."""
     records = await conn.fetch(LIST_REQUESTS, run_id, last_number)
     return [RequestRow(record[0], record[1], raw(record[2])) for record in records]
+
+
+async def search_steps(conn: Connection, run_id: UUID, query: str, *, limit: int) -> list[SearchedStep]:
+    """Return the first steps of a run that may contain the query, in order. White space and case do not matter."""
+    words = (_like(json.dumps(word, ensure_ascii=False)[1:-1]) for word in query.split())
+    records = await conn.fetch(SEARCH_STEPS, run_id, f"%{'%'.join(words)}%", limit)
+    return [SearchedStep(**_with_raw(record, _SEARCHED_JSON)) for record in records]
+
+
+_SEARCHED_JSON = ("normalized_request", "normalized_response", "error", "prior_errors")
+
+
+def _like(text: str) -> str:
+    """Return a LIKE pattern that matches the text."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 async def list_replay_forms(conn: Connection, run_id: UUID, *, last_number: int) -> list[ReplayRow]:

@@ -136,6 +136,17 @@ class ReplayRow(msgspec.Struct, frozen=True):
     replay_form: bytes | None
 
 
+class SearchedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of a step: its own part of the request, its response, and its errors."""
+
+    id: UUID
+    step_number: int
+    normalized_request: Raw
+    normalized_response: Raw | None
+    error: Raw | None
+    prior_errors: Raw | None
+
+
 class AttemptSummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt without its headers and bodies. `body_meta` has the true sizes of the bodies."""
 
