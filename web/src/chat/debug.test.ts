@@ -1,17 +1,17 @@
 import { expect, test } from "vitest";
-import type { AttemptSummary, RecordPart, Run, Step, StepSummary } from "@/api/debug";
+import type { AttemptSummary, Cache, RecordPart, Run, StepSummary } from "@/api/debug";
 import {
+  attemptError,
   bodyKind,
   cacheNote,
   cutLength,
   firstShown,
   isMark,
-  matchesIn,
   nestedRuns,
   outcomeOf,
+  placeName,
   promptTokens,
   runLabel,
-  searchTexts,
   stepTiming,
   tookMs,
 } from "@/chat/debug";
@@ -23,7 +23,7 @@ const run = (id: string, more: Partial<Run> = {}): Run => ({
   id,
   chat_id: "c",
   parent_run_id: null,
-  root_chat_id: null,
+  root_chat_id: "c",
   parent_chat_id: null,
   kind: "chat_turn",
   status: "completed",
@@ -53,6 +53,7 @@ const attempt = (number: number, from: number, ms: number, more: Partial<Attempt
   retry_kind: null,
   retry_delay_ms: null,
   started_at: time(from),
+  finished_at: time(from + ms),
   request_bytes: null,
   response_bytes: null,
   ...more,
@@ -63,6 +64,9 @@ const step = (more: Partial<StepSummary> = {}): StepSummary => ({
   number: 2,
   operation: "stream",
   status: "completed",
+  provider: null,
+  model: null,
+  model_config_id: null,
   history_tip_message_id: null,
   assistant_message_id: null,
   message_count: 0,
@@ -133,6 +137,12 @@ test("the time of a running step goes on, and clocks that jump give no negative 
   expect(jumped.segments.map((one) => one.fromMs)).toEqual([0, 100, 200, 300]);
 });
 
+test("reasons of this server become sentences, and words of a provider stay", () => {
+  expect(attemptError(attempt(1, 0, 1, { status: "aborted", error: "user" }))).toBe("Stopped by the user.");
+  expect(attemptError(attempt(1, 0, 1, { error: "toString" }))).toBe("toString");
+  expect(attemptError(attempt(1, 0, 1))).toBeNull();
+});
+
 test("a prompt opens at its new messages, at least two and at most ten", () => {
   expect(firstShown(24, 22)).toBe(22);
   expect(firstShown(24, 24)).toBe(22);
@@ -162,7 +172,7 @@ test("the outcome of a step is its calls, its answer or how it ended", () => {
 
 test("a cache miss names the first message that changed, and every reason has a sentence", () => {
   const note = (reason: string, broke_at: number | null = null) =>
-    cacheNote({ reason, broke_at, uncached_tokens: 1, cost_micros: null }, 3);
+    cacheNote({ reason: reason as Cache["reason"], broke_at, uncached_tokens: 1, cost_micros: null }, 3);
   expect(note("messages_changed", 4)?.title).toBe("Message 5 changed");
   expect(note("messages_changed", 4)?.text).toContain("step 2");
   expect(note("none")).toBeNull();
@@ -172,26 +182,10 @@ test("a cache miss names the first message that changed, and every reason has a 
   expect(note("a reason of a newer server")?.title).toBe(note("unknown")?.title);
 });
 
-test("a search finds new messages, the answer and errors, but not what the previous step had already", () => {
-  const whole: Step = {
-    ...step({
-      shared_messages: 1,
-      metadata: { prior_errors: [{ kind: "timeout", message: "Heron again", generation_attempt: 1 }] },
-    }),
-    request: {
-      messages: [
-        { role: "system", parts: [{ type: "text", text: "heron" }] },
-        { role: "user", parts: [{ type: "text", text: `${"far ".repeat(20)}\nHERON flies` }] },
-      ],
-      tools: [],
-      options: {},
-    },
-    response: { content: [{ type: "tool-call", tool_name: "watch", arguments: '{"bird":"heron"}' }] },
-  };
-  const found = matchesIn(searchTexts(whole), "heron");
-  expect(found.map((one) => one.where)).toEqual(["Message 2, user", "Output", "Earlier error"]);
-  expect(found[0]).toMatchObject({ found: "HERON", after: " flies", step: "s", number: 2 });
-  expect(found[0]?.before.startsWith("…")).toBe(true);
+test("a place of a search is named as its messages are numbered", () => {
+  const place = { step_id: "s", number: 1, before: "", found: "", after: "", message: null, role: null };
+  expect(placeName({ ...place, kind: "message", message: 0, role: "system" })).toBe("Message 1, system");
+  expect(placeName({ ...place, kind: "prior_error" })).toBe("Earlier error");
 });
 
 test("a body is shown as what it is, not as what it claims to be", () => {

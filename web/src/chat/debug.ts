@@ -2,12 +2,12 @@
 import type {
   AttemptSummary,
   Cache,
+  Place,
   RecordMessage,
   RecordPart,
   RecordStatus,
   Run,
   RunKind,
-  Step,
   StepSummary,
   Usage,
 } from "@/api/debug";
@@ -151,6 +151,20 @@ export function isFailed(attempt: AttemptSummary): boolean {
   return attempt.status === "failed" || (attempt.response_status ?? 200) >= 400;
 }
 
+const REASONS: Record<string, string> = {
+  user: "Stopped by the user.",
+  silence_timeout: "The provider was silent for too long.",
+  shutdown: "The server was shutting down.",
+  lease_lost: "Another replica took the chat over.",
+  unexpected_eof: "The response ended too early.",
+};
+
+/** Return why an attempt ended without a whole answer, as a sentence. */
+export function attemptError(attempt: AttemptSummary): string | null {
+  const { error } = attempt;
+  return error !== null && Object.hasOwn(REASONS, error) ? (REASONS[error] ?? null) : error;
+}
+
 const SHOWN_MESSAGES = 10;
 const LEAST_MESSAGES = 2;
 
@@ -198,7 +212,7 @@ export function cacheNote(cache: Cache | null, step: number): CacheNote | null {
       };
     case "messages_changed":
       return {
-        title: cache.broke_at === null ? "The messages changed" : `Message ${cache.broke_at + 1} changed`,
+        title: cache.broke_at == null ? "The messages changed" : `Message ${cache.broke_at + 1} changed`,
         text: `It differs from ${before}, so the provider read the prompt again from there on.`,
       };
     case "tools_changed":
@@ -224,54 +238,18 @@ export function cacheNote(cache: Cache | null, step: number): CacheNote | null {
   }
 }
 
-/** The texts of a step that a search looks at. Messages that the previous step has as well are left out. */
-export interface SearchTexts {
-  step: string;
-  number: number;
-  texts: { where: string; text: string }[];
-}
-
-export function searchTexts(step: Step): SearchTexts {
-  const texts = step.request.messages.slice(step.shared_messages).map((message, index) => ({
-    where: `Message ${step.shared_messages + index + 1}, ${message.role}`,
-    text: messageText(message),
-  }));
-  texts.push({ where: "Output", text: (step.response?.content ?? []).map(partText).join("\n\n") });
-  if (step.error) texts.push({ where: "Error", text: step.error.message });
-  for (const error of step.metadata.prior_errors ?? []) texts.push({ where: "Earlier error", text: error.message });
-  return { step: step.id, number: step.number, texts };
-}
-
-/** A place in a run where a search found its words. */
-export interface Match {
-  step: string;
-  number: number;
-  where: string;
-  /** The text around the words, in three pieces. */
-  before: string;
-  found: string;
-  after: string;
-}
-
-const BEFORE_CHARS = 30;
-const AFTER_CHARS = 90;
-
-/** Return the first place of the words in each text of a step. Case does not matter. */
-export function matchesIn({ step, number, texts }: SearchTexts, wanted: string): Match[] {
-  return texts.flatMap(({ where, text }): Match[] => {
-    const at = text.toLowerCase().indexOf(wanted.toLowerCase());
-    if (at < 0) return [];
-    const end = at + wanted.length;
-    const before = `${at > BEFORE_CHARS ? "…" : ""}${text.slice(Math.max(0, at - BEFORE_CHARS), at)}`;
-    const after = text.slice(end, end + AFTER_CHARS);
-    return [
-      { step, number, where, before: oneLine(before), found: oneLine(text.slice(at, end)), after: oneLine(after) },
-    ];
-  });
-}
-
-function oneLine(text: string): string {
-  return text.replace(/\s+/g, " ");
+/** Return where a search found its words: in a message of the prompt, in the answer, or in an error. */
+export function placeName(place: Place): string {
+  switch (place.kind) {
+    case "message":
+      return `Message ${(place.message ?? 0) + 1}, ${place.role ?? ""}`;
+    case "output":
+      return "Output";
+    case "error":
+      return "Error";
+    default:
+      return "Earlier error";
+  }
 }
 
 export type BodyKind = "json" | "events" | "text" | "binary" | "none";

@@ -1,12 +1,12 @@
 /** Cached debug records of chats, and the updates that the server announces while a panel shows them. */
 import { skipToken, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useMemo } from "react";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
-import type { RecordStatus, RunDetail, RunKind, StepSummary } from "@/api/debug";
+import type { RecordStatus, RunDetail, RunKind } from "@/api/debug";
 import * as api from "@/api/debug";
+import { isStatus } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { type Match, matchesIn, type SearchTexts, searchTexts } from "@/chat/debug";
 import { isActive, type Status } from "@/chat/types";
 import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
 import { queryClient } from "@/state/queries";
@@ -65,7 +65,11 @@ export function useRun(chat: string, run: string, isLive: boolean) {
     queryKey: debugKeys.run(chat, run),
     queryFn: ({ signal }) => api.getRun(chat, run, signal),
     refetchInterval: ({ state }) =>
-      pollAfter(isLive, (state.data?.status ?? "in_progress") === "in_progress", state.status === "error"),
+      pollAfter(
+        isLive,
+        !isStatus(state.error, 404, 400) && (state.data?.status ?? "in_progress") === "in_progress",
+        state.status === "error",
+      ),
     gcTime: KEPT_MS,
     retry: false,
   });
@@ -165,71 +169,15 @@ export function useFollowRecords(chat: ChatView): boolean {
   return useStore(follower.store, (state) => state.conn.phase) === "live";
 }
 
-export interface RunSearch {
-  matches: Match[];
-  /** The number of steps that were searched so far. */
-  searched: number;
-  isBusy: boolean;
-  error: unknown;
-}
-
-const NO_SEARCH: RunSearch = { matches: [], searched: 0, isBusy: false, error: null };
-const SEARCH_AFTER_MS = 300;
-const SEARCHED_AT_ONCE = 3;
 export const MIN_SEARCH_CHARS = 2;
 
-/** Search the prompts, answers and errors of a run. Steps are loaded one after the other, and their new texts are kept. */
-export function useRunSearch(chat: string, run: RunDetail, wanted: string): RunSearch {
-  const [found, setFound] = useState<RunSearch>(NO_SEARCH);
-  const [texts] = useState(() => new Map<string, SearchTexts>());
-  const steps = useRef(run.steps);
-  steps.current = run.steps;
-  const isWanted = wanted.length >= MIN_SEARCH_CHARS;
-  useEffect(() => {
-    if (!isWanted) {
-      setFound(NO_SEARCH);
-      return;
-    }
-    const abort = new AbortController();
-    const timer = setTimeout(() => {
-      const load = async (step: StepSummary): Promise<SearchTexts> => {
-        const known = texts.get(step.id);
-        if (known) return known;
-        const loaded = searchTexts(await api.getStep(chat, run.id, step.id, abort.signal));
-        if (step.status !== "in_progress") texts.set(step.id, loaded);
-        return loaded;
-      };
-      void searchSteps(steps.current, wanted, load, abort.signal, setFound);
-    }, SEARCH_AFTER_MS);
-    setFound({ ...NO_SEARCH, isBusy: true });
-    return () => {
-      clearTimeout(timer);
-      abort.abort();
-    };
-  }, [chat, run.id, wanted, isWanted, texts]);
-  return found;
-}
-
-/** Search steps in order, a few at once, and report the matches so far. */
-export async function searchSteps(
-  steps: readonly StepSummary[],
-  wanted: string,
-  load: (step: StepSummary) => Promise<SearchTexts>,
-  signal: AbortSignal,
-  report: (found: RunSearch) => void,
-): Promise<void> {
-  const matches: Match[] = [];
-  let searched = 0;
-  try {
-    for (let from = 0; from < steps.length; from += SEARCHED_AT_ONCE) {
-      const loaded = await Promise.all(steps.slice(from, from + SEARCHED_AT_ONCE).map(load));
-      if (signal.aborted) return;
-      for (const one of loaded) matches.push(...matchesIn(one, wanted));
-      searched += loaded.length;
-      report({ matches: [...matches], searched, isBusy: searched < steps.length, error: null });
-    }
-    if (steps.length === 0) report(NO_SEARCH);
-  } catch (error) {
-    if (!signal.aborted) report({ matches, searched, isBusy: false, error });
-  }
+/** Search the prompts, answers and errors of a run. While it goes on, a running run is searched again after changes. */
+export function useRunSearch(chat: string, run: RunDetail, wanted: string) {
+  return useQuery({
+    queryKey: ["debug", chat, "search", run.id, wanted, run.updated_at],
+    queryFn: wanted.length < MIN_SEARCH_CHARS ? skipToken : ({ signal }) => api.searchRun(chat, run.id, wanted, signal),
+    placeholderData: (known, query) => (query?.queryKey[4] === wanted ? known : undefined),
+    gcTime: KEPT_MS,
+    retry: false,
+  });
 }

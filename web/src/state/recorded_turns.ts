@@ -1,6 +1,6 @@
 /** The turns of a chat that have debug records. Apart from the other records, because every chat needs it. */
 import { queryOptions, useQuery } from "@tanstack/react-query";
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 import { useStore } from "zustand";
 import { listRuns, type Run } from "@/api/debug";
 import { hasReason } from "@/api/reasons";
@@ -42,27 +42,26 @@ const turnsQuery = (chat: string) =>
     retry: false,
   });
 
-/** Load which turns of a chat are recorded, when it is opened and after each turn. */
-export function useRecordedTurns(session: ChatSession, chat: ChatView | undefined): void {
-  const maySee = useMaySeeRecords(chat);
-  const isLoaded = useStore(session.store, (state) => state.data.loaded);
+/** Load again which turns of a chat are recorded, after each turn. */
+export function useRecordedTurns(session: ChatSession): void {
   const isWorking = isActive(useStore(session.store, (state) => state.data.status));
-  const isEnabled = maySee && isLoaded;
-  useQuery({ ...turnsQuery(session.id), enabled: isEnabled, notifyOnChangeProps: [] });
+  const wasWorking = useRef(false);
   useEffect(() => {
-    if (!isEnabled || isWorking) return;
+    const hasEnded = wasWorking.current && !isWorking;
+    wasWorking.current = isWorking;
+    if (!hasEnded) return;
     const refetch = () => void queryClient.invalidateQueries({ queryKey: turnsKey(session.id) });
-    if (queryClient.getQueryData(turnsKey(session.id))) refetch();
+    refetch();
     const late = setTimeout(refetch, LATE_RECORD_MS);
     return () => clearTimeout(late);
-  }, [session, isEnabled, isWorking]);
+  }, [session, isWorking]);
 }
 
 /** Return the run of a turn, by its first and last message; null if the turn is not recorded. */
 export function useRunOfTurn(chat: string, first: number, last: number): string | null {
   const { data } = useQuery({
     ...turnsQuery(chat),
-    // Loaded by `useRecordedTurns`.
+    // Loaded by `useHasDebug`.
     enabled: false,
     select: (page) => runOfTurn(page.runs, first, last),
     notifyOnChangeProps: ["data"],
@@ -71,10 +70,14 @@ export function useRunOfTurn(chat: string, first: number, last: number): string 
 }
 
 /** Return whether the Debug tab is shown: calls are or can be recorded, or there are records. */
-export function useHasDebug(chat: ChatView): boolean {
+export function useHasDebug(chat: ChatView | undefined): boolean {
   const maySee = useMaySeeRecords(chat);
-  const { data } = useQuery({ ...turnsQuery(chat.id), enabled: maySee });
-  if (!maySee || !data) return false;
-  const { is_on, is_forced, is_allowed } = data.recording;
-  return is_on || is_forced || (is_allowed && chat.my_role === "owner") || data.runs.length > 0;
+  const isOwner = chat?.my_role === "owner";
+  const { data } = useQuery({
+    ...turnsQuery(chat?.id ?? ""),
+    enabled: maySee,
+    select: ({ recording, runs }) => recording.is_on || (recording.is_allowed && isOwner) || runs.length > 0,
+    notifyOnChangeProps: ["data"],
+  });
+  return maySee && (data ?? false);
 }

@@ -17,6 +17,7 @@ export const COMMANDS: Command[] = [
   { name: "retry", help: "Try the failed turn again", needsChat: true },
   { name: "title", help: "Suggest a title", needsChat: true },
   { name: "export", help: "Download the conversation as Markdown", needsChat: true },
+  { name: "debug", help: "Show what the model was sent", needsChat: true },
 ];
 
 /** Return the partial name of a command or skill, or null if the text is neither. */

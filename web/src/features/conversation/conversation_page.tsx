@@ -1,4 +1,4 @@
-import { useCallback, useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useCallback, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import { patchChat, proposeTitle } from "@/api/chats";
 import { leftQueue } from "@/api/errors";
@@ -16,15 +16,20 @@ import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation
 import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
 import { useTurnAnnouncements } from "@/features/conversation/turn_announcements";
-import { ServerQuestions } from "@/features/panel/mcp_servers";
+import { useGoToPlace } from "@/features/debug/place";
 import { Timeline } from "@/features/timeline/timeline";
 import { useFollowAgents } from "@/state/agents";
 import type { ChatSession } from "@/state/chat_session";
 import { useSession } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
-import { useRecordedTurns } from "@/state/recorded_turns";
+import { useHasDebug, useRecordedTurns } from "@/state/recorded_turns";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
+
+// Loaded with the first chat that has a workspace, because only workspaces have servers.
+const ServerQuestions = lazy(async () => ({
+  default: (await import("@/features/panel/mcp_servers")).ServerQuestions,
+}));
 
 interface Props {
   chatId: string;
@@ -56,7 +61,9 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
   const openFile = useOpenFile(chat);
   useTurnAnnouncements(session);
   useFollowAgents(chatId, chat?.root_chat_id);
-  useRecordedTurns(session, chat);
+  useRecordedTurns(session);
+  const hasDebug = useHasDebug(chat);
+  const goToDebug = useGoToPlace();
 
   const modelName = useCallback(
     (id: string | null) => models.find((one) => one.id === id)?.display_name ?? null,
@@ -146,7 +153,10 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
     if (name === "compact") session.compact().catch(showError);
     else if (name === "stop") session.stop().catch(showError);
     else if (name === "retry") session.retry().catch(showError);
-    else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(showError);
+    else if (name === "debug") {
+      if (hasDebug) goToDebug({ run: null, step: null });
+      else toast("Model calls of this chat are not recorded.");
+    } else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(showError);
     else if (name === "title") {
       proposeTitle(chatId)
         .then(({ title }) => patch({ title }))
@@ -185,7 +195,11 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
           <ConnectionBanner session={session} />
           {isOwner && !isArchived ? (
             <>
-              <ServerQuestions chat={chat} />
+              {chat?.context && (
+                <Suspense>
+                  <ServerQuestions chat={chat} />
+                </Suspense>
+              )}
               <Queue
                 session={session}
                 modelConfigId={chat?.last_model_config_id ?? null}

@@ -2,7 +2,7 @@ import { ChevronRight } from "lucide-react";
 import { useState } from "react";
 import type { Attempt, AttemptSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { isFailed, precise } from "@/chat/debug";
+import { attemptError, isFailed, precise } from "@/chat/debug";
 import { BodyView } from "@/features/debug/body_view";
 import { Fact, Figures } from "@/features/debug/marks";
 import { CopyButton } from "@/features/timeline/code";
@@ -27,14 +27,14 @@ export function Attempts({
 }: {
   place: Place;
   attempts: AttemptSummary[];
-  transport: string | undefined;
+  transport: string | null | undefined;
 }) {
   if (attempts.length === 0) {
     return (
       <p className="text-muted">
         {transport === "unobserved"
-          ? "The library of this provider sends its own requests, so they are not recorded."
-          : "No request was recorded."}
+          ? "The HTTP exchanges of this call were not recorded. Failed turns of chats that are not recorded have none, and neither have providers with a library of their own."
+          : "No HTTP exchange was recorded."}
       </p>
     );
   }
@@ -56,8 +56,10 @@ function statusWords(attempt: AttemptSummary): string {
 
 function AttemptCard({ place, attempt }: { place: Place; attempt: AttemptSummary }) {
   const [isOpen, setOpen] = useState(false);
-  const { data, error, refetch } = useAttempt(place.chat, place.run, place.step, attempt.number, isOpen);
+  const { data, error: problem, refetch } = useAttempt(place.chat, place.run, place.step, attempt.number, isOpen);
   const hasFailed = isFailed(attempt);
+  const error = attemptError(attempt);
+  const look = hasFailed ? "text-danger" : attempt.status === "aborted" ? "text-muted" : "text-ok";
   return (
     <section aria-label={`Attempt ${attempt.number}`} className="rounded-lg border border-line">
       <button
@@ -71,14 +73,16 @@ function AttemptCard({ place, attempt }: { place: Place; attempt: AttemptSummary
           className={cx("size-4 shrink-0 text-muted transition-transform", isOpen && "rotate-90")}
         />
         <span className="font-medium">Attempt {attempt.number}</span>
-        <span className={cx("font-mono text-small", hasFailed ? "text-danger" : "text-ok")}>
-          {statusWords(attempt)}
-        </span>
+        <span className={cx("font-mono text-small", look)}>{statusWords(attempt)}</span>
         <span className="min-w-0 flex-1 truncate font-mono text-small text-muted">
           {attempt.method} {attempt.path}
         </span>
         <span className="text-small text-muted tabular-nums">{precise(attempt.duration_ms)}</span>
-        {attempt.error && <span className="w-full pl-6 text-small break-words text-danger">{attempt.error}</span>}
+        {error && (
+          <span className={cx("w-full pl-6 text-small break-words", hasFailed ? "text-danger" : "text-muted")}>
+            {error}
+          </span>
+        )}
         {attempt.retry_kind && (
           <span className="w-full pl-6 text-small text-muted">
             Tried again{attempt.retry_delay_ms === null ? "" : ` after ${precise(attempt.retry_delay_ms)}`}:{" "}
@@ -88,9 +92,9 @@ function AttemptCard({ place, attempt }: { place: Place; attempt: AttemptSummary
       </button>
       {isOpen && (
         <div className="border-t border-line p-3">
-          {error ? (
+          {problem ? (
             <Notice kind="error">
-              {sentence(error)}{" "}
+              {sentence(problem)}{" "}
               <Button size="small" onClick={() => void refetch()}>
                 Try again
               </Button>

@@ -17,13 +17,13 @@ interface Props {
 /** A recorded body: JSON that can be folded, events of a stream as a table, or text. */
 export function BodyView({ body, headers, label }: Props) {
   const text = body?.text ?? null;
-  const kind = bodyKind(text, body?.base64 != null, headerOf(headers, "content-type"));
+  const kind = bodyKind(text, body?.encoding === "base64", headerOf(headers, "content-type"));
   const [isRaw, setRaw] = useState(false);
   const json = useMemo(() => (kind === "json" && text !== null ? parsedJson(text) : undefined), [kind, text]);
   const events = useMemo(() => (kind === "events" && text !== null ? eventsOf(text) : []), [kind, text]);
   if (!body) return <p className="text-small text-muted">No body was recorded.</p>;
   if (kind === "none") return <p className="text-small text-muted">The body is empty.</p>;
-  const raw = text ?? body.base64 ?? "";
+  const raw = body.text;
   return (
     <div className="flex flex-col gap-1.5">
       <div className="flex flex-wrap items-center gap-2 text-small text-muted">

@@ -15,6 +15,7 @@ import { type RunFilter, useFollowRecords, useRun, useRunSearch, useRuns, useSte
 import { useShownStatus } from "@/state/hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { useDebounced } from "@/ui/debounced";
 
 /** The tab with the debug records of a chat: its runs, the steps of a run, and one step. */
 export function DebugTab({ chat }: { chat: ChatView }) {
@@ -81,15 +82,17 @@ interface RunProps {
 function ChatRun({ chat, place, isLive, go }: RunProps) {
   const { data: run, error, refetch } = useRun(chat.id, place.run, isLive);
   const back = () => go({ run: null, step: null });
-  if (run) return <LoadedRun chat={chat} run={run} step={place.step} go={go} />;
-  if (!error) return <Waiting text="Loading the run" />;
   const isGone = isStatus(error, 404, 400);
+  if (run && !isGone) return <LoadedRun chat={chat} run={run} step={place.step} go={go} />;
+  if (!error) return <Waiting text="Loading the run" />;
   return (
     <Empty text={isGone ? "This run does not exist. It may have been deleted." : sentence(error)}>
       {isGone ? <Button onClick={back}>All runs</Button> : <Button onClick={() => void refetch()}>Try again</Button>}
     </Empty>
   );
 }
+
+const SEARCH_AFTER_MS = 250;
 
 interface LoadedProps {
   chat: ChatView;
@@ -103,7 +106,7 @@ function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
   const [query, setQuery] = useState("");
   const [isReplaying, setReplaying] = useState(false);
   const wanted = query.trim();
-  const search = useRunSearch(chat.id, run, wanted);
+  const search = useRunSearch(chat.id, run, useDebounced(wanted, SEARCH_AFTER_MS));
   const list = useRef<RecordListHandle>(null);
   const heading = useRef<HTMLHeadingElement>(null);
   const box = useRef<HTMLDivElement>(null);
@@ -163,7 +166,8 @@ function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
               onOpen={open}
               query={query}
               onQuery={setQuery}
-              search={search}
+              places={search.data}
+              error={search.error}
               handle={list}
             />
           </div>

@@ -72,7 +72,7 @@ export function JsonView({ value, label }: { value: unknown; label: string }) {
         role="group"
         tabIndex={0}
         aria-label={label}
-        className="max-h-[32rem] overflow-auto bg-bg2 py-1 font-mono text-small leading-5 -outline-offset-2"
+        className="max-h-[32rem] overflow-auto bg-bg2 py-1 font-mono text-small leading-6 -outline-offset-2"
       >
         {shown.map((index) => {
           const line = lines[index];
@@ -140,7 +140,7 @@ function Line({ line, index, isFolded, onToggle, wanted, isHere }: LineProps) {
         className={cx(look, "hover:bg-bg3")}
         style={indent}
       >
-        <ChevronRight aria-hidden className={cx("mt-1 size-3 shrink-0 text-muted", !isFolded && "rotate-90")} />
+        <ChevronRight aria-hidden className={cx("mt-1.5 size-3 shrink-0 text-muted", !isFolded && "rotate-90")} />
         <span className="min-w-0 pl-1">
           {key}
           {line.text}

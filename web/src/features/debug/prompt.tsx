@@ -19,7 +19,15 @@ export function Prompt({ step, wanted }: { step: Step; wanted: string }) {
     const hit = messages.findIndex((message, index) => index >= shared && has(message, wanted));
     if (hit >= 0) setFrom((before) => Math.min(before, hit));
   }, [messages, shared, wanted]);
-  if (messages.length === 0) return <p className="text-muted">The prompt has no messages.</p>;
+  if (messages.length === 0) {
+    return (
+      <p className="text-muted">
+        {step.metadata.truncated
+          ? "The record of this run was full, so this prompt was not recorded."
+          : "The prompt has no messages."}
+      </p>
+    );
+  }
   const hasChanged = step.cache?.broke_at === shared;
   return (
     <div className="flex flex-col gap-2">
@@ -33,7 +41,7 @@ export function Prompt({ step, wanted }: { step: Step; wanted: string }) {
         const index = from + offset;
         return (
           <div key={index} className="flex flex-col gap-2">
-            {index === shared && shared > 0 && (
+            {index === shared && step.number > 1 && (
               <Divider
                 isChange={hasChanged}
                 text={
@@ -43,7 +51,7 @@ export function Prompt({ step, wanted }: { step: Step; wanted: string }) {
                 }
               />
             )}
-            <MessageCard message={message} index={index} isNew={index >= shared && shared > 0} wanted={wanted} />
+            <MessageCard message={message} index={index} isNew={index >= shared && step.number > 1} wanted={wanted} />
           </div>
         );
       })}

@@ -25,18 +25,15 @@ interface Props<T> {
   current: string | null;
   onOpen: (item: T) => void;
   render: (item: T) => ReactNode;
-  /** Content below the rows, such as a button for more. */
-  after?: ReactNode;
   handle?: Ref<RecordListHandle>;
 }
 
 const PAGE_ROWS = 8;
 
 /** A list of records. Only visible rows are mounted. It is one tab stop; arrow keys move in it, and Enter opens a row. */
-export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, render, after, handle }: Props<T>) {
+export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, render, handle }: Props<T>) {
   const id = useId();
   const box = useRef<HTMLDivElement>(null);
-  const rows = useRef<HTMLDivElement>(null);
   const list = useVirtualizer({
     count: items.length,
     getScrollElement: () => box.current,
@@ -49,7 +46,7 @@ export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, ren
   const found = items.findIndex((item) => keyOf(item) === moved);
   const active = found >= 0 ? found : Math.max(0, shown);
   useImperativeHandle(handle, () => ({
-    focus: () => rows.current?.focus({ preventScroll: true }),
+    focus: () => box.current?.focus({ preventScroll: true }),
     isVisible: () => (box.current?.offsetParent ?? null) !== null,
   }));
   // biome-ignore lint/correctness/useExhaustiveDependencies: only another record scrolls the list, not a longer list
@@ -58,7 +55,7 @@ export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, ren
   }, [current]);
 
   function onKeyDown(event: KeyboardEvent) {
-    if (event.target !== rows.current || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const last = items.length - 1;
     const moves: Record<string, number> = {
       ArrowDown: Math.min(last, active + 1),
@@ -84,18 +81,14 @@ export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, ren
   return (
     <div
       ref={box}
-      className="min-h-0 flex-1 overflow-y-auto -outline-offset-2 outline-accent has-[[role=listbox]:focus-visible]:outline-2"
+      role="listbox"
+      aria-label={label}
+      tabIndex={0}
+      aria-activedescendant={items.length > 0 ? `${id}-${active}` : undefined}
+      onKeyDown={onKeyDown}
+      className="group/list min-h-0 flex-1 overflow-y-auto -outline-offset-2"
     >
-      <div
-        ref={rows}
-        role="listbox"
-        aria-label={label}
-        tabIndex={0}
-        aria-activedescendant={items.length > 0 ? `${id}-${active}` : undefined}
-        onKeyDown={onKeyDown}
-        className="group/list relative w-full outline-none"
-        style={{ height: list.getTotalSize() }}
-      >
+      <div role="presentation" className="relative w-full" style={{ height: list.getTotalSize() }}>
         {list.getVirtualItems().map((row) => {
           const item = items[row.index];
           if (!item) return null;
@@ -125,7 +118,6 @@ export function RecordList<T>({ label, items, keyOf, rowPx, current, onOpen, ren
           );
         })}
       </div>
-      {after}
     </div>
   );
 }

@@ -1,6 +1,7 @@
 import { ShieldAlert } from "lucide-react";
 import { useState } from "react";
-import { type DebugMode, type Recording, setDebugMode } from "@/api/debug";
+import { patchChat } from "@/api/chats";
+import type { DebugMode, Recording } from "@/api/debug";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { debugKeys } from "@/state/debug";
@@ -9,7 +10,7 @@ import { toast } from "@/ui/toast";
 
 /** Change whether calls of a chat are recorded, and load its records again. */
 export async function setMode(chat: string, mode: DebugMode): Promise<void> {
-  noteChat(await setDebugMode(chat, mode));
+  noteChat(await patchChat(chat, { debug_mode: mode }));
   await queryClient.invalidateQueries({ queryKey: debugKeys.chat(chat) });
 }
 

@@ -17,6 +17,9 @@ import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Spinner } from "@/ui/spinner";
 
+// The effort that the provider chooses by itself.
+const DEFAULT = "default";
+
 interface Props {
   chat: string;
   run: string;
@@ -75,7 +78,8 @@ export function ReplayDialog({ chat, run, step, modelConfigId, model, onClose }:
             onChange={setEffort}
             disabled={efforts.length === 0}
             options={[
-              { value: "", label: `As recorded (${step.request.effort ?? "default"})` },
+              { value: "", label: `As recorded (${step.request.effort ?? DEFAULT})` },
+              { value: DEFAULT, label: DEFAULT },
               ...efforts.map((one) => ({ value: one, label: one })),
             ]}
           />
@@ -97,7 +101,7 @@ export function ReplayDialog({ chat, run, step, modelConfigId, model, onClose }:
 export function replayBody(model: string, effort: string, edits: ReadonlyMap<number, string>): ReplayBody {
   return {
     ...(model ? { model_config_id: model } : {}),
-    ...(effort ? { effort: effort as Effort } : {}),
+    ...(effort ? { effort: effort === DEFAULT ? null : (effort as Effort) } : {}),
     ...(edits.size > 0 ? { edits: [...edits].map(([message, text]) => ({ message, text })) } : {}),
   };
 }
@@ -168,7 +172,7 @@ function Edits({ step, edits, onEdits }: EditsProps) {
 export function ReplayView({ replay }: { replay: Replay }) {
   return (
     <div className="flex flex-col gap-3">
-      {replay.warnings.map((warning) => (
+      {(replay.warnings ?? []).map((warning) => (
         <Notice key={warning} kind="warn">
           {warning}
         </Notice>
@@ -182,6 +186,7 @@ export function ReplayView({ replay }: { replay: Replay }) {
 }
 
 function AnswerView({ title, answer, isNew = false }: { title: string; answer: Answer; isNew?: boolean }) {
+  const { content = [], cost_micros, ttft_ms, duration_ms } = answer;
   return (
     <section
       aria-label={title}
@@ -189,22 +194,22 @@ function AnswerView({ title, answer, isNew = false }: { title: string; answer: A
     >
       <h3 className="flex min-h-7 items-center gap-2 font-semibold">
         <span className="flex-1">{title}</span>
-        {answer.content.length > 0 && (
-          <CopyButton text={() => answer.content.map(partText).join("\n\n")} label={`Copy ${title.toLowerCase()}`} />
+        {content.length > 0 && (
+          <CopyButton text={() => content.map(partText).join("\n\n")} label={`Copy ${title.toLowerCase()}`} />
         )}
       </h3>
       <dl className="mt-1 grid grid-cols-[auto_1fr] gap-x-4 gap-y-0.5 text-small tabular-nums">
         <Fact name="Model">{[answer.model ?? "unknown", answer.effort].filter(Boolean).join(", ")}</Fact>
-        <Fact name="Tokens">{tokenWords(answer.usage) ?? "not reported"}</Fact>
-        <Fact name="Cost">{answer.cost_micros === null ? "not known" : money(answer.cost_micros)}</Fact>
-        <Fact name="First token">{answer.ttft_ms === null ? "not known" : precise(answer.ttft_ms)}</Fact>
-        <Fact name="Time">{answer.duration_ms === null ? "not known" : precise(answer.duration_ms)}</Fact>
+        <Fact name="Tokens">{tokenWords(answer.usage ?? null) ?? "not reported"}</Fact>
+        <Fact name="Cost">{cost_micros == null ? "not known" : money(cost_micros)}</Fact>
+        <Fact name="First token">{ttft_ms == null ? "not known" : precise(ttft_ms)}</Fact>
+        <Fact name="Time">{duration_ms == null ? "not known" : precise(duration_ms)}</Fact>
         <Fact name="Ended by">{answer.finish_reason?.replaceAll("_", " ") ?? "not known"}</Fact>
       </dl>
       <div className="mt-3 flex flex-col gap-3 border-t border-line pt-3">
         {answer.error && <Notice kind="error">{answer.error.message}</Notice>}
-        {answer.content.length === 0 && !answer.error && <p className="text-muted">The answer is empty.</p>}
-        {answer.content.map((part, index) => (
+        {content.length === 0 && !answer.error && <p className="text-muted">The answer is empty.</p>}
+        {content.map((part, index) => (
           <PartView key={index} part={part} wanted="" label={`part ${index + 1} of ${title.toLowerCase()}`} />
         ))}
       </div>

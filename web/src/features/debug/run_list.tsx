@@ -82,25 +82,25 @@ export function RunList(props: Props) {
 function Runs({ runs, onOpen, onMore, isLoadingMore, handle }: Props & { runs: readonly Run[] }) {
   const nested = useMemo(() => nestedRuns(runs), [runs]);
   return (
-    <RecordList
-      label="Runs"
-      items={nested}
-      keyOf={(item) => item.run.id}
-      rowPx={ROW_PX}
-      current={null}
-      onOpen={(item) => onOpen(item.run.id)}
-      render={(item) => <RunRow item={item} />}
-      {...(handle ? { handle } : {})}
-      after={
-        onMore && (
-          <p className="p-3 text-center">
-            <Button size="small" disabled={isLoadingMore} onClick={onMore}>
-              {isLoadingMore ? "Loading" : "Show older runs"}
-            </Button>
-          </p>
-        )
-      }
-    />
+    <>
+      <RecordList
+        label="Runs"
+        items={nested}
+        keyOf={(item) => item.run.id}
+        rowPx={ROW_PX}
+        current={null}
+        onOpen={(item) => onOpen(item.run.id)}
+        render={(item) => <RunRow item={item} />}
+        {...(handle ? { handle } : {})}
+      />
+      {onMore && (
+        <p className="border-t border-line p-2 text-center">
+          <Button size="small" disabled={isLoadingMore} onClick={onMore}>
+            {isLoadingMore ? "Loading" : "Show older runs"}
+          </Button>
+        </p>
+      )}
+    </>
   );
 }
 
@@ -115,7 +115,7 @@ export function runFigures(run: Run, now: number): (string | null)[] {
     run.model,
     steps === 0 ? null : steps === 1 ? "1 step" : `${steps} steps`,
     ms === null ? null : precise(ms),
-    summary.cost_micros === undefined ? null : money(summary.cost_micros),
+    summary.cost_micros == null ? null : money(summary.cost_micros),
     retries === 0 ? null : retries === 1 ? "1 retry" : `${retries} retries`,
     tokenWords({
       input_tokens: summary.total_input_tokens ?? 0,

@@ -1,22 +1,23 @@
 import { ArrowLeft, Download, Link as LinkIcon, MessageSquareText, Search, X } from "lucide-react";
 import { type Ref, useMemo } from "react";
-import type { RunDetail, StepSummary } from "@/api/debug";
+import type { Place, Places, RunDetail, StepSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { type Match, outcomeOf, precise, retriesOf, runLabel, stepTiming, tookMs } from "@/chat/debug";
+import { outcomeOf, placeName, precise, retriesOf, runLabel, stepTiming, tookMs } from "@/chat/debug";
 import { Figures, StatusMark, tokenWords } from "@/features/debug/marks";
 import { RecordList, type RecordListHandle } from "@/features/debug/record_list";
 import { runFigures, saveExport } from "@/features/debug/run_list";
 import { TimingBar } from "@/features/debug/timing";
 import { Empty } from "@/features/panel/workspace_state";
 import { money } from "@/features/timeline/row";
-import { MIN_SEARCH_CHARS, type RunSearch } from "@/state/debug";
+import { MIN_SEARCH_CHARS } from "@/state/debug";
 import { useNow } from "@/state/hooks";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 
 const STEP_PX = 64;
-const MATCH_PX = 56;
+const PLACE_PX = 56;
+const MAX_SEARCH_CHARS = 200;
 
 interface HeadProps {
   chat: string;
@@ -39,7 +40,7 @@ export function RunHead({ chat, run, onBack, onRun, onShowMessage }: HeadProps) 
           <ArrowLeft />
         </IconButton>
         <StatusMark status={run.status} />
-        <h2 className="min-w-0 flex-1 truncate pl-1 font-semibold" title={run.summary.first_message}>
+        <h2 className="min-w-0 flex-1 truncate pl-1 font-semibold" title={run.summary.first_message ?? undefined}>
           {runLabel(run)}
         </h2>
         {onShowMessage && (
@@ -59,7 +60,7 @@ export function RunHead({ chat, run, onBack, onRun, onShowMessage }: HeadProps) 
         <p className="mt-1 flex flex-wrap gap-x-3 text-small">
           {continues && (
             <button type="button" className="text-accent underline" onClick={() => onRun(continues)}>
-              Continues a run of another replica
+              Continues an earlier run of this turn
             </button>
           )}
           {run.parent_run_id && (
@@ -84,13 +85,16 @@ interface StepsProps {
   onOpen: (step: string) => void;
   query: string;
   onQuery: (query: string) => void;
-  search: RunSearch;
+  /** The places that the search found; undefined while it runs. */
+  places: Places | undefined;
+  error: unknown;
   handle?: Ref<RecordListHandle>;
 }
 
 /** The steps of a run, or the places that a search found in them. */
-export function Steps({ run, current, onOpen, query, onQuery, search, handle }: StepsProps) {
+export function Steps({ run, current, onOpen, query, onQuery, places, error, handle }: StepsProps) {
   const isSearching = query.trim().length >= MIN_SEARCH_CHARS;
+  const shared = handle ? { handle } : {};
   return (
     <>
       <search className="shows-focus flex items-center gap-1 border-b border-line py-1 pr-1 pl-3">
@@ -99,6 +103,7 @@ export function Steps({ run, current, onOpen, query, onQuery, search, handle }: 
           aria-label="Search in this run"
           placeholder="Search in this run"
           value={query}
+          maxLength={MAX_SEARCH_CHARS}
           onChange={(event) => onQuery(event.target.value)}
           onKeyDown={(event) => {
             if (event.key !== "Escape" || query === "") return;
@@ -114,9 +119,9 @@ export function Steps({ run, current, onOpen, query, onQuery, search, handle }: 
         )}
       </search>
       {isSearching ? (
-        <Matches run={run} search={search} current={current} onOpen={onOpen} {...(handle ? { handle } : {})} />
+        <FoundPlaces places={places} error={error} current={current} onOpen={onOpen} {...shared} />
       ) : (
-        <StepList run={run} current={current} onOpen={onOpen} {...(handle ? { handle } : {})} />
+        <StepList run={run} current={current} onOpen={onOpen} {...shared} />
       )}
     </>
   );
@@ -170,58 +175,52 @@ function StepRow({ step, longest, now }: { step: StepSummary; longest: number; n
   );
 }
 
-interface MatchesProps {
-  run: RunDetail;
-  search: RunSearch;
-  current: string | null;
-  onOpen: (step: string) => void;
-  handle?: Ref<RecordListHandle>;
-}
-
-function Matches({ run, search, current, onOpen, handle }: MatchesProps) {
-  const { matches, searched, isBusy, error } = search;
-  const count = matches.length === 1 ? "1 place" : `${matches.length} places`;
+function FoundPlaces({
+  places,
+  error,
+  current,
+  onOpen,
+  handle,
+}: Pick<StepsProps, "places" | "error" | "current" | "onOpen" | "handle">) {
+  const all = useMemo(() => (places?.places ?? []).map((place, index) => ({ place, key: String(index) })), [places]);
   return (
     <>
       <p
         role="status"
         className={cx("border-b border-line px-3 py-1 text-small", error ? "text-danger" : "text-muted")}
       >
-        {error
-          ? sentence(error)
-          : isBusy
-            ? `${count}, ${searched} of ${run.steps.length} steps searched`
-            : `${count} in ${run.steps.length === 1 ? "1 step" : `${run.steps.length} steps`}`}
+        {error ? sentence(error) : places ? countOf(places) : "Searching"}
       </p>
       <RecordList
         label="Places"
-        items={matches}
-        keyOf={(match) => `${match.step} ${match.where}`}
-        rowPx={MATCH_PX}
-        current={matches.find((match) => match.step === current) ? keyOfFirst(matches, current) : null}
-        onOpen={(match) => onOpen(match.step)}
-        render={(match) => <MatchRow match={match} />}
+        items={all}
+        keyOf={(item) => item.key}
+        rowPx={PLACE_PX}
+        current={all.find((item) => item.place.step_id === current)?.key ?? null}
+        onOpen={(item) => onOpen(item.place.step_id)}
+        render={(item) => <PlaceRow place={item.place} />}
         {...(handle ? { handle } : {})}
       />
     </>
   );
 }
 
-function keyOfFirst(matches: readonly Match[], step: string | null): string | null {
-  const found = matches.find((match) => match.step === step);
-  return found ? `${found.step} ${found.where}` : null;
+function countOf({ places, is_complete }: Places): string {
+  if (places.length === 0) return "Found nowhere in this run.";
+  if (!is_complete) return `The first ${places.length} places`;
+  return places.length === 1 ? "1 place" : `${places.length} places`;
 }
 
-function MatchRow({ match }: { match: Match }) {
+function PlaceRow({ place }: { place: Place }) {
   return (
     <div className="flex h-full flex-col justify-center gap-0.5">
       <span className="text-small text-muted">
-        <span className="font-medium text-text">Step {match.number}</span> · {match.where}
+        <span className="font-medium text-text">Step {place.number}</span> · {placeName(place)}
       </span>
       <span className="truncate font-mono text-small">
-        {match.before}
-        <mark className="rounded-xs bg-mark text-text">{match.found}</mark>
-        {match.after}
+        {place.before}
+        <mark className="rounded-xs bg-mark text-text">{place.found}</mark>
+        {place.after}
       </span>
     </div>
   );

@@ -103,7 +103,12 @@ test("the bodies of an attempt are loaded when it is opened", async () => {
 });
 
 test("an event stream is a table of its events, also if its last event was cut", async () => {
-  const body = { text: 'event: start\ndata: {"a":1}\n\ndata: {"type":"delta","te', size: 9, truncated: true };
+  const body = {
+    text: 'event: start\ndata: {"a":1}\n\ndata: {"type":"delta","te',
+    encoding: "utf-8",
+    size: 9,
+    truncated: true,
+  };
   const element = show(<BodyView body={body} headers={{ "Content-Type": "text/event-stream" }} label="response 1" />);
   const rows = [...element.querySelectorAll("tbody tr")].map((row) => row.textContent);
   expect(rows).toEqual(['1start{"a":1}', '2message{"type":"delta","te']);
@@ -114,6 +119,7 @@ test("an event stream is a table of its events, also if its last event was cut",
 
 test("a replay sends only what differs from the record", () => {
   expect(replayBody("", "", new Map())).toEqual({});
+  expect(replayBody("", "default", new Map())).toEqual({ effort: null });
   expect(replayBody("m", "low", new Map([[0, "Be brief."]]))).toEqual({
     model_config_id: "m",
     effort: "low",

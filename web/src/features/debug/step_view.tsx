@@ -1,7 +1,7 @@
 import { ArrowDown, ArrowLeft, ArrowUp, ChevronRight, MessageSquareText, RotateCcw } from "lucide-react";
 import { Tabs } from "radix-ui";
 import { type ReactNode, type Ref, useState } from "react";
-import type { RecordResponse, Step, StepSummary } from "@/api/debug";
+import type { RecordResponse, RecordTool, Step, StepSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
 import { cacheNote, outcomeOf, partText, precise, promptTokens, tookMs } from "@/chat/debug";
 import { Attempts } from "@/features/debug/attempts";
@@ -81,6 +81,7 @@ export function StepView({ chat, run, summary, count, step, error, onRetry, want
             ms === null ? null : precise(ms),
             tokenWords(summary.usage),
             summary.cost_micros === null ? null : money(summary.cost_micros),
+            summary.model,
             summary.operation === "generate" ? "not streamed" : null,
           ]}
         />
@@ -134,7 +135,8 @@ function Errors({ step }: { step: StepSummary }) {
               .join(", ") || "Failed"}
           </p>
           <p className="break-words whitespace-pre-wrap">{error.message}</p>
-          <Figures items={[error.type, error.request_id ? `request ${error.request_id}` : null]} />
+          {error.detail && <p className="text-small break-words whitespace-pre-wrap text-muted">{error.detail}</p>}
+          <Figures items={[error.code, error.type, error.request_id ? `request ${error.request_id}` : null]} />
         </div>
       )}
       {prior.length > 0 && (
@@ -146,7 +148,7 @@ function Errors({ step }: { step: StepSummary }) {
             {prior.map((one, index) => (
               <li key={index} className="text-small break-words">
                 <span className="text-warn">
-                  Try {one.generation_attempt}, {one.kind.replaceAll("_", " ")}:
+                  Try {one.generation_attempt ?? index + 1}, {(one.kind ?? "error").replaceAll("_", " ")}:
                 </span>{" "}
                 {one.message}
               </li>
@@ -172,10 +174,11 @@ let lastTab = "input";
 function StepTabs({ chat, run, step, summary, wanted }: TabsProps) {
   const [tab, setTab] = useState(lastTab);
   const options = optionsOf(step);
+  const { tools = [] } = step.request;
   const all: { id: string; label: string; content: ReactNode }[] = [
     { id: "input", label: `Input ${step.request.messages.length}`, content: <Prompt step={step} wanted={wanted} /> },
     { id: "output", label: "Output", content: <Output response={step.response} wanted={wanted} /> },
-    { id: "tools", label: `Tools ${step.request.tools.length}`, content: <Tools step={step} wanted={wanted} /> },
+    { id: "tools", label: `Tools ${tools.length}`, content: <Tools tools={tools} wanted={wanted} /> },
     { id: "options", label: `Options ${options.length}`, content: <Options options={options} /> },
     { id: "usage", label: "Usage", content: <UsageTab step={summary} /> },
     {
@@ -228,12 +231,12 @@ function StepTabs({ chat, run, step, summary, wanted }: TabsProps) {
 function CacheLine({ step, onDetails }: { step: StepSummary; onDetails: () => void }) {
   const { cache } = step;
   const note = cacheNote(cache, step.number);
-  if (!cache || !note || cache.uncached_tokens === 0 || cache.reason === "first_step") return null;
+  const { uncached_tokens: missed = 0, cost_micros: cost } = cache ?? {};
+  if (!note || missed === 0 || cache?.reason === "first_step") return null;
   return (
     <p className="flex flex-wrap items-baseline gap-x-2 rounded-lg border border-line px-3 py-1.5 text-small">
       <span className="text-warn">
-        {tokens(cache.uncached_tokens)} tokens were not cached
-        {cache.cost_micros === null ? "" : `, ${money(cache.cost_micros)}`}.
+        {tokens(missed)} tokens were not cached{cost == null ? "" : `, ${money(cost)}`}.
       </span>
       <span className="text-muted">{note.title}.</span>
       <button type="button" onClick={onDetails} className="text-accent underline">
@@ -245,7 +248,7 @@ function CacheLine({ step, onDetails }: { step: StepSummary; onDetails: () => vo
 
 function Output({ response, wanted }: { response: RecordResponse | null; wanted: string }) {
   if (!response) return <p className="text-muted">There is no answer.</p>;
-  const warnings = response.warnings ?? [];
+  const { content = [], warnings = [] } = response;
   return (
     <div className="flex flex-col gap-3">
       <div className="flex items-center gap-2">
@@ -256,35 +259,31 @@ function Output({ response, wanted }: { response: RecordResponse | null; wanted:
           ]}
         />
         <span className="flex-1" />
-        {response.content.length > 0 && (
-          <CopyButton text={() => response.content.map(partText).join("\n\n")} label="Copy output" />
-        )}
+        {content.length > 0 && <CopyButton text={() => content.map(partText).join("\n\n")} label="Copy output" />}
       </div>
       {response.raw_text_length != null ? (
         <p className="text-muted">
           A structured answer of {response.raw_text_length.toLocaleString("en")} characters. Its text is not recorded.
         </p>
       ) : (
-        response.content.length === 0 && <p className="text-muted">The answer is empty.</p>
+        content.length === 0 && <p className="text-muted">The answer is empty.</p>
       )}
-      {response.content.map((part, index) => (
+      {content.map((part, index) => (
         <div key={index} className="rounded-lg border border-line px-3 py-2">
           <PartView part={part} wanted={wanted} label={`part ${index + 1}`} />
         </div>
       ))}
       {warnings.map((warning, index) => (
         <Notice key={index} kind="warn">
-          {[warning.setting, warning.message, warning.details]
-            .filter((one) => typeof one === "string" && one)
-            .join(": ") || String(warning.type ?? "Warning")}
+          {[warning.setting, warning.message].filter((one) => typeof one === "string" && one).join(": ") ||
+            String(warning.type ?? "Warning")}
         </Notice>
       ))}
     </div>
   );
 }
 
-function Tools({ step, wanted }: { step: Step; wanted: string }) {
-  const { tools } = step.request;
+function Tools({ tools, wanted }: { tools: RecordTool[]; wanted: string }) {
   if (tools.length === 0) return <p className="text-muted">The model had no tools.</p>;
   return (
     <ul className="flex flex-col gap-2">
@@ -317,11 +316,10 @@ function Tools({ step, wanted }: { step: Step; wanted: string }) {
 function optionsOf(step: Step): [string, string][] {
   const { request } = step;
   const named: [string, unknown][] = [
-    ...Object.entries(request.options),
+    ...Object.entries(request.options ?? {}),
     ["effort", request.effort],
     ["tool_choice", request.tool_choice],
     ["schema_name", request.schema_name],
-    ["schema_description", request.schema_description],
     ["structured_output", request.structured_output || null],
     ["provider_options", (request.provider_option_names ?? []).join(", ")],
   ];
@@ -347,7 +345,8 @@ function Options({ options }: { options: [string, string][] }) {
 function UsageTab({ step }: { step: StepSummary }) {
   const { usage, cache } = step;
   const note = cacheNote(cache, step.number);
-  const rows: [string, number | undefined][] = usage
+  const { uncached_tokens: missed = 0, cost_micros: cost } = cache ?? {};
+  const rows: [string, number | null | undefined][] = usage
     ? [
         ["Input, not from the cache", usage.input_tokens],
         ["Input, from the cache", usage.cache_read_tokens],
@@ -376,16 +375,16 @@ function UsageTab({ step }: { step: StepSummary }) {
       ) : (
         <p className="text-muted">The provider reported no usage.</p>
       )}
-      {cache && note && (
+      {note && (
         <section aria-label="Why was this not cached?" className="rounded-lg border border-line px-3 py-2">
           <h4 className="font-medium">Why was this not cached?</h4>
           <p className="mt-1">
             <span className="font-medium">{note.title}.</span> {note.text}
           </p>
-          {cache.uncached_tokens > 0 && (
+          {missed > 0 && (
             <p className="mt-1 text-small text-muted">
-              {cache.uncached_tokens.toLocaleString("en")} tokens were not from the cache
-              {cache.cost_micros === null ? "" : ` and cost ${money(cache.cost_micros)}`}.
+              {missed.toLocaleString("en")} tokens were not from the cache
+              {cost == null ? "" : ` and cost ${money(cost)}`}.
             </p>
           )}
         </section>

@@ -6,7 +6,16 @@ import { ReplayView } from "@/features/debug/replay_dialog";
 import { RunList } from "@/features/debug/run_list";
 import { RunHead, Steps } from "@/features/debug/run_view";
 import { StepView } from "@/features/debug/step_view";
-import { ATTEMPTS, RECORDINGS, REPLAY, RUN_DETAIL, RUNS, STEPS, wholeStep } from "@/features/gallery/debug_samples";
+import {
+  ATTEMPTS,
+  PLACES,
+  RECORDINGS,
+  REPLAY,
+  RUN_DETAIL,
+  RUNS,
+  STEPS,
+  wholeStep,
+} from "@/features/gallery/debug_samples";
 
 const CHAT = { id: "gallery", my_role: "owner", parent_chat_id: null } as ChatView;
 const nothing = () => {};
@@ -55,21 +64,8 @@ export function DebugGallery() {
           onOpen={nothing}
           query={query}
           onQuery={setQuery}
-          search={{
-            matches: [
-              {
-                step: "step-1",
-                number: 1,
-                where: "Message 2, user",
-                before: "why does ",
-                found: "test_upload",
-                after: " fail",
-              },
-            ],
-            searched: 4,
-            isBusy: true,
-            error: null,
-          }}
+          places={PLACES}
+          error={null}
         />
       </Box>
       {STEPS.map((step) => (

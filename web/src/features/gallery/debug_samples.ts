@@ -3,6 +3,7 @@ import type {
   Attempt,
   AttemptSummary,
   Cache,
+  Places,
   Recording,
   RecordMessage,
   Replay,
@@ -20,7 +21,7 @@ const RUN: Run = {
   id: "run-1",
   chat_id: "gallery",
   parent_run_id: null,
-  root_chat_id: null,
+  root_chat_id: "gallery",
   parent_chat_id: null,
   kind: "chat_turn",
   status: "completed",
@@ -110,6 +111,7 @@ const ATTEMPT: AttemptSummary = {
   retry_kind: null,
   retry_delay_ms: null,
   started_at: AT,
+  finished_at: after(7_600),
   request_bytes: 412_000,
   response_bytes: 24_300,
 };
@@ -129,6 +131,9 @@ const STEP: StepSummary = {
   number: 1,
   operation: "stream",
   status: "completed",
+  provider: "anthropic",
+  model: "opus",
+  model_config_id: "m-1",
   history_tip_message_id: 1,
   assistant_message_id: 2,
   message_count: 2,
@@ -153,7 +158,7 @@ const STEP: StepSummary = {
   attempts: [ATTEMPT],
 };
 
-const cache = (reason: string, broke_at: number | null): Cache => ({
+const cache = (reason: Cache["reason"], broke_at: number | null): Cache => ({
   broke_at,
   reason,
   uncached_tokens: 38_400,
@@ -362,7 +367,7 @@ const EVENTS = [
 
 const HEADERS = {
   "content-type": "application/json",
-  "x-api-key": "[redacted]",
+  "x-api-key": "[REDACTED]",
   "anthropic-version": "2023-06-01",
 };
 
@@ -414,7 +419,7 @@ export const ATTEMPTS: Attempt[] = said<Attempt[]>([
     request_headers: {},
     request_body: { text: "", encoding: "utf-8", size: 0, truncated: false },
     response_headers: { "content-type": "application/octet-stream" },
-    response_body: { base64: "AAECAwQFBgcICQoLDA0ODw==", encoding: "base64", size: 16, truncated: false },
+    response_body: { text: "AAECAwQFBgcICQoLDA0ODw==", encoding: "base64", size: 16, truncated: false },
   },
 ]);
 
@@ -447,4 +452,20 @@ export const REPLAY: Replay = said<Replay>({
     error: null,
   },
   warnings: ["The image in message 2 was not recorded. The replay does without it."],
+});
+
+export const PLACES: Places = said<Places>({
+  places: [
+    {
+      step_id: "step-1",
+      number: 1,
+      kind: "message",
+      message: 1,
+      role: "user",
+      before: "why does ",
+      found: "test_upload",
+      after: " fail on CI, and only there?",
+    },
+  ],
+  is_complete: true,
 });

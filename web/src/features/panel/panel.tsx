@@ -36,6 +36,9 @@ const TABS = [
   { id: "info", label: "Info" },
 ];
 
+// The last place in the Debug tab for each chat, until the page is closed.
+const places = new Map<string, string>();
+
 /** The panel next to the conversation. On screens narrower than 1024 px it covers the conversation. */
 export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) {
   const width = useStore(layout, (state) => state.panelWidth);
@@ -50,6 +53,7 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
   const tabs = TABS.filter((one) => isShown[one.id] ?? true);
   // A tab may have a place after a colon, such as a run.
   const [wanted = ""] = tab.split(":");
+  if (wanted === "debug") places.set(chat.id, tab);
   const current = tabs.some((one) => one.id === wanted) ? wanted : "info";
   return (
     <>
@@ -68,7 +72,11 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
         style={{ "--panel": `${width}px` } as CSSProperties}
         className="absolute inset-0 z-20 flex flex-col border-l border-line bg-bg1 lg:static lg:w-(--panel) lg:max-w-[calc(100%-420px)] lg:shrink-0"
       >
-        <Tabs.Root value={current} onValueChange={onTab} className="flex min-h-0 flex-1 flex-col">
+        <Tabs.Root
+          value={current}
+          onValueChange={(next) => onTab(next === "debug" ? (places.get(chat.id) ?? next) : next)}
+          className="flex min-h-0 flex-1 flex-col"
+        >
           <div className="flex h-12 shrink-0 items-center border-b border-line px-2">
             <Tabs.List aria-label="Panel" className="flex min-w-0 flex-1 gap-1">
               {tabs.map((one) => (

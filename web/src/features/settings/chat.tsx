@@ -2,6 +2,7 @@ import { patchPreferences } from "@/api/account";
 import { sentence } from "@/api/errors";
 import type { ModelOverride, PersonalOverride } from "@/api/types.gen";
 import { keep } from "@/features/settings/appearance";
+import { OwnRecording } from "@/features/settings/debug";
 import { Form, Section } from "@/features/settings/form";
 import { CHATS_OWN, chatOverride, chosenModel, subagentOverride } from "@/features/settings/personal_models";
 import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
@@ -52,6 +53,7 @@ export function Chat() {
       <Instructions />
       <OwnModels />
       <Thresholds />
+      <OwnRecording />
     </>
   );
 }

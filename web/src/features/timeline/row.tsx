@@ -189,11 +189,9 @@ export function money(micros: number): string {
 }
 
 export function tokens(count: number): string {
-  return count < 1000
-    ? String(count)
-    : count < 100_000
-      ? `${(count / 1000).toFixed(1)}k`
-      : `${Math.round(count / 1000)}k`;
+  if (count < 1000) return String(count);
+  if (count < 100_000) return `${(count / 1000).toFixed(1)}k`;
+  return count < 1_000_000 ? `${Math.round(count / 1000)}k` : `${(count / 1_000_000).toFixed(1)}M`;
 }
 
 /** The footer of a turn: time, model, steps, tokens and cost. It is faint until it is hovered or focused. */
