@@ -26,7 +26,7 @@ def test_types_of_the_web_application_follow_the_api() -> None:
 
 
 @pytest.mark.skipif(not (DIST / "index.html").exists(), reason="the web application is not built: make web")
-def test_what_loads_before_the_first_chat_stays_small() -> None:
+def test_files_loaded_before_the_first_chat_stay_small() -> None:
     page = (DIST / "index.html").read_text()
     scripts = {name: packed(name) for name in re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)}
     styles = {name: packed(name) for name in re.findall(r'href="/(assets/[^"]+\.css)"', page)}

@@ -286,7 +286,7 @@ async def test_cost_is_counted_under_its_purpose(database_url: str) -> None:
         assert purposes.count("advisor") == 1
 
 
-async def test_configured_model_is_read_anew_and_not_from_the_cache(database_url: str) -> None:
+async def test_configured_model_is_read_from_the_database_and_not_from_the_cache(database_url: str) -> None:
     def parent(call: Call) -> Sequence[Step]:
         return (Say("ok"),) if is_after_result(call) else (ASK,)
 
@@ -376,7 +376,7 @@ async def test_reached_spend_limit_is_told_with_its_reason(database_url: str) ->
 # A provider that is slow
 
 
-async def test_slow_advice_is_shown_as_it_comes_and_a_new_try_begins_anew(database_url: str) -> None:
+async def test_slow_advice_is_shown_live_and_a_new_try_replaces_it(database_url: str) -> None:
     tries: list[Call] = []
 
     def advice(call: Call) -> Sequence[Step]:

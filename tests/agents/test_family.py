@@ -401,7 +401,7 @@ async def test_wait_of_a_restarted_call_lasts_only_for_the_rest_of_its_time(data
         assert 4 <= waited < 6
 
 
-async def test_end_that_nobody_announces_is_found_when_the_wait_is_over(database_url: str) -> None:
+async def test_end_whose_hint_is_lost_is_found_when_the_wait_is_over(database_url: str) -> None:
     parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=2), (Say("ok"),))
     async with open_family(database_url, parent=parent, child=endless) as rig:
         chat_id = await rig.worker.ask()

@@ -133,7 +133,7 @@ async def test_pages_of_accesses_follow_each_other(rig: ApiRig, ada: Person) -> 
     assert (len(first["items"]), len(second["items"]), second["next_cursor"]) == (2, 1, None)
 
 
-async def test_what_users_do_to_themselves_is_no_access(rig: ApiRig, ada: Person) -> None:
+async def test_actions_of_users_on_their_own_accounts_are_not_accesses(rig: ApiRig, ada: Person) -> None:
     root = await log_in(rig, "root")
     me = (await root.get(ME)).json()["id"]
 

@@ -53,7 +53,7 @@ async def test_kind_of_the_deployment_is_for_everyone_and_hides_a_users(ada: Per
     assert [each for each in await listed(root) if each[1] == "user"] == []
 
 
-async def test_kinds_of_a_user_are_nobody_elses(ada: Person, root: Person, rig: ApiRig) -> None:
+async def test_kinds_of_a_user_are_not_visible_to_other_users(ada: Person, root: Person, rig: ApiRig) -> None:
     await ada.http.put(f"{KINDS}/reviewer", json=BODY)
 
     for other in (root, await rig.add("stranger")):

@@ -105,7 +105,7 @@ async def test_chat_without_subagents_has_an_empty_list(chat_rig: ChatRig) -> No
     assert (await chat_rig.http.get(f"{CHATS}/{root}/agents")).json() == {"agents": []}
 
 
-async def test_stranger_does_not_learn_of_subagents(rig: ApiRig, chat_rig: ChatRig) -> None:
+async def test_user_without_access_does_not_learn_of_subagents(rig: ApiRig, chat_rig: ChatRig) -> None:
     root = await chat_rig.create()
     await spawn(chat_rig, root)
     stranger: Person = await rig.add("stranger")

@@ -332,7 +332,7 @@ async def test_users_and_administrators_keep_rules_of_their_own(chat_rig: ChatRi
     assert cleared.json()["approval_rules"] == []
 
 
-async def test_what_no_column_can_hold_is_replaced_in_rules(chat_rig: ChatRig, rig: ApiRig) -> None:
+async def test_characters_that_cannot_be_stored_are_replaced_in_rules(chat_rig: ChatRig, rig: ApiRig) -> None:
     chat = await chat_rig.create()
 
     kept = await chat_rig.http.put(

@@ -144,7 +144,7 @@ async def test_ending_the_own_session_takes_the_cookie(rig: ApiRig, ada: Person)
     assert "Max-Age=0" in done.headers["set-cookie"]
 
 
-async def test_session_of_somebody_else_is_not_there(rig: ApiRig, ada: Person, ben: Person) -> None:
+async def test_session_of_another_user_is_not_found(rig: ApiRig, ada: Person, ben: Person) -> None:
     theirs = await log_in(rig, ada)
     session = (await theirs.get(SESSIONS)).json()["items"][0]["id"]
     root = await log_in(rig, "root")

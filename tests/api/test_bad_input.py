@@ -27,7 +27,7 @@ async def chat_rig(rig: ApiRig, ada: Person) -> ChatRig:
     return ChatRig(rig, ada)
 
 
-async def test_what_is_no_json_is_malformed(rig: ApiRig, ada: Person) -> None:
+async def test_body_that_is_not_json_is_malformed(rig: ApiRig, ada: Person) -> None:
     for content in (
         b"",
         b"{",
@@ -79,7 +79,7 @@ async def test_wrong_types_and_unknown_members_are_all_named(rig: ApiRig) -> Non
     assert all(each["message"].endswith(".") for each in refused.json()["fields"])
 
 
-async def test_what_was_typed_is_never_said_back(rig: ApiRig) -> None:
+async def test_error_never_quotes_a_password(rig: ApiRig) -> None:
     refused = await rig.nobody.post(LOGIN, json={"login": 7, "password": {"secret": "tops3cret"}})
 
     assert "tops3cret" not in refused.text
@@ -176,7 +176,7 @@ async def test_request_that_is_none_is_refused(rig: ApiRig) -> None:
         assert answered.split(b" ")[1] == b"400", lines
 
 
-async def test_credential_that_is_none_is_nobody(rig: ApiRig) -> None:
+async def test_malformed_credential_is_unauthenticated(rig: ApiRig) -> None:
     cookies = ["", ";;;", "rookery_session", "rookery_session=", "\xff"]
     tokens = ["", "Bearer", "Bearer rk_", "Bearer \xff", "rk_x", "Basic eDp5"]
     for name, values in (("Cookie", cookies), ("Authorization", tokens)):
@@ -242,7 +242,7 @@ async def test_answer_to_a_body_that_is_wrong_everywhere_names_twenty_places(rig
         ("/api/v1/setup", {"token": "x", "email": "a@example.org", "password": "a long sentence of mine"}),
     ],
 )
-async def test_bodies_of_strangers_have_at_most_sixteen_kib(
+async def test_unauthenticated_bodies_have_at_most_sixteen_kib(
     rig: ApiRig, ada: Person, path: str, body: dict[str, str]
 ) -> None:
     short = json.dumps(body).encode()

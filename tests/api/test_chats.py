@@ -72,7 +72,7 @@ async def test_everything_that_is_given_is_the_new_chats(chat_rig: ChatRig) -> N
     assert message["content"][0]["text"] == "Look at this"
 
 
-async def test_hidden_instructions_are_stored_and_shown_to_nobody(chat_rig: ChatRig) -> None:
+async def test_hidden_instructions_are_stored_and_never_shown(chat_rig: ChatRig) -> None:
     chat = await chat_rig.create(system_prompt="Never mention the \u202epurple elephant.")
 
     async with chat_rig.rig.database.api.acquire() as conn:
@@ -395,7 +395,7 @@ async def test_read_cursor_only_goes_back_when_it_is_forced(chat_rig: ChatRig) -
 # Rights
 
 
-async def test_stranger_learns_nothing_from_a_bad_body(chat_rig: ChatRig, ben: Person) -> None:
+async def test_user_without_access_learns_nothing_from_a_bad_body(chat_rig: ChatRig, ben: Person) -> None:
     chat = await chat_rig.create()
 
     for method, path in (

@@ -79,7 +79,7 @@ async def test_a_result_is_cut_for_the_window_that_was_learned(chat_rig: ChatRig
     assert len(await stored(chat_rig, chat)) <= truncation.budget_bytes(4_000) * 1.1 < 20_000
 
 
-async def test_what_was_cut_is_a_file_of_the_workspace_that_the_result_names(database_url: str, tmp_path: Path) -> None:
+async def test_truncated_result_names_the_workspace_file_with_the_full_text(database_url: str, tmp_path: Path) -> None:
     async with open_site(database_url, tmp_path) as site:
         await site.rig.add_model()
         chat_rig = ChatRig(site.rig, site.ada)

@@ -43,9 +43,7 @@ def cookie_of(browser: httpx2.AsyncClient) -> dict[str, str]:
     return {"Cookie": credentials(browser)["Cookie"]}
 
 
-async def test_link_gives_the_file_to_the_cookie_of_its_session_and_to_nobody_else(
-    rig: ApiRig, ada: Person, ben: Person
-) -> None:
+async def test_link_works_only_with_the_cookie_of_its_session(rig: ApiRig, ada: Person, ben: Person) -> None:
     mine, elsewhere, bens = await log_in(rig, ada), await log_in(rig, ada), await log_in(rig, ben)
     path = await uploaded(mine)
     (link,) = await signed(mine, path)

@@ -300,7 +300,7 @@ async def test_message_says_what_its_file_is(chat_rig: ChatRig) -> None:
     assert [each["id"] for each in found["files"]] == [file["id"]]
 
 
-async def test_file_of_somebody_else_is_refused_by_its_place(chat_rig: ChatRig, ben: Person) -> None:
+async def test_file_of_another_user_is_refused_with_its_position(chat_rig: ChatRig, ben: Person) -> None:
     theirs = await stored(ben.http)
     chat = await chat_rig.create()
     content = [*text("look"), {"type": "file", "file_id": theirs["id"]}]
@@ -369,7 +369,7 @@ async def test_signed_address_ends_with_the_right_of_who_made_it(rig: ApiRig, ch
     assert (await rig.nobody.get(url)).status_code == 404
 
 
-async def test_who_reads_by_stating_a_reason_gets_no_signed_address(rig: ApiRig, chat_rig: ChatRig) -> None:
+async def test_break_glass_reader_gets_no_signed_address(rig: ApiRig, chat_rig: ChatRig) -> None:
     """A signed address carries no reason."""
     file = await stored(chat_rig.http)
     await chat_rig.create_with(file["id"])

@@ -100,7 +100,7 @@ async def test_readiness_is_looked_at_again_after_two_seconds_and_not_before() -
     assert (within[0], after[0], ask.looks) == (200, 503, 2)
 
 
-async def test_stop_shows_at_once_whatever_was_found_a_moment_ago() -> None:
+async def test_stop_is_shown_immediately_despite_a_cached_result() -> None:
     ask = Ask({"database": "ok"})
     before = await ask.get("/readyz")
 

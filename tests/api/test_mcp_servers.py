@@ -138,7 +138,7 @@ async def test_another_workspace_asks_for_itself(site: Site) -> None:
     assert (again["hash"], again["state"]) == (asked["hash"], "asked")
 
 
-async def test_what_could_hide_a_command_is_written_out(site: Site) -> None:
+async def test_characters_that_could_hide_a_command_are_escaped(site: Site) -> None:
     workspace = await workspace_with(site, TRICKY)
 
     (shown,) = await servers(site, workspace)

@@ -209,7 +209,7 @@ async def test_repeats_at_once_make_one_message(chat_rig: ChatRig) -> None:
     assert (await chat_rig.messages(chat)).count("Once") == 1
 
 
-async def test_what_was_committed_before_a_server_failed_is_answered_at_another(
+async def test_message_committed_before_a_server_failed_is_answered_by_another(
     rig: ApiRig, chat_rig: ChatRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = await chat_rig.waiting()
@@ -459,7 +459,7 @@ async def test_results_must_be_those_that_are_awaited(chat_rig: ChatRig) -> None
         assert (await chat_rig.get(chat))["status"] == "requires_action"
 
 
-async def test_results_that_nobody_waits_for_are_refused(chat_rig: ChatRig) -> None:
+async def test_results_are_refused_if_the_chat_does_not_wait_for_them(chat_rig: ChatRig) -> None:
     chat = await chat_rig.create()
 
     refused = await chat_rig.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result(), result()]})

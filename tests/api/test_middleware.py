@@ -17,14 +17,14 @@ SESSIONS = "/api/v1/auth/sessions"
 LOGIN = "/api/v1/auth/login"
 
 
-async def test_version_is_told_to_whoever_is_logged_in(rig: ApiRig, ada: Person) -> None:
+async def test_version_is_returned_to_authenticated_users(rig: ApiRig, ada: Person) -> None:
     found = await ada.http.get("/api/v1/version")
 
     assert found.status_code == 200, found.text
     assert found.json()["api"] == 1
 
 
-async def test_nobody_is_told_to_log_in(rig: ApiRig) -> None:
+async def test_unauthenticated_request_is_refused_with_the_advice_to_log_in(rig: ApiRig) -> None:
     found = await rig.nobody.get("/api/v1/version")
 
     assert found.status_code == 401
@@ -46,7 +46,7 @@ async def test_unknown_parameter_is_refused_by_name(rig: ApiRig, ada: Person) ->
     assert found.json()["fields"] == [{"field": "verbose", "message": "There is no such parameter."}]
 
 
-async def test_unknown_path_is_not_told_apart_from_others_to_strangers(rig: ApiRig, ada: Person) -> None:
+async def test_unauthenticated_request_to_an_unknown_path_is_refused_like_any_other(rig: ApiRig, ada: Person) -> None:
     stranger = await rig.nobody.get("/api/v1/no/such/path")
     known = await ada.http.get("/api/v1/no/such/path")
     outside = await rig.nobody.get("/no/such/path")
@@ -235,7 +235,7 @@ async def test_browser_on_a_listed_origin_reads_answers_with_a_token(rig: ApiRig
     assert (foreign.status_code, plain.headers["vary"], rebound.status_code) == (401, "Origin", 400)
 
 
-async def test_nothing_is_shared_when_nobody_is_listed(rig: ApiRig, ada: Person) -> None:
+async def test_no_origin_is_allowed_when_none_is_listed(rig: ApiRig, ada: Person) -> None:
     ask = {"Origin": rig.url, "Access-Control-Request-Method": "POST"}
 
     asked = await rig.nobody.options("/api/v1/tokens", headers=ask)

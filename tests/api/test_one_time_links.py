@@ -21,7 +21,7 @@ async def invite(rig: ApiRig, **body: Any) -> dict[str, Any]:
     return found
 
 
-async def test_who_is_invited_chooses_a_password_and_is_logged_in(rig: ApiRig) -> None:
+async def test_invited_user_chooses_a_password_and_is_logged_in(rig: ApiRig) -> None:
     made = await invite(rig, name="Eve")
     token = made["link"]["token"]
     assert made["link"]["url"].endswith(f"/link#{token}")
@@ -136,7 +136,7 @@ async def test_link_ends_with_its_day_the_next_link_and_the_account(rig: ApiRig)
     assert not await works(second)
 
 
-async def test_what_is_no_link_is_refused_and_never_read_from_the_url(rig: ApiRig, ada: Person) -> None:
+async def test_invalid_link_token_is_refused_and_never_read_from_the_url(rig: ApiRig, ada: Person) -> None:
     token = (await invite(rig))["link"]["token"]
 
     none = await rig.nobody.get(LINK)

@@ -98,7 +98,7 @@ def test_every_operation_says_what_it_does_and_how_it_fails(document: dict[str, 
         assert "422" not in operation["responses"], operation["operationId"]
 
 
-def test_whatever_is_not_for_strangers_needs_a_token_or_a_session(document: dict[str, Any]) -> None:
+def test_every_operation_that_is_not_public_needs_a_token_or_a_session(document: dict[str, Any]) -> None:
     open_ones = {each["operationId"] for each in operations(document) if not each["security"]}
 
     people = {"setup.get", "setup.complete", "auth.login", "links.get", "links.use"}
@@ -188,7 +188,7 @@ def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> Non
     assert "example" not in json.dumps(document)
 
 
-async def test_server_gives_the_document_to_whoever_is_logged_in(rig: ApiRig, ada: Person) -> None:
+async def test_server_returns_the_document_to_authenticated_users(rig: ApiRig, ada: Person) -> None:
     assert (await ada.http.get("/api/v1/openapi.json")).json() == json.loads(COMMITTED.read_text())
     assert (await rig.nobody.get("/api/v1/openapi.json")).status_code == 401
 

@@ -46,7 +46,7 @@ async def hidden_ids(rig: ApiRig, chat: str) -> list[int]:
     return [each["id"] for each in found]
 
 
-async def test_hidden_messages_are_shown_to_nobody(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
+async def test_hidden_messages_are_never_shown(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
     root = await rig.add("chief", role=Role.ADMIN)
     put = await root.http.put("/api/v1/settings/prompts", json={"system_prompt": f"Never say {SECRET} to anybody."})
     assert put.status_code == 200, put.text
@@ -150,7 +150,7 @@ async def test_reason_that_is_none_opens_nothing(chat_rig: ChatRig, chief: Perso
     assert (await chat_rig.http.get(f"{CHATS}/{chat}/accesses")).json()["items"] == []
 
 
-async def test_reason_helps_nobody_but_administrators(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
+async def test_break_glass_reason_works_for_administrators_only(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
     chat = await chat_rig.create()
     auditor = await rig.add("audrey", role=Role.AUDITOR)
 

@@ -84,7 +84,7 @@ def test_one_key_per_address_or_network(address: str | None, key: str) -> None:
     assert address_key(address) == key
 
 
-async def test_users_and_strangers_pay_from_their_own_purses(rig: ApiRig, ada: Person, ben: Person) -> None:
+async def test_users_and_unauthenticated_addresses_have_separate_limits(rig: ApiRig, ada: Person, ben: Person) -> None:
     limits = RateLimits(clock=FakeClock(), per_minute={Limit.API: 3, Limit.LOGIN: 2})
 
     async with open_door(rig, limits=limits) as url:

@@ -242,7 +242,7 @@ async def test_every_operation_is_in_the_table_and_no_other(roles: RolesRig) -> 
     assert {entry.right for entry in OPERATIONS.values()} == set(RIGHTS)
 
 
-async def test_everybody_may_do_what_the_design_says_and_nothing_else(roles: RolesRig) -> None:
+async def test_every_role_has_exactly_the_rights_of_the_table(roles: RolesRig) -> None:
     known = await operations(roles)
     wrong = []
 
@@ -260,7 +260,7 @@ async def test_everybody_may_do_what_the_design_says_and_nothing_else(roles: Rol
     assert wrong == [], "\n".join(wrong)
 
 
-async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(roles: RolesRig) -> None:
+async def test_caller_without_the_right_learns_nothing_about_a_bad_body(roles: RolesRig) -> None:
     known = await operations(roles)
     wrong = []
 

@@ -37,7 +37,7 @@ async def new(database_url: str, tmp_path: Path) -> AsyncIterator[NewHouse]:
         yield NewHouse(rig, token, data_dir)
 
 
-async def test_whoever_holds_the_token_becomes_administrator_and_is_logged_in(new: NewHouse) -> None:
+async def test_user_with_the_setup_token_becomes_administrator_and_is_logged_in(new: NewHouse) -> None:
     browser = new.rig.client(None, Origin=new.rig.url)
     before = await browser.get(SETUP)
 

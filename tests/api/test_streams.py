@@ -146,7 +146,9 @@ async def test_bad_parameter_is_refused_before_the_upgrade(rig: ApiRig, chat_rig
     assert (plain.status_code, plain.json()["fields"][0]["field"]) == (400, query.partition("=")[0])
 
 
-async def test_who_may_not_see_a_chat_is_turned_away(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
+async def test_stream_is_refused_to_a_user_who_may_not_read_the_chat(
+    rig: ApiRig, chat_rig: ChatRig, ben: Person
+) -> None:
     boss = await rig.add("boss", role=Role.ADMIN)
     chat = await chat_rig.create()
     path = f"{CHATS}/{chat}/stream"
@@ -188,7 +190,7 @@ async def test_page_that_is_not_listed_opens_no_stream_with_a_token_either(rig: 
         assert (await until_synced(socket))[0]["type"] == "hello"
 
 
-async def test_listed_page_sends_its_token_as_a_subprotocol_and_nobody_repeats_it(
+async def test_page_of_a_listed_origin_sends_its_token_as_a_subprotocol_that_is_not_echoed(
     rig: ApiRig, chat_rig: ChatRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("uvicorn", "rookery"):

@@ -135,7 +135,7 @@ async def test_queued_messages_are_deleted_one_by_one_or_all(chat_rig: ChatRig) 
     assert (empty.status_code, empty.json()["code"]) == (409, "queue_empty")
 
 
-async def test_queued_message_that_is_gone_is_not_found_whatever_else_is_queued(chat_rig: ChatRig) -> None:
+async def test_missing_queued_message_is_not_found_while_others_are_queued(chat_rig: ChatRig) -> None:
     """Also for the last message: an empty queue gives the same error."""
     chat = await chat_rig.create()
     first, second = await chat_rig.queue(chat, "a", "b")
@@ -321,7 +321,7 @@ async def thinker(chat_rig: ChatRig) -> AsyncIterator[Thinker]:
         await connector.close()
 
 
-async def test_title_that_somebody_writes_meanwhile_stays(chat_rig: ChatRig, thinker: Thinker) -> None:
+async def test_title_that_a_user_writes_meanwhile_stays(chat_rig: ChatRig, thinker: Thinker) -> None:
     chat = await chat_rig.create(title="Old")
     thinker.steps += [Wait(5), Say('{"title": "Thought up"}')]
 
@@ -334,7 +334,7 @@ async def test_title_that_somebody_writes_meanwhile_stays(chat_rig: ChatRig, thi
     assert (done.status_code, done.json()["title"]) == (200, "Mine")
 
 
-async def test_title_is_written_though_nobody_waits_for_it(chat_rig: ChatRig, thinker: Thinker) -> None:
+async def test_title_is_written_even_if_the_client_disconnects(chat_rig: ChatRig, thinker: Thinker) -> None:
     chat = await chat_rig.create(title="Old")
     thinker.steps += [Wait(5), Say('{"title": "Thought up"}')]
 
@@ -425,9 +425,7 @@ async def test_bad_entries_of_a_share_are_refused_by_name(chat_rig: ChatRig, ben
     assert (await chat_rig.http.get(path)).json()["items"] == []
 
 
-async def test_what_only_a_root_has_is_refused_on_a_child_by_the_name_of_the_root(
-    rig: ApiRig, chat_rig: ChatRig
-) -> None:
+async def test_operation_of_root_chats_is_refused_on_a_child_and_names_the_root(rig: ApiRig, chat_rig: ChatRig) -> None:
     root = await chat_rig.create()
     child = await child_of(rig, chat_rig.person, root, model=UUID((await chat_rig.get(root))["last_model_config_id"]))
     path = f"{CHATS}/{child}"

@@ -45,7 +45,7 @@ async def stop(bundle: Bundle, chat: UUID) -> None:
     await machine.finish_interruption(await bundle.open(ChatId(chat)))
 
 
-async def test_everybody_is_told_who_they_are_and_what_they_may(rig: ApiRig, ada: Person, ruth: Person) -> None:
+async def test_every_user_can_read_their_own_account_and_permissions(rig: ApiRig, ada: Person, ruth: Person) -> None:
     mine = (await ada.http.get(f"{USERS}/me")).json()
     hers = (await ruth.http.get(f"{USERS}/me")).json()
 
@@ -70,7 +70,7 @@ async def test_permissions_of_a_token_end_with_its_scopes(rig: ApiRig) -> None:
     assert found["permissions"] == ["usage:read", "usage:list_all", "audit:read"]
 
 
-async def test_administrators_and_auditors_list_everybody(rig: ApiRig, ada: Person, ruth: Person) -> None:
+async def test_administrators_and_auditors_list_all_users(rig: ApiRig, ada: Person, ruth: Person) -> None:
     auditor = await rig.add("audrey", role=Role.AUDITOR)
 
     pages = [(await each.http.get(USERS)).json() for each in (ruth, auditor)]
@@ -182,7 +182,7 @@ async def test_names_are_taken_without_case(rig: ApiRig, ada: Person, ruth: Pers
     assert derived.json()["username"] == "ada-2"
 
 
-async def test_who_may_not_make_accounts_learns_nothing_from_a_bad_body(
+async def test_caller_who_may_not_create_accounts_learns_nothing_from_a_bad_body(
     rig: ApiRig, ada: Person, audrey: Person
 ) -> None:
     good = {"email": "eve@example.test", "password": PASSWORD}
@@ -351,7 +351,7 @@ async def test_directory_shows_names_of_active_users_only(rig: ApiRig, ada: Pers
 
 
 @pytest.mark.parametrize("change", ["reset", "demoted"])
-async def test_request_that_a_reset_or_a_new_role_overtakes_makes_and_promotes_nobody(
+async def test_request_that_a_reset_or_a_new_role_overtakes_creates_and_promotes_no_user(
     rig: ApiRig, ada: Person, ruth: Person, change: str
 ) -> None:
     """A demoted administrator keeps the API tokens, so those are tried then."""

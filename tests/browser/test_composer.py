@@ -81,7 +81,7 @@ def row(tab: Page) -> Locator:
     return tab.get_by_role("link", name=re.compile("Told once"))
 
 
-def test_controls_of_the_box_are_one_row_on_a_phone_whatever_the_model_is_called(visit: Visit) -> None:
+def test_controls_of_the_composer_are_one_row_on_a_phone_for_any_model_name(visit: Visit) -> None:
     phone = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = phone.go("/")
     model = page.get_by_role("button", name=re.compile("^Model: "))

@@ -8,7 +8,7 @@ from tests.browser.conftest import Visit
 from tests.browser.visitor import PASSWORD
 
 
-def test_stranger_signs_in_and_goes_on_where_they_wanted_to(visit: Visit) -> None:
+def test_user_who_signs_in_gets_to_the_requested_page(visit: Visit) -> None:
     stranger = visit(None)
     stranger.allow("status of 401")
     page = stranger.go("/settings/appearance?group=status")

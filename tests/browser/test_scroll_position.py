@@ -251,9 +251,7 @@ def test_chat_whose_messages_arrive_late_opens_at_its_end(ada: Visitor, stored: 
     expect(page.get_by_text(f"{END} {title}")).to_be_in_viewport()
 
 
-def test_chat_that_has_just_opened_shows_rows_to_somebody_who_scrolls_up_at_once(
-    ada: Visitor, stored: StoredChats
-) -> None:
+def test_newly_opened_chat_shows_rows_to_a_user_who_scrolls_up_immediately(ada: Visitor, stored: StoredChats) -> None:
     title = "Scrolled at once"
     chat = stored.chat(ada, title, messages=300)
     # The other rows come when the browser is idle, which it never is here.

@@ -277,7 +277,7 @@ def sign_in(page: Page, url: str, *, stays: bool) -> None:
     expect(page.get_by_role("button", name="Account of Ada")).to_be_visible()
 
 
-def test_session_outlives_the_browser_only_where_somebody_stays_signed_in(
+def test_session_outlives_the_browser_only_if_the_user_stays_signed_in(
     browser: Browser, server: Served, tmp_path: Path
 ) -> None:
     for stays, shown in ((True, "Account of Ada"), (False, "Sign in")):

@@ -183,7 +183,7 @@ def test_faults_name_the_invariant_they_break() -> None:
     assert faults == ["no_chat_is_stuck: chat: running, 0 queued, error None"]
 
 
-def test_crash_of_the_database_may_undo_what_nobody_was_promised() -> None:
+def test_crash_of_the_database_may_undo_only_unacknowledged_changes() -> None:
     run = replace(RUN, database_crashes=1, versions={"chat": ((5, 3), (3, 3), (6, 4))})
 
     assert list(invariants.versions_never_fall(run)) == []

@@ -99,7 +99,7 @@ def test_nothing_is_wrong_with_a_right_trace() -> None:
 
 
 @pytest.mark.parametrize(("check", "trace"), WRONG)
-def test_what_is_wrong_is_found_by_its_check(check: Callable[..., object], trace: Trace) -> None:
+def test_every_violation_is_found_by_its_check(check: Callable[..., object], trace: Trace) -> None:
     assert any(fault.startswith(f"{check.__name__}: ") for fault in traces.find_faults(trace))
 
 

@@ -76,7 +76,7 @@ async def test_plain_stream_stays_the_choice_when_it_is_lost() -> None:
     assert server.requests[2].target.endswith("?after_id=5")
 
 
-async def test_whoever_insists_on_a_websocket_is_told_that_it_does_not_get_through() -> None:
+async def test_client_that_requires_a_websocket_gets_an_error_if_it_is_not_forwarded() -> None:
     async with (
         RawServer(FIREWALL).listening() as server,
         AsyncRookery(server.url, clock=FakeClock(), max_retries=0) as client,

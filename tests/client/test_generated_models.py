@@ -115,7 +115,7 @@ def test_members_have_the_types_of_the_document(made: Make) -> None:
     }
 
 
-def test_what_may_be_null_may_be_absent_and_what_nobody_knows_is_ignored(made: Make) -> None:
+def test_nullable_members_may_be_absent_and_unknown_members_are_ignored(made: Make) -> None:
     kind = made(MessageView)["Message"]
     given = b'{"id": 1, "content": [], "created_at": "2030-01-01T00:00:00Z", "labels": {}, "new": 1}'
 

@@ -57,7 +57,7 @@ async def test_query_leaves_out_what_was_not_given_and_repeats_labels() -> None:
     assert server.requests[0].target == "/api/v1/chats?q=a+b&label=x%3A1&label=y%3A2&limit=50&cursor=c"
 
 
-async def test_members_that_nobody_knows_are_ignored() -> None:
+async def test_unknown_members_are_ignored() -> None:
     async with talking(SENT) as (client, _, _):
         answer = await client.messages.send(CHAT, "hello")
 
@@ -177,7 +177,7 @@ def test_token_that_no_header_can_carry_is_refused_at_once(token: str) -> None:
         AsyncRookery(token=token)
 
 
-async def test_nobody_at_the_address_is_said_with_the_address() -> None:
+async def test_error_for_an_unreachable_server_names_its_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -297,7 +297,7 @@ def test_address_is_taken_as_people_write_it(given: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "ftp://h", "http://", "http://h?x=1", "http://ann:secret@h"])
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="address of a server"):
         AsyncRookery(given)
 

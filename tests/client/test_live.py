@@ -120,7 +120,7 @@ async def test_preview_of_a_lost_connection_is_dropped_when_the_next_one_begins(
         assert preview(live) == "half an answer"
 
 
-async def test_waits_grow_up_to_ten_seconds_and_begin_anew_after_a_connection(rig: Rig) -> None:
+async def test_delays_grow_up_to_ten_seconds_and_are_reset_after_a_connection(rig: Rig) -> None:
     chat_id = await rig.chat()
 
     async with rig.client.chats.stream(chat_id) as live:
@@ -234,7 +234,7 @@ async def open_stream(client: AsyncRookery, transport: Transport, *, chat: str) 
 
 
 @BOTH
-async def test_edit_while_away_brings_the_history_anew(rig: Rig, transport: Transport) -> None:
+async def test_edit_during_a_disconnection_resets_the_history(rig: Rig, transport: Transport) -> None:
     chat_id = await rig.chat("hello", "good morning")
 
     async with rig.client.chats.stream(chat_id, transport=transport) as live:

@@ -131,7 +131,7 @@ def test_long_history_keeps_its_newest_messages() -> None:
 
 
 @given(st.lists(st.integers(0, 40_000), max_size=30), st.text(max_size=20))
-def test_attributes_are_bounded_whatever_is_said(sizes: list[int], odd: str) -> None:
+def test_attributes_are_bounded_for_any_content(sizes: list[int], odd: str) -> None:
     parts = tuple(PromptText(odd + "\N{GRINNING FACE}" * (size // 4)) for size in sizes)
     prompt = Prompt((message(Role.SYSTEM, *parts), message(Role.USER, *parts), message(Role.USER, *parts)))
 

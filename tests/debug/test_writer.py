@@ -544,7 +544,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), ENDS), st.bo
 
 @given(events=EVENTS)
 @settings(max_examples=40)
-def test_step_shows_the_newest_call_whatever_order_calls_end_in(shared_database_url: str, events: Any) -> None:
+def test_step_shows_the_newest_call_for_any_order_of_ends(shared_database_url: str, events: Any) -> None:
     async def check() -> None:
         async with open_recording(shared_database_url) as rig:
             run = await rig.run()

@@ -193,7 +193,9 @@ async def test_every_request_drives_its_tools_with_arguments_they_take(asked: st
 
 
 @pytest.mark.parametrize(("needed", "asked"), guides.SUGGESTIONS)
-async def test_what_it_offers_it_understands_with_those_tools(needed: frozenset[str], asked: str) -> None:
+async def test_guide_understands_every_request_that_it_offers_with_these_tools(
+    needed: frozenset[str], asked: str
+) -> None:
     assert await calls_of(asking(asked, tools=sorted(needed)))
 
 
@@ -352,7 +354,7 @@ async def test_no_tool_is_called_when_none_may_be() -> None:
     assert await calls_of(call) == []
 
 
-async def test_model_named_tour_takes_the_tour_whatever_is_said() -> None:
+async def test_model_named_tour_takes_the_tour_for_any_message() -> None:
     script = default_scripts().find("tour")
     assert script is not None
 

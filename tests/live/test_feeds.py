@@ -254,7 +254,7 @@ async def test_reader_with_nothing_to_read_never_stalls() -> None:
     assert (caught_up.end, early.end) == (None, None)
 
 
-async def test_burst_alone_drops_nobody() -> None:
+async def test_burst_alone_evicts_no_reader() -> None:
     rig = Rig()
     episode = rig.episode()
     subscription = rig.buffer.subscribe(KEY)

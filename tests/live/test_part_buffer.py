@@ -278,7 +278,7 @@ async def test_episode_with_a_reader_is_kept_and_others_are_not() -> None:
     assert rig.buffer.stats().episodes == 0
 
 
-async def test_closed_episodes_have_room_together_and_the_oldest_that_nobody_reads_go_first() -> None:
+async def test_closed_episodes_share_a_limit_and_the_oldest_without_readers_are_dropped_first() -> None:
     rig = Rig(PartLimits(closed_max_bytes=4_000))
     keys = [KEY._replace(generation_attempt=number) for number in range(1, 5)]
     for key in keys:

@@ -177,7 +177,7 @@ def test_thinking_follows_the_table(
     assert bool(request.warnings) is warns
 
 
-def test_effort_is_left_out_where_nobody_knows_which_are_taken() -> None:
+def test_effort_is_left_out_if_the_supported_efforts_are_unknown() -> None:
     request = built(caps=Capabilities(thinking=Thinking(adaptive=True)), effort=Effort.HIGH)
 
     assert sent(request)["thinking"] == THINKS

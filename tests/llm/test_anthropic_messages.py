@@ -335,7 +335,7 @@ def test_mark_of_a_paused_answer_avoids_thinking_and_empty_results() -> None:
     assert marked(made) == [".messages.3.content.0"]
 
 
-def test_how_long_the_cache_lives_is_an_option() -> None:
+def test_cache_lifetime_is_an_option() -> None:
     for_an_hour = body(options=AnthropicOptions(cache_ttl="1h"))
 
     assert for_an_hour["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}

@@ -424,7 +424,7 @@ def test_end_without_a_stop_reason_is_a_cut() -> None:
     assert last.error.retryable
 
 
-def test_blocks_that_nobody_closed_are_closed_before_the_end() -> None:
+def test_open_blocks_are_closed_before_the_end() -> None:
     open_text = event("content_block_start", index=0, content_block=text("Hi"))
 
     made = folded([START, open_text, *ending()])

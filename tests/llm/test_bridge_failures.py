@@ -92,7 +92,9 @@ def http(status: int, body: object = None, **fields: Any) -> ModelHTTPError:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-async def test_what_was_raised_becomes_a_kind(error: Exception, kind: ErrorKind, retryable: bool) -> None:
+async def test_every_raised_exception_becomes_a_kind_of_error(
+    error: Exception, kind: ErrorKind, retryable: bool
+) -> None:
     told = await refused(error)
 
     assert (told.kind, told.retryable) == (kind, retryable)

@@ -144,7 +144,7 @@ async def test_refusals_over_a_socket_are_not_tried_again(
         assert error.request_id == "req_1"
 
 
-async def test_nobody_at_the_address_is_retryable(clients: BridgeClients) -> None:
+async def test_refused_connection_is_retryable(clients: BridgeClients) -> None:
     async with FakeCompletions().listening() as url:
         pass
 

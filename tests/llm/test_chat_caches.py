@@ -169,7 +169,7 @@ def seen(wire: WireFormat, asked: Call, previous: EncodedRequest | None) -> tupl
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, min_size=2, max_size=8))
-def test_what_goes_on_from_the_last_request_is_what_would_have_been_made_anew(steps: list[Step]) -> None:
+def test_continued_request_equals_a_newly_built_one(steps: list[Step]) -> None:
     rows: list[PromptRow] = [user(1, "Hello.")]
     number = 1
     builder: PromptBuilder | None = None

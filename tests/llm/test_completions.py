@@ -279,7 +279,7 @@ def test_finish_reasons_are_translated(said: str, reason: FinishReason, detail: 
     assert (finish.reason, finish.detail) == (reason, detail)
 
 
-def test_calls_decide_the_reason_whatever_the_server_says() -> None:
+def test_calls_determine_the_finish_reason_despite_the_servers_own() -> None:
     whole = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]}
     parts = folded([chunk(whole), chunk({}, "stop")])
     assert calls_of(parts) == [ToolCall("a", "f", "{}")]

@@ -114,7 +114,7 @@ def test_chunks_in_any_combination_end_in_order(sent: list[Json], reason: str | 
 
 @unhurried
 @given(st.lists(chunks, max_size=2), anything | st.binary(max_size=8))
-def test_what_is_no_chunk_at_all_ends_in_order(sent: list[Json], strange: Json) -> None:
+def test_invalid_chunk_ends_the_stream_in_order(sent: list[Json], strange: Json) -> None:
     last = strange if isinstance(strange, bytes) else msgspec.json.encode(strange)
     check_ending(folded([*map(msgspec.json.encode, sent), last], think_tags=False))
 

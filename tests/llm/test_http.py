@@ -263,7 +263,7 @@ async def test_slow_answer_is_not_taken_for_a_request_that_is_not_taken(clients:
         stream.close()
 
 
-async def test_nobody_listening_is_a_connect_error(clients: HttpClients) -> None:
+async def test_refused_connection_is_a_connect_error(clients: HttpClients) -> None:
     async with serving(stalls_before_headers) as server:
         url = server.url
 
@@ -298,7 +298,7 @@ async def test_every_way_to_break_a_connection_is_a_transport_error_without_the_
     "garbage",
     [b"\x16\x03\x01\x02\x00garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", stream_head() + b"not a size\r\nxx\r\n"],
 )
-async def test_what_is_not_http_is_a_transport_error_without_the_key(clients: HttpClients, garbage: bytes) -> None:
+async def test_invalid_http_is_a_transport_error_without_the_key(clients: HttpClients, garbage: bytes) -> None:
     async with serving(answering(garbage)) as server:
         with pytest.raises(TransportError) as caught:
             await drain(clients, server.url)

@@ -218,7 +218,7 @@ def counts(connector: Connector) -> object:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_key_is_not_told_when_nobody_listens_or_the_address_is_wrong(
+async def test_key_is_not_in_errors_of_refused_connections_and_wrong_addresses(
     kind: str, connector: Connector, watch: Watch
 ) -> None:
     type_, model_id, *_ = KINDS[kind]
@@ -302,7 +302,7 @@ async def test_scripted_model_never_sees_a_key(connector: Connector, watch: Watc
     assert KEY[:12] not in watch.all()
 
 
-def test_what_holds_a_key_is_printed_without_it_and_not_encoded_at_all() -> None:
+def test_objects_with_a_key_are_printed_without_it_and_cannot_be_encoded() -> None:
     secret = SecretStr(KEY)
     auth = Auth("x-api-key", secret)
     source = Source(

@@ -251,7 +251,7 @@ async def test_reset_is_a_retryable_timeout(clients: HttpClients) -> None:
     assert (error.kind, error.retryable) == (ErrorKind.TIMEOUT, True)
 
 
-async def test_nobody_listening_is_a_retryable_timeout(clients: HttpClients) -> None:
+async def test_refused_connection_is_a_retryable_timeout(clients: HttpClients) -> None:
     async with serving(answering(b"")) as server:
         url = server.url
 

@@ -67,7 +67,7 @@ async def test_the_end_is_not_waited_for() -> None:
             await stream.gathered()
 
 
-async def test_who_sends_much_is_not_kept_waiting_and_keeps_nobody_else_waiting() -> None:
+async def test_fast_sender_is_read_without_delay_and_delays_no_other_task() -> None:
     much = b"x" * 4_000_000
 
     async def handle(connection: Connection) -> None:
@@ -122,7 +122,7 @@ async def test_lost_connection_is_told_after_the_moment() -> None:
         assert raised.value.reason is TransportFault.CUT
 
 
-def test_what_was_gathered_is_shown_without_another_wait() -> None:
+def test_gathered_text_is_shown_without_another_delay() -> None:
     assert PartLimits().quiet_ms / 1000 < GATHER_SECONDS < PartLimits().merge_window_ms / 1000
 
 
@@ -149,7 +149,7 @@ async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
     assert isinstance(parts[-1], Finish)
 
 
-async def test_what_came_before_the_connection_broke_is_not_lost() -> None:
+async def test_data_received_before_the_connection_broke_is_not_lost() -> None:
     """The last words and the end have arrived, and only the body is not complete. A late reader must not lose them."""
     shown = asyncio.Event()
 

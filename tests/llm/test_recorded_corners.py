@@ -349,7 +349,7 @@ SEARCHED = [
 
 
 @pytest.mark.parametrize(("chunk", "searches"), SEARCHED, ids=["groq", "perplexity", "openrouter", "nested"])
-def test_what_providers_found_by_themselves_are_sources(chunk: Json, searches: int | None) -> None:
+def test_results_of_provider_searches_are_sources(chunk: Json, searches: int | None) -> None:
     parts = completions(chunk, chunk, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
 
     sources = [(part.url, part.title) for part in parts if isinstance(part, Source)]

@@ -202,7 +202,7 @@ def test_request_says_everything_once_and_input_last() -> None:
     }
 
 
-def test_smallest_request_for_a_model_nobody_knows() -> None:
+def test_smallest_request_for_an_unknown_model() -> None:
     assert built(hello(), PLAIN) == {
         "model": "gpt-x",
         "stream": True,
@@ -329,7 +329,9 @@ def test_output_limit_stays_within_what_the_model_and_the_api_allow(asked: int |
         ("openrouter", True, True, "responses"),
     ],
 )
-def test_which_wire(provider: str, asked: bool | None, completions_only: bool, wire: str) -> None:
+def test_wire_depends_on_provider_type_catalog_and_setting(
+    provider: str, asked: bool | None, completions_only: bool, wire: str
+) -> None:
     assert wire_of(provider, use_responses_api=asked, completions_only=completions_only) == wire
 
 
@@ -355,7 +357,7 @@ def test_files_of_a_user_are_data_urls() -> None:
     ]
 
 
-def test_file_nobody_can_read_is_mentioned() -> None:
+def test_file_of_an_unsupported_type_is_mentioned() -> None:
     call = Call(prompt=Prompt((user(PromptFile("audio/wav", b"wav")),)))
 
     assert "audio/wav" in built(call)["input"][0]["content"][0]["text"]

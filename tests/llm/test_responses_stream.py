@@ -104,7 +104,7 @@ def test_text_that_only_the_end_has() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_text_missing_from_deltas_comes_from_whatever_says_it_last(kept: int) -> None:
+def test_text_missing_from_deltas_is_taken_from_the_last_event_that_has_it(kept: int) -> None:
     events = [payload for _, payload in FakeResponses().answer(Text(parts=("Hello.",), has_deltas=False))]
     ends = [
         event
@@ -182,7 +182,7 @@ def test_reasoning_without_text_still_has_its_proof() -> None:
     assert end == ReasoningEnd("reasoning-0", {"item_id": "rs_0002", "encrypted_content": "sealed-rs_0002"})
 
 
-def test_what_follows_unproven_reasoning_gives_up_its_id() -> None:
+def test_item_after_unproven_reasoning_is_stored_without_its_id() -> None:
     parts = feed(Reasoning(is_encrypted=False), say("x", phase="commentary"), FunctionCall(name="read_file"))
 
     (end,) = (part for part in parts if isinstance(part, TextEnd))
@@ -461,7 +461,7 @@ def test_unknown_events_are_counted_and_ignored() -> None:
 @pytest.mark.parametrize(
     "data", [b"{broken", b'"text"', b'{"type":"response.output_text.delta","delta":7}', b"\xff\xfe", b""]
 )
-def test_what_cannot_be_read_is_a_retryable_error(data: bytes) -> None:
+def test_unreadable_event_is_a_retryable_error(data: bytes) -> None:
     (part,) = ResponsesFold("OpenAI").feed(Event("", data))
 
     assert isinstance(part, StreamError)

@@ -108,7 +108,7 @@ def test_every_line_end_ends_lines_and_events(end: bytes) -> None:
     assert decode([stream]) == [Event("one", b"{}"), Event("", b"a\nb")]
 
 
-def test_event_is_given_out_with_its_last_byte_whatever_the_line_end() -> None:
+def test_event_is_returned_with_its_last_byte_for_any_line_end() -> None:
     decoder = SseDecoder()
 
     assert decoder.feed(b"data: 1\r\n\r") == [Event("", b"1")]

@@ -90,7 +90,7 @@ async def test_silence_ends_the_step_as_retryable(model: Callable[[], LanguageMo
     assert task.cancelling() == 0
 
 
-async def test_every_part_starts_the_silence_anew() -> None:
+async def test_every_part_restarts_the_silence_limit() -> None:
     clock, more = FakeClock(), asyncio.Event()
     model = PlayedModel([TextDelta("a", "one"), more, TextDelta("a", " two"), asyncio.Event(), DONE])
     task = start(model, clock)
@@ -200,7 +200,7 @@ async def test_a_bug_in_a_client_is_not_dressed_up_as_an_answer_of_the_provider(
         await generate(ZeroDivisionError("oops"))
 
 
-async def test_a_deadline_of_somebody_else_is_not_taken_for_silence() -> None:
+async def test_a_deadline_of_the_caller_is_not_reported_as_silence() -> None:
     with pytest.raises(DeadlineExceeded, match="lookup"):
         await generate(DeadlineExceeded("lookup", 5))
 
@@ -219,7 +219,7 @@ async def test_a_publisher_that_fails_closes_the_stream() -> None:
     assert model.closed.is_set()
 
 
-async def test_what_follows_a_finish_is_not_waited_for() -> None:
+async def test_parts_after_a_finish_are_not_waited_for() -> None:
     outcome = await generate(*said("All."), DONE, asyncio.Event())
 
     assert outcome.content == (parts.Text("All."),)
@@ -276,7 +276,7 @@ async def test_other_reasons_are_kept(reason: FinishReason) -> None:
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.PAUSE, FinishReason.OTHER, FinishReason.LENGTH])
-async def test_a_local_call_makes_the_reason_tool_calls_whatever_the_server_says(reason: FinishReason) -> None:
+async def test_a_local_call_makes_the_reason_tool_calls_despite_the_servers_own(reason: FinishReason) -> None:
     outcome = await generate(ToolCall("call_a", "read", "{}"), Finish(reason, USAGE))
 
     assert outcome.finish_reason is FinishReason.TOOL_CALLS
@@ -344,7 +344,7 @@ async def test_run_time_is_from_opening_the_stream_to_its_end() -> None:
     assert [event for event in stats.events if event[0] == "first"] == [("first", 0)]
 
 
-async def test_whoever_interrupts_a_step_can_read_its_usage_and_run_time() -> None:
+async def test_interrupt_task_can_read_the_usage_and_run_time_of_a_step() -> None:
     clock, meter = FakeClock(), StepMeter()
     assert meter.runtime_ms(clock.monotonic()) is None
     model = PlayedModel(
@@ -467,7 +467,7 @@ async def test_stream_that_never_ends_is_ended() -> None:
     assert (caught.value.error.kind, caught.value.error.retryable) == (ErrorKind.TIMEOUT, False)
 
 
-async def test_answer_of_a_size_that_nobody_can_keep_is_ended() -> None:
+async def test_answer_beyond_the_size_limit_is_ended() -> None:
     class Flood(PlayedModel):
         async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
             yield ToolInputStart("c", "write", False)

@@ -82,7 +82,7 @@ async def test_nothing_said_is_no_row() -> None:
     assert await rows(Finish(FinishReason.STOP, USAGE)) == ()
 
 
-async def test_ids_of_a_provider_fit_their_columns_whatever_they_hold() -> None:
+async def test_ids_of_a_provider_fit_their_columns_for_any_content() -> None:
     (row,) = await rows(ResponseStarted("r\0" * 500, None, "\ud800"), *said("x"), Finish(FinishReason.STOP, USAGE))
 
     assert row.figures is not None

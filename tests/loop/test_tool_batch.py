@@ -98,7 +98,7 @@ class Stop(BaseException):
 @pytest.mark.parametrize(
     "error", [Stop("enough"), GeneratorExit(), RuntimeError(), ExceptionGroup("many", [OSError()])]
 )
-async def test_whatever_a_tool_raises_is_its_result(error: BaseException) -> None:
+async def test_every_exception_of_a_tool_becomes_its_result(error: BaseException) -> None:
     rig = BatchRig([scripted_tools.failing(error), scripted_tools.echo()])
 
     failed, fine = await rig.run(call("fail"), call("echo"))
@@ -339,7 +339,7 @@ async def test_a_batch_together_leaves_room_for_an_answer() -> None:
     assert value(done[-1]) == {}
 
 
-async def test_what_the_batch_limit_cuts_is_kept_whole_and_its_file_is_named() -> None:
+async def test_result_cut_by_the_batch_limit_names_the_file_with_the_full_text() -> None:
     kept: dict[str, ToolOutput] = {}
 
     async def keep(call_id: str, token: UUID, output: ToolOutput) -> str:
@@ -452,7 +452,7 @@ class Counted:
         self.events.append((tool, "abandoned"))
 
 
-async def test_metrics_name_builtin_tools_and_nobody_elses() -> None:
+async def test_metrics_name_builtin_tools_only() -> None:
     stats = Counted()
     tools = [scripted_tools.echo(), scripted_tools.huge(100_000, "docs__all", source=ToolSource.MCP)]
 

@@ -79,7 +79,7 @@ async def test_a_call_may_ask_for_the_time_it_needs() -> None:
     assert rig.progress == [600, 3600, None]
 
 
-async def test_nobody_gets_more_time_than_there_is() -> None:
+async def test_no_call_gets_more_time_than_the_maximum() -> None:
     async def behave(ctx: ToolContext, made: ToolCall) -> ToolOutput:
         await ctx.clock.sleep(100, "tool-work")
         ctx.set_deadline(10**6)
@@ -156,7 +156,7 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_hold_up_the_batch()
 # Cancellation
 
 
-async def test_a_cancellation_inside_a_tool_is_its_result_and_nobody_elses() -> None:
+async def test_a_cancellation_inside_a_tool_is_the_result_of_this_tool_only() -> None:
     rig = BatchRig([scripted_tools.failing(asyncio.CancelledError()), scripted_tools.echo()])
 
     cancelled, fine = await rig.run(call("fail"), call("echo"))

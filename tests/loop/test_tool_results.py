@@ -182,7 +182,7 @@ def test_a_nesting_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, {"a": 1}, "text"])
-def test_what_is_no_output_at_all_is_refused(nonsense: Any) -> None:
+def test_invalid_output_is_refused(nonsense: Any) -> None:
     assert not tool_results.needs_thread(nonsense)
     with pytest.raises(UnusableOutput):
         tool_results.shape(CALL, nonsense, at=AT, max_bytes=BUDGET)

@@ -88,7 +88,7 @@ async def test_head_has_the_size_and_no_body(tmp_path: Path) -> None:
     assert int(found.headers["content-length"]) > 0
 
 
-async def test_what_is_no_scrape_goes_to_whoever_shares_the_listener(tmp_path: Path) -> None:
+async def test_other_requests_go_to_the_application_that_shares_the_listener(tmp_path: Path) -> None:
     async def other(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 418, "headers": []})
         await send({"type": "http.response.body", "body": scope["path"].encode()})

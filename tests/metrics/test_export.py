@@ -207,7 +207,7 @@ async def test_runners_that_wait_are_told_apart(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;q=0", "garbage;;,"])
-def test_text_format_is_what_everybody_gets(accept: str) -> None:
+def test_text_format_is_the_default(accept: str) -> None:
     kind, text = Metrics(Sources(build=Build("1", 1))).render(accept)
 
     assert kind == "text/plain; version=0.0.4; charset=utf-8"
@@ -215,7 +215,7 @@ def test_text_format_is_what_everybody_gets(accept: str) -> None:
 
 
 @pytest.mark.parametrize("accept", [OPENMETRICS, OPENMETRICS_KIND, f"{OPENMETRICS_KIND};version=x"])
-def test_openmetrics_is_for_whoever_names_it(accept: str) -> None:
+def test_openmetrics_is_sent_only_on_request(accept: str) -> None:
     kind, text = Metrics(Sources(build=Build("1", 1))).render(accept)
 
     assert kind == "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -234,7 +234,7 @@ async def test_openmetrics_of_a_whole_replica_can_be_read(database_url: str) -> 
     assert {family.name for family in families} >= {"rookery_turns", "rookery_ttft_seconds", "rookery_build_info"}
 
 
-def test_what_has_no_source_is_not_exported() -> None:
+def test_family_without_a_source_is_not_exported() -> None:
     found = now(Metrics(Sources(build=Build("1", 1))))
 
     assert [name for name in found if name.startswith(PREFIX)] == ["rookery_build_info"]

@@ -98,7 +98,7 @@ def test_names_that_mean_something_else_in_another_version_are_left_out() -> Non
         (b"\xff\n", "decode"),
     ],
 )
-def test_what_is_no_text_of_metrics_is_refused(text: bytes, why: str) -> None:
+def test_invalid_metrics_text_is_refused(text: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         merge({"a": text})
 

@@ -106,7 +106,7 @@ def test_list_of_options_not_taken_names_only_options_there_are(wire: Wire) -> N
     assert call_options.NOT_SENT[wire] <= set(ModelOptions.__struct_fields__)
 
 
-def test_what_the_call_says_wins_over_the_config() -> None:
+def test_options_of_the_call_take_precedence_over_the_config() -> None:
     call = msgspec.structs.replace(CALL, max_output_tokens=64, temperature=0.0)
     options = models_options.parse_model_options(ProviderType.ANTHROPIC, {"temperature": 1, "top_k": 5})
 

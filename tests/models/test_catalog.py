@@ -41,7 +41,7 @@ def test_adaptive_and_budget_thinking_by_generation(model: str, adaptive: bool, 
     assert (thinking.adaptive, thinking.budget) == (adaptive, budget)
 
 
-def test_which_models_always_think_bind_their_thinking_and_refuse_to_be_forced() -> None:
+def test_catalog_lists_models_that_always_think_bind_thinking_and_cannot_be_forced() -> None:
     models = [prefix for prefix in catalog.CLAUDE if "-5" in prefix[8:] and prefix.rpartition("-")[0] != "claude-3"]
     five = [model for model in models if claude(model).thinking_family != "claude-4"]
 

@@ -83,7 +83,7 @@ async def test_cancelled_waiter_does_not_fail_the_others(cache: ConfigCache[str,
     assert await cache.get("a") == "a1"
 
 
-async def test_fill_goes_on_when_everybody_left(cache: ConfigCache[str, str], source: Source) -> None:
+async def test_fill_continues_when_all_callers_are_cancelled(cache: ConfigCache[str, str], source: Source) -> None:
     source.gate.clear()
     only = asyncio.create_task(cache.get("a"))
     await asyncio.sleep(0)

@@ -389,7 +389,7 @@ async def test_report_of_the_provider_lies_over_the_table(connector: Connector) 
     assert (after.caps.binds_thinking, after.caps.media_types) == (True, before.caps.media_types)
 
 
-async def test_first_call_to_a_model_nobody_knows_waits_for_the_providers_word(connector: Connector) -> None:
+async def test_first_call_to_an_unknown_model_waits_for_the_providers_report(connector: Connector) -> None:
     fake = FakeAnthropic(api_key=KEY)
     fake.offer(fake_anthropic.model_info("claude-hoopoe-9", max_tokens=77_000))
 

@@ -96,7 +96,7 @@ def test_limits_efforts_and_formats_are_read() -> None:
     assert read(model_info("m", efforts=())).capabilities.efforts == ()
 
 
-def test_what_the_endpoint_does_not_tell_stays_as_the_table_has_it() -> None:
+def test_values_missing_in_the_report_come_from_the_catalog() -> None:
     report = read(model_info("claude-sonnet-5-5", thinking=("adaptive", "between_tools")), "claude-sonnet-5-5")
     silent = read({"id": "claude-opus-5-5", "type": "model"}, "claude-opus-5-5")
 

@@ -163,7 +163,7 @@ async def test_next_address_is_tried_when_the_first_does_not_answer(server: int)
     made.close()
 
 
-async def test_what_cannot_be_reached_says_why() -> None:
+async def test_unreachable_host_is_reported_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     allowing = Guard(["127.0.0.0/8"], resolve=answers(["127.0.0.1"]))

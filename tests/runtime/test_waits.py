@@ -128,7 +128,7 @@ def test_turns_given_to_others_are_not_cancelled_either(new_loop: Loop) -> None:
 
 
 @LOOPS
-def test_what_is_there_at_once_takes_no_timer(new_loop: Loop) -> None:
+def test_wait_that_ends_immediately_needs_no_timer(new_loop: Loop) -> None:
     async def there() -> str:
         return "there"
 

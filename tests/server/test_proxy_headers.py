@@ -60,13 +60,13 @@ async def test_forwarded_headers_are_believed_from_whom_the_settings_say(
 
 
 @pytest.mark.parametrize("value", [SECRET, "a guess"])
-async def test_secret_reaches_nobody_behind_the_check(value: str) -> None:
+async def test_secret_is_removed_before_the_application(value: str) -> None:
     found = await seen(BY_SECRET, ("127.0.0.1", 1), (HEADER, value.encode()), (b"accept", b"*/*"))
 
     assert found["headers"] == [(b"accept", b"*/*"), *FORWARDED]
 
 
-async def test_connection_of_a_proxy_that_shows_the_secret_is_not_counted_as_a_strangers() -> None:
+async def test_connection_of_a_proxy_with_the_secret_is_not_counted_as_unauthenticated() -> None:
     known: list[bool] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:

@@ -150,7 +150,7 @@ async def test_header_block_of_the_longest_kind_is_taken() -> None:
         assert await client.answer() == (200, b"ok")
 
 
-async def test_what_is_no_request_is_refused_in_the_usual_form() -> None:
+async def test_malformed_request_is_refused_in_the_usual_form() -> None:
     async with open_door(Counter()) as client:
         await client.send(b"\x16\x03\x01 hello\r\n\r\n")
 
@@ -229,7 +229,7 @@ IDLE_WITH = {
 
 
 @pytest.mark.parametrize("sent", IDLE_WITH.values(), ids=IDLE_WITH)
-async def test_new_stranger_takes_the_place_of_the_oldest_idle_one(sent: bytes) -> None:
+async def test_new_unauthenticated_connection_replaces_the_oldest_idle_one(sent: bytes) -> None:
     counter = Counter()
     async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
         (second,) = await fill(first, stack, sent)
@@ -249,7 +249,7 @@ async def test_new_stranger_takes_the_place_of_the_oldest_idle_one(sent: bytes) 
             assert (await second.answer())[0] == 200
 
 
-async def test_stranger_who_does_not_read_the_answer_gives_way() -> None:
+async def test_unauthenticated_connection_that_does_not_read_the_answer_is_replaced() -> None:
     counter = Counter()
     async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
         await fill(first, stack, b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -260,7 +260,7 @@ async def test_stranger_who_does_not_read_the_answer_gives_way() -> None:
         assert (await third.answer())[0] == 200
 
 
-async def test_stranger_is_refused_where_all_others_wait_for_an_answer() -> None:
+async def test_unauthenticated_connection_is_refused_if_all_others_are_busy() -> None:
     counter = Counter()
     async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
         (second,) = await fill(first, stack, b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -821,7 +821,7 @@ def test_every_file_that_a_setting_or_variable_names_is_private(home: Path) -> N
     }
 
 
-def test_new_setting_that_is_a_path_is_private_unless_somebody_decides_otherwise(home: Path) -> None:
+def test_new_setting_that_is_a_path_is_private_unless_it_is_listed_as_public(home: Path) -> None:
     public = {"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"}
     paths = [key for key in KEYS if key.kind is values.PATH]
     given = msgspec.structs.replace(load(home).settings, **{key.field: Path("/set", key.name) for key in paths})

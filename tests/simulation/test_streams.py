@@ -30,7 +30,9 @@ TOLD = {*ORDER, "disconnected", "hello", "message_part"}
 
 
 @pytest.mark.parametrize("is_apart", [False, True], ids=["anywhere", "never at the owner"])
-def test_clients_show_what_is_stored_whatever_happens(database_url: str, tmp_path: Path, is_apart: bool) -> None:
+def test_clients_show_the_stored_chat_after_any_sequence_of_faults(
+    database_url: str, tmp_path: Path, is_apart: bool
+) -> None:
     with asyncio.Runner() as runner, running_replicas(database_url, tmp_path, runner) as rig:
         run_scenarios(rig, runner, PROFILE, length=LENGTH, is_apart=is_apart)
 

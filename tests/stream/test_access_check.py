@@ -88,7 +88,7 @@ async def test_session_lasts_no_longer_than_any_other_for_being_watched_with(rig
     assert await rig.pool.fetchval("SELECT expires_at FROM sessions") == NOW + timedelta(hours=6)
 
 
-async def test_reading_is_told_to_other_tabs_of_the_reader_and_to_nobody_else(rig: Rig) -> None:
+async def test_read_cursor_is_announced_only_to_other_tabs_of_the_reader(rig: Rig) -> None:
     chat_id = await rig.chat("one", "two")
     async with rig.pool.acquire() as conn:
         reader = (await person(conn)).id

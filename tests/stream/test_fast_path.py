@@ -108,7 +108,7 @@ async def test_end_of_an_episode_is_found_behind_its_last_part(rig: Rig, before:
         assert reader.source._subscription is None
 
 
-async def test_what_else_is_new_is_not_missed_between_parts(rig: Rig) -> None:
+async def test_durable_changes_are_not_missed_between_parts(rig: Rig) -> None:
     async with resting(rig) as (reader, episode, chat_id):
         say(episode, "b")
         rig.site.bus.dispatch(MiscHint(topic=f"debug:{chat_id}", data={"kind": "run", "run_id": "r1"}))

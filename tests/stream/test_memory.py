@@ -19,7 +19,7 @@ STREAMS = 60
 BUDGET_BYTES = 50 * 1024
 
 
-async def test_idle_stream_fits_its_budget_whatever_the_length_of_the_history(rig: Rig, tmp_path: Path) -> None:
+async def test_idle_stream_fits_its_budget_for_any_length_of_the_history(rig: Rig, tmp_path: Path) -> None:
     chat_id = await rig.chat("one", *("a long answer " * 100 for _ in range(200)))
     async with open_sockets(rig.site.streams, tmp_path / "door", "websocket") as sockets:
         with ExitStack() as clients:

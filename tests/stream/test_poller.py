@@ -12,7 +12,7 @@ from tests.store.machine.machine_rig import assistant
 from tests.stream.stream_rig import Rig, open_rig
 
 
-async def test_nobody_watching_costs_no_query(rig: Rig) -> None:
+async def test_no_stream_costs_no_query(rig: Rig) -> None:
     await rig.site.streams.poller.tick()
 
     assert rig.site.streams.poller.stats().queries == 0

@@ -239,7 +239,7 @@ async def test_user_has_so_many_streams_and_no_more(database_url: str) -> None:
             await rig.site.view(chat_id)
 
 
-async def test_goodbye_sends_everybody_elsewhere(rig: Rig) -> None:
+async def test_goodbye_asks_all_clients_to_reconnect(rig: Rig) -> None:
     chat_id = await rig.chat("one")
     viewers = [await rig.site.view(chat_id) for _ in range(3)]
     watcher = rig.site.watch(rig.chats.user)

@@ -52,7 +52,7 @@ class Server:
 
 
 @pytest.mark.parametrize("upgrade", [UPGRADE, ""], ids=["websocket", "sse"])
-async def test_what_waits_for_a_client_that_never_reads_is_bounded(rig: Rig, tmp_path: Path, upgrade: str) -> None:
+async def test_data_for_a_client_that_never_reads_is_bounded(rig: Rig, tmp_path: Path, upgrade: str) -> None:
     """Of eight megabytes of parts and messages, the server holds one frame."""
     chat_id, chat = await rig.running(worker=rig.site.id)
     server, waited = Server(), [0]

@@ -186,7 +186,7 @@ def test_preview_is_emptied_for_a_reason(fields: dict[str, Any], reason: str | N
     assert loop.last_seq == (0 if reason else 2)
 
 
-def test_client_without_parts_follows_nobody() -> None:
+def test_client_without_parts_follows_no_episode() -> None:
     loop = loop_at(shows_parts=False)
 
     assert loop.target is None

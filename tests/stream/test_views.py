@@ -41,7 +41,7 @@ def test_answer_tells_why_the_model_stopped_and_how_full_its_context_was() -> No
     assert (seen.usage.input_tokens, seen.usage.output_tokens, seen.usage.context_limit) == (90, 10, 1000)
 
 
-def test_figures_that_nobody_counted_are_null() -> None:
+def test_unknown_figures_are_null() -> None:
     shown = msgspec.json.decode(msgspec.json.encode(views.message(PromptRow(ANSWER, StepFigures()))))
 
     unknown = ("usage", "context_tokens", "finish_reason", "cost_micros", "runtime_ms", "client_id")

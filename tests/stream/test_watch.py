@@ -216,7 +216,7 @@ async def test_many_changes_are_read_with_as_many_statements_as_one(rig: Rig, da
     assert counts[1] == counts[2] > 0
 
 
-async def test_stranger_hears_nothing(rig: Rig) -> None:
+async def test_user_without_access_gets_no_event(rig: Rig) -> None:
     stranger, owner = rig.site.watch(await add_user(rig, "eve")), rig.site.watch(rig.chats.user)
 
     await rig.chats.create()
@@ -271,7 +271,7 @@ async def test_resync_before_the_greeting_was_sent_comes_after_it(rig: Rig) -> N
     assert watcher.types() == ["ready", "resync"]
 
 
-async def test_watcher_that_falls_behind_is_told_to_load_anew(rig: Rig) -> None:
+async def test_slow_watcher_is_told_to_load_the_list_again(rig: Rig) -> None:
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")
     watcher.transport.gate.clear()
@@ -301,7 +301,7 @@ async def test_database_that_fails_yields_resync(rig: Rig) -> None:
     assert rig.site.streams.watch.stats.failed == 1
 
 
-async def test_row_that_makes_no_sense_costs_nobody_else_anything(rig: Rig) -> None:
+async def test_invalid_row_does_not_affect_other_chats(rig: Rig) -> None:
     bad, good = await rig.chat("one"), await rig.chat("two")
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")

@@ -552,7 +552,7 @@ def test_stderr_that_does_not_block_gets_every_line() -> None:
     assert numbers == list(range(5_000))
 
 
-def test_process_ends_cleanly_while_nobody_reads_its_stderr() -> None:
+def test_process_ends_cleanly_while_its_stderr_is_blocked() -> None:
     program = (
         "import sys\nfrom rookery.telemetry import log\n"
         "handle = log.configure('info', 'json', replica='', stream=sys.stderr)\n"

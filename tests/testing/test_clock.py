@@ -127,7 +127,7 @@ async def test_a_trap_holds_sleepers_back_until_it_releases_them() -> None:
     assert woken == [("a", 11)]
 
 
-async def test_leaving_a_trap_lets_everybody_go() -> None:
+async def test_leaving_a_trap_releases_all_tasks() -> None:
     clock, woken = FakeClock(), list[tuple[str, float]]()
     async with asyncio.TaskGroup() as group:
         with clock.trap("a") as trap:
@@ -138,7 +138,7 @@ async def test_leaving_a_trap_lets_everybody_go() -> None:
     assert woken == [("a", 1)]
 
 
-async def test_waiting_for_somebody_who_never_comes_fails() -> None:
+async def test_waiting_for_a_task_that_never_sleeps_fails() -> None:
     clock = FakeClock(patience_seconds=0.01)
 
     with pytest.raises(AssertionError, match="expected 1 waiting at 'nobody'"):

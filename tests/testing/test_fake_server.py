@@ -68,7 +68,7 @@ async def test_requests_take_scenarios_in_order_on_one_connection(client: aiohtt
             assert await third.json() == [1]
 
 
-async def test_unscripted_request_is_an_error_nobody_should_retry(client: aiohttp.ClientSession) -> None:
+async def test_unscripted_request_is_an_error_that_must_not_be_retried(client: aiohttp.ClientSession) -> None:
     async with FakeServer().listening() as url, client.post(url) as answer:
         assert (answer.status, answer.headers["x-should-retry"]) == (500, "false")
 

@@ -65,7 +65,7 @@ def test_view_of_a_megabyte_ends_with_the_last_line() -> None:
     assert view.text.startswith("line 0\n")
 
 
-def test_what_the_agent_left_out_stays_counted() -> None:
+def test_bytes_omitted_by_the_agent_are_counted() -> None:
     reported = Truncated(original_bytes=1_000_000, retained_bytes=100, omitted_bytes=999_900)
 
     assert commands.view("x" * 100, reported).truncated == reported
@@ -83,7 +83,7 @@ def test_durations_are_read_as_models_write_them(text: str | float, seconds: flo
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-5s", "5 minutes", "s", "5x", "nan", "inf", "1h 30m", "1e3"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_invalid_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadDuration, match="1h30m"):
         commands.parse_duration(text, field="timeout")
 

@@ -102,7 +102,7 @@ def test_arguments_that_fit_are_taken_as_they_are() -> None:
         ('{"path": "[1]", "title": "{}"}', Arguments("[1]", title="{}")),
     ],
 )
-def test_what_is_unambiguous_is_put_right(given_text: str, expected: Arguments) -> None:
+def test_unambiguous_deviations_are_corrected(given_text: str, expected: Arguments) -> None:
     assert decode(given_text) == expected
 
 
@@ -139,7 +139,7 @@ def test_a_bad_argument_is_named_with_what_it_should_be_and_an_example(given_tex
         max_leaves=8,
     )
 )
-def test_whatever_a_model_sends_is_taken_or_explained(anything: Any) -> None:
+def test_every_input_of_a_model_is_accepted_or_explained(anything: Any) -> None:
     args = parts.json_raw({"path": anything, "edits": anything, "labels": anything})
 
     explained = ""

@@ -206,7 +206,7 @@ async def test_call_that_makes_no_sense_is_refused(rig: ToolsRig, args: dict[str
     assert words in (await rig.run("execute", **args)).error
 
 
-async def test_signal_that_nobody_knows_is_refused_and_sent_to_nobody(rig: ToolsRig) -> None:
+async def test_unknown_signal_is_refused_and_not_sent(rig: ToolsRig) -> None:
     started = await rig.run("execute", command="sleep 1000", run_in_background=True)
     process_id = started.value["background_process_id"]
 

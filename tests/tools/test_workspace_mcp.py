@@ -48,7 +48,7 @@ def test_names_are_safe_short_and_each_its_own() -> None:
     assert [tool.spec.rule_name for tool in found[:2]] == ["mcp:a.c/do%20it", "mcp:a.c/do%2Fit"]
 
 
-def test_a_server_that_nobody_agreed_to_gives_no_tools() -> None:
+def test_a_server_without_consent_has_no_tools() -> None:
     agreed, other = server("a", "x"), server("b", "y")
     assert agreed.entry is not None
     bare = server("c", "z", entry=None)

@@ -89,7 +89,7 @@ def unmarked(value: Any) -> Any:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(blocks, max_size=5), min_size=1, max_size=4))
-def test_whatever_the_model_says_can_be_committed_and_sent_back(script: list[list[fake.Block]]) -> None:
+def test_every_answer_of_the_model_can_be_committed_and_sent_back(script: list[list[fake.Block]]) -> None:
     asyncio.run(play(script))
 
 
@@ -178,7 +178,7 @@ def model(http: HttpClients, base_url: str, caps: Capabilities) -> WireModel:
     )
 
 
-async def test_model_that_binds_though_nobody_knew_is_asked_again_without_stale_thinking(http: HttpClients) -> None:
+async def test_unknown_model_that_binds_thinking_is_called_again_without_stale_thinking(http: HttpClients) -> None:
     server = FakeAnthropic(api_key=KEY)
     server.answer(Answer([fake.Thinking("hm"), fake.Text("Hi.")]), Answer([fake.Text("Yes.")]))
     unaware = msgspec.structs.replace(BINDING, binds_thinking=False)
@@ -203,7 +203,7 @@ async def test_model_that_binds_though_nobody_knew_is_asked_again_without_stale_
     assert server.requests[2].body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
 
 
-async def test_signature_nobody_issued_is_repaired_by_a_plain_history(http: HttpClients) -> None:
+async def test_unknown_signature_is_repaired_by_a_plain_history(http: HttpClients) -> None:
     server = FakeAnthropic(api_key=KEY)
     server.answer(Answer([fake.Text("Yes.")]))
 

@@ -221,7 +221,7 @@ async def test_chat_moves_between_providers_and_every_request_is_taken(way: list
         assert fake.remaining == 0
 
 
-async def test_what_another_provider_found_survives_as_text(chat: Chat) -> None:
+async def test_search_results_of_another_provider_become_text(chat: Chat) -> None:
     script(chat, "anthropic", calls=False)
     chat.say("Look for rooks.")
     await chat.step("anthropic")

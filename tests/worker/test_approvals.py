@@ -121,7 +121,7 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told_why(database_url
         assert (await rig.messages(chat_id))[2].created_by == rig.user
 
 
-async def test_a_rule_that_denies_asks_nobody(database_url: str) -> None:
+async def test_a_rule_that_denies_asks_no_question(database_url: str) -> None:
     tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
         await rig.set("approvals", {"rules": [{"tool": "run", "action": "deny", "reason": "read only"}]})
@@ -139,7 +139,7 @@ MIXED = (
 )
 
 
-async def test_what_may_run_runs_first_then_a_person_is_asked_then_the_client(database_url: str) -> None:
+async def test_allowed_calls_run_first_then_the_user_is_asked_then_the_client(database_url: str) -> None:
     look, run, burn = (scripted_tools.echo(name) for name in ("look", "run", "burn"))
     rules = [{"tool": "run", "action": "ask"}, {"tool": "burn", "action": "deny"}]
     async with open_house(database_url, script=in_turn(*MIXED), tools=[look, run, burn]) as rig:
@@ -189,7 +189,7 @@ async def test_a_tool_of_the_client_can_be_asked_about_too(database_url: str) ->
         assert (await rig.story(chat_id))[2] == ("tool", "pick=error")
 
 
-async def test_an_exclusive_call_beside_one_that_would_be_asked_about_runs_neither_and_asks_nobody(
+async def test_an_exclusive_call_beside_one_that_needs_approval_runs_neither_and_asks_no_question(
     database_url: str,
 ) -> None:
     alone, run = scripted_tools.echo("alone", exclusive=True), scripted_tools.echo("run")

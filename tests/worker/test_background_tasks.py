@@ -58,7 +58,7 @@ async def test_idle_set_does_not_keep_anybody_waiting(inflight: BackgroundTasks)
     await asyncio.wait_for(inflight.close(5), 10)
 
 
-async def test_failing_work_is_logged_and_harms_nobody(
+async def test_failing_work_is_logged_and_affects_no_other_work(
     inflight: BackgroundTasks, caplog: pytest.LogCaptureFixture
 ) -> None:
     effect = Effect()
@@ -90,7 +90,7 @@ async def test_slow_work_is_stopped_at_its_limit(inflight: BackgroundTasks, cloc
     await inflight.wait_idle()
 
 
-async def test_work_cancelled_from_within_is_over_and_harms_nobody(inflight: BackgroundTasks) -> None:
+async def test_work_cancelled_from_within_ends_and_affects_no_other_work(inflight: BackgroundTasks) -> None:
     async def cancel() -> None:
         raise asyncio.CancelledError
 
@@ -100,7 +100,7 @@ async def test_work_cancelled_from_within_is_over_and_harms_nobody(inflight: Bac
     assert len(inflight) == 0
 
 
-async def test_what_work_binds_is_its_own(inflight: BackgroundTasks) -> None:
+async def test_log_fields_bound_by_work_stay_in_it(inflight: BackgroundTasks) -> None:
     seen: list[str] = []
     FIELD.set("the caller's")
 

@@ -542,7 +542,7 @@ async def test_labels_and_summaries_are_made_for_people_or_when_asked_for(
         "DELETE FROM chats WHERE id = $1",
     ],
 )
-async def test_nobody_is_asked_for_a_text_that_nobody_can_see(rig: TitlesRig, statement: str) -> None:
+async def test_no_model_is_called_for_a_text_that_is_not_shown(rig: TitlesRig, statement: str) -> None:
     chat_id = await rig.answered()
     step = await rig.load(chat_id)
     await rig.rig.update(chat_id, machine.finish_turn)

@@ -194,7 +194,7 @@ def test_exception_that_carries_a_judgement_is_not_judged_again() -> None:
     assert classify(ExceptionGroup("several", [failed])) == classify(error)
 
 
-def test_what_happened_before_an_exception_does_not_explain_it() -> None:
+def test_context_of_an_exception_is_not_its_cause() -> None:
     bug = KeyError("bug")
     bug.__context__ = CallFailed(provider_error(), Usage())
 

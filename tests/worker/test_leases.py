@@ -55,7 +55,7 @@ async def test_beat_renews_every_lease(rig: RunnerRig, replica: Replica) -> None
     assert len(replica.works.live()) == 3
 
 
-async def test_beat_moves_no_version_and_tells_nobody(rig: RunnerRig, replica: Replica) -> None:
+async def test_renewal_changes_no_version_and_publishes_no_hint(rig: RunnerRig, replica: Replica) -> None:
     (runner,) = await drive(rig, replica, 1)
     before = await rig.rig.load(runner.chat_id)
     replica.published.hints.clear()

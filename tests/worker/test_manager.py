@@ -173,7 +173,7 @@ async def test_manager_is_idle_only_when_those_who_leave_have_left(rig: RunnerRi
     assert len(replica.manager) == 0
 
 
-async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(rig: RunnerRig, replica: Replica) -> None:
+async def test_close_stops_all_runners_and_leaves_their_leases_to_the_caller(rig: RunnerRig, replica: Replica) -> None:
     """The caller announces which chats are free, and finds them by their heartbeats."""
     for _ in range(3):
         await replica.drive(await rig.rig.create())

@@ -109,7 +109,7 @@ async def test_three_failures_to_prepare_end_the_turn(what: str, database_url: s
         assert rig.calls == []
 
 
-async def test_what_a_try_opened_is_closed_by_the_task_that_opened_it(database_url: str) -> None:
+async def test_connections_of_a_try_are_closed_by_the_task_that_opened_them(database_url: str) -> None:
     toolbox = Failing(1, FAILURES["tools"])
     async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
         chat_id = await rig.ask("hello")

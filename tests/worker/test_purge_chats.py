@@ -149,7 +149,7 @@ async def test_retention_that_cannot_be_read_removes_nothing(purge_rig: PurgeRig
     assert await purge_rig.are_there(root) == [True]
 
 
-async def test_what_was_used_stays_counted(purge_rig: PurgeRig) -> None:
+async def test_usage_of_deleted_chats_stays_counted(purge_rig: PurgeRig) -> None:
     root, child = await purge_rig.family()
     for chat_id in (root, child):
         await purge_rig.rig.sql(

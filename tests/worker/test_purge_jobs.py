@@ -30,7 +30,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
         yield opened
 
 
-async def test_what_is_no_longer_good_of_logins_goes_and_the_rest_stays(rig: Rig) -> None:
+async def test_ended_credentials_are_deleted_and_valid_ones_are_kept(rig: Rig) -> None:
     for name, at in (("grace", NOW - timedelta(days=40)), ("alan", NOW)):
         async with rig.pool.acquire() as conn:
             user = (await person(conn, name)).id

@@ -227,9 +227,7 @@ async def test_bootstrap_of_a_chat_that_is_gone_ends_the_runner(rig: RunnerRig, 
     assert replica.works.runs == []
 
 
-async def test_bootstrap_of_a_chat_that_somebody_else_has_taken_ends_the_runner(
-    rig: RunnerRig, replica: Replica
-) -> None:
+async def test_runner_ends_if_another_has_taken_its_chat_at_the_start(rig: RunnerRig, replica: Replica) -> None:
     chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
     await rig.rig.acquire(chat_id)

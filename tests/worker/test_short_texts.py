@@ -435,7 +435,7 @@ async def test_turn_that_ends_while_the_title_is_made_does_not_ask_for_another(r
     assert await title_of(rig, chat) == "From the model"
 
 
-async def test_title_that_somebody_chose_is_never_replaced(rig: TitlesRig) -> None:
+async def test_title_that_a_user_chose_is_never_replaced(rig: TitlesRig) -> None:
     spec = rig.rig.spec(said(rig), title=FALLBACK, is_named=True)
     created = await rig.rig.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
 

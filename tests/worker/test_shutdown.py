@@ -245,7 +245,7 @@ class Stubborn(PlainToolbox):
         raise AssertionError("unreachable")
 
 
-async def test_step_that_a_shutdown_cuts_leaves_no_error_whatever_it_raises(database_url: str) -> None:
+async def test_step_that_a_shutdown_cancels_leaves_no_error_for_any_exception(database_url: str) -> None:
     toolbox = Stubborn()
     async with open_house(database_url, toolbox=toolbox) as rig:
         chat_id = await rig.ask("hello")

@@ -296,7 +296,7 @@ async def test_waits_between_tries_double_up_to_their_limit(bench: Bench) -> Non
     await record.wait_ended()
 
 
-async def test_cancellation_that_nobody_asked_for_is_tried_again(bench: Bench) -> None:
+async def test_cancellation_raised_by_a_library_is_retried(bench: Bench) -> None:
     bench.start(raising(asyncio.CancelledError()), nothing)
 
     await bench.clock.fire(RETRY)

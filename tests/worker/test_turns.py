@@ -51,7 +51,7 @@ async def test_answer_is_as_long_as_the_config_says_or_else_the_setting(
         assert [call.max_output_tokens for call in rig.calls] == [sent]
 
 
-async def test_what_follows_a_turn_happens_although_its_task_is_done(database_url: str) -> None:
+async def test_effects_of_a_turn_run_although_its_task_has_ended(database_url: str) -> None:
     async with open_house(database_url, script=(Say("Good morning."),)) as rig:
         chat_id = await rig.ask("hello")
 

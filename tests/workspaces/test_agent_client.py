@@ -178,7 +178,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_agent_that_was_replaced_gets_an_error_for_an_answer_whatever_it_sends(lie: str) -> None:
+async def test_every_answer_of_a_replaced_agent_is_valid_or_an_error(lie: str) -> None:
     async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(LIES[lie])

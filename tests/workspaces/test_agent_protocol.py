@@ -148,7 +148,7 @@ async def test_body_in_tiny_chunks_takes_no_more_than_a_share_of_the_loop(monkey
     assert 0 < sum(spent) - spent[-1] <= BURST_SECONDS + SHARE * elapsed
 
 
-async def test_pieces_arrive_whole_and_in_order_whatever_their_size() -> None:
+async def test_pieces_of_any_size_arrive_completely_and_in_order() -> None:
     body = bytes(range(256)) * 4096  # a mebibyte, more than the server parses in one piece
 
     async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))) as agent:

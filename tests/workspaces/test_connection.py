@@ -167,7 +167,7 @@ async def test_connection_is_kept_while_the_row_cannot_be_read_and_checked_again
 
 
 @pytest.mark.parametrize("changes", [{"generation": 2}, {"agent_state": "unreachable"}])
-async def test_connection_whose_row_moved_on_is_dialed_anew(changes: dict[str, Any]) -> None:
+async def test_connection_whose_row_has_changed_is_dialed_again(changes: dict[str, Any]) -> None:
     async with rigged() as rig:
         await rig.turn.conn()
         await rig.clock.advance(11)

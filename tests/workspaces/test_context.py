@@ -65,7 +65,7 @@ async def test_skill_that_cannot_be_used_says_why_and_the_first_of_a_name_wins()
     assert "folder" in (found[2].error or "")
 
 
-async def test_what_this_version_does_not_know_is_left_out_or_invalid() -> None:
+async def test_unknown_resources_are_left_out_or_invalid() -> None:
     answer = told(Resource(kind="hologram", source="/x"), instructions(status="shiny"), instructions("a\0b"))
 
     found = (await snapshot_of(WORKSPACE, 1, answer, now=NOW)).resources
@@ -208,7 +208,7 @@ async def test_archived_chat_is_not_marked(rig: Rig) -> None:
     assert rig.told.contexts() == [chat]
 
 
-async def test_same_hash_marks_nobody(rig: Rig) -> None:
+async def test_same_hash_marks_no_chat(rig: Rig) -> None:
     workspace = await rig.workspace()
     chat = await rig.chat(workspace)
     await rig.keep(workspace, instructions())

@@ -30,7 +30,7 @@ def test_everything_else_is_refused_with_what_there_is(raw: Any) -> None:
         network_levels.read(raw)
 
 
-def test_nobody_gets_more_than_is_asked_for_or_allowed() -> None:
+def test_level_is_never_above_the_request_or_the_limit() -> None:
     for asked in NETWORKS:
         for most in NETWORKS:
             granted = network_levels.lowered(asked, most)

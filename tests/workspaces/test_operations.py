@@ -118,7 +118,7 @@ async def test_stop_cancels_a_running_start_and_waits_until_it_is_let_go_of(rig:
     assert await driver.list_running() == []
 
 
-async def test_delete_cancels_a_start_that_nobody_has_begun(rig: WorkspacesRig) -> None:
+async def test_delete_cancels_a_start_that_is_not_claimed(rig: WorkspacesRig) -> None:
     replica, driver = rig.replica()
     made = await rig.create(replica)
     deleting = await replica.service.request_delete(rig.as_user(), made.workspace.id)
@@ -164,7 +164,7 @@ async def test_lease_of_a_live_replica_is_respected_until_it_ends(rig: Workspace
             await claims.begin(conn, taken, replica_id=first.parts.replica_id, seal=first.parts.specs.fresh_token)
 
 
-async def test_stop_is_not_begun_while_somebody_has_the_canceled_start_in_hand(rig: WorkspacesRig) -> None:
+async def test_stop_is_not_claimed_while_a_replica_still_holds_the_canceled_start(rig: WorkspacesRig) -> None:
     first, _ = rig.replica()
     second, _ = rig.replica()
     holder, other = first.parts.replica_id, second.parts.replica_id

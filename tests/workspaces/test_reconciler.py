@@ -88,7 +88,7 @@ async def test_sandbox_without_a_row_or_of_another_start_is_stopped(rig: Workspa
     assert (await rig.load(kept.id)).status == "running"
 
 
-async def test_stray_that_cannot_be_stopped_keeps_nobody_from_being_looked_after(
+async def test_stray_sandbox_that_cannot_be_stopped_does_not_block_the_others(
     rig: WorkspacesRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, driver = await started(rig)

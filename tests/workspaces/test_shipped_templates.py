@@ -86,7 +86,7 @@ async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> 
     assert not (await stored.get_template(world.conn, "blank")).enabled
 
 
-async def test_template_that_somebody_pushed_under_the_name_stays(world: World) -> None:
+async def test_template_of_an_administrator_with_the_same_name_stays(world: World) -> None:
     own = templates.pack({"template.toml": TemplateFile(b'name = "blank"')})
     await stored.push_template(world.conn, service.as_push(own))
 

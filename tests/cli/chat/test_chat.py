@@ -189,7 +189,7 @@ async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:
     assert (code, rig.said, rig.notes) == (Exit.OK, "Good morning.\n", ["> hello", "> there"])
 
 
-async def test_who_stops_watching_is_told_how_to_come_back(rig: ChatRig) -> None:
+async def test_user_who_stops_watching_is_told_how_to_continue(rig: ChatRig) -> None:
     with rig.script((Say("Half an answer"), Wait(LONG))):
         at = rig.terminal()
         made = await chat.create(at, "hello", model=None)

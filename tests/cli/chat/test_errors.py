@@ -69,7 +69,7 @@ def test_server_elsewhere_is_not_for_this_machine_to_start() -> None:
     assert said == f"Nothing answers at {url}: no route to host."
 
 
-def test_whoever_has_no_token_is_told_to_log_in() -> None:
+def test_user_without_a_token_is_told_to_log_in() -> None:
     error = api(errors.Unauthenticated, 401, "unauthenticated")
 
     _, said = chat_errors.explain(error, HERE, has_token=False)

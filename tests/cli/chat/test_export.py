@@ -64,7 +64,7 @@ async def test_on_a_terminal_nothing_is_obeyed(rig: ChatRig) -> None:
     assert rig.said.endswith("red\\u001b[2J\n\tgreen\n")
 
 
-def test_tools_stand_under_whoever_asked_them() -> None:
+def test_tool_results_are_shown_under_the_assistant_that_called_them() -> None:
     call = {"type": "tool-call", "tool_call_id": "c", "tool_name": "look", "args": {"at": "it"}}
     result = {"type": "tool-result", "tool_call_id": "c", "tool_name": "look", "result": "x", "is_error": True}
     rows = [message("assistant", call), message("tool", result), message("user", {"type": "text", "text": "Oh."})]

@@ -93,7 +93,7 @@ def test_reasoning_and_text_are_counted_apart() -> None:
     assert (shown.said, shown.notes) == ("Yes, sir.", ["Hm."])
 
 
-def test_another_attempt_begins_anew_and_says_so() -> None:
+def test_another_attempt_starts_over_and_prints_a_note() -> None:
     shown = Shown().tell(attempt(1), part("Good even"), attempt(2), part("Good night."))
 
     assert shown.said == "Good even\n\nGood night."

@@ -150,7 +150,7 @@ def test_setup_token_may_be_pasted_with_what_stands_around_it(monkeypatch: pytes
         (b"secret", {}, "There is no terminal"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_credentials_are_named(
     monkeypatch: pytest.MonkeyPatch, data: bytes, options: dict[str, object], words: str
 ) -> None:
     piped(monkeypatch, data)

@@ -54,7 +54,7 @@ def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, 
     assert left is None
 
 
-def test_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp_path: Path) -> None:
+def test_user_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp_path: Path) -> None:
     lines = iter([None, "hello", "/quit"])
 
     def read_line(prompt: str) -> str:

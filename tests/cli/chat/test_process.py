@@ -137,7 +137,7 @@ def test_server_that_is_not_there_is_said_with_how_to_start_it(tmp_path: Path, c
     assert (done.returncode, done.stdout, done.stderr) == (4, "", said)
 
 
-def test_without_a_terminal_there_is_nobody_to_type(tmp_path: Path) -> None:
+def test_interactive_mode_without_a_terminal_is_refused(tmp_path: Path) -> None:
     done = rookery(tmp_path, "chat")
 
     assert (done.returncode, done.stdout) == (2, "")

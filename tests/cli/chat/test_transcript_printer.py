@@ -87,7 +87,7 @@ def test_committed_text_is_not_said_twice(printer: Printer, told: Told) -> None:
     assert told.said == ["|", "Good ", "morn", "ing."]
 
 
-def test_text_that_nobody_saw_live_is_said_when_it_is_committed(printer: Printer, told: Told) -> None:
+def test_text_that_was_not_shown_live_is_printed_when_it_is_committed(printer: Printer, told: Told) -> None:
     printer.committed(Role.ASSISTANT, Text("One."), Text("Two."))
     printer.committed(Role.ASSISTANT, Text("Three."))
 

@@ -146,7 +146,7 @@ async def open_stage(home: Path, *, replicas: int = 3, is_ready: bool = True) ->
             await asyncio.wait([stage.running])
 
 
-def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_settled_life() -> None:
+def test_pauses_grow_to_half_a_minute_and_are_reset_after_long_service() -> None:
     restarts = Restarts()
 
     pauses = [restarts.pause_after(0.0) for _ in range(9)]
@@ -220,7 +220,7 @@ async def test_places_are_told_of_in_the_file_and_in_the_metrics(tmp_path: Path)
     assert replica_slots.read(tmp_path / "data") == ()
 
 
-async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Path) -> None:
+async def test_server_ends_only_when_no_replica_has_served_for_a_minute(tmp_path: Path) -> None:
     async with open_stage(tmp_path, replicas=2) as stage:
         for index in (0, 1):
             (await stage.child(index, 1)).die()
@@ -260,7 +260,7 @@ async def test_long_pause_ends_when_the_last_that_served_is_gone(tmp_path: Path)
         assert again_at > stage.clock.now()
 
 
-async def test_pause_that_begins_while_nobody_serves_is_short(tmp_path: Path) -> None:
+async def test_pause_that_begins_while_no_replica_serves_is_short(tmp_path: Path) -> None:
     async with open_stage(tmp_path, replicas=2) as stage:
         (await stage.child(1, 1)).die()
         await stage.clock.until_waiting("replica-restart")

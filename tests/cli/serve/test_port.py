@@ -54,7 +54,7 @@ def test_socket_of_a_killed_server_is_replaced(path: Path) -> None:
         assert is_answered(path)
 
 
-def test_socket_that_somebody_listens_at_is_left_alone(path: Path) -> None:
+def test_socket_in_use_is_not_replaced(path: Path) -> None:
     with port.bound(at(path)):
         with pytest.raises(CannotListen, match="already in use"), port.bound(at(path)):
             pass

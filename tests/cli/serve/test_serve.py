@@ -628,7 +628,7 @@ def test_certificate_makes_the_port_speak_https_and_the_cookie_stay_there(tmp_pa
     assert cookie.endswith("; Secure")
 
 
-def test_settings_pinned_by_the_environment_are_told_to_whoever_reads_them(tmp_path: Path) -> None:
+def test_settings_locked_by_the_environment_are_shown_to_readers(tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     pins = {"ROOKERY_PIN_CHATS_RUNNING_ROOTS": "7"}
     with serving(tmp_path, "--data-dir", data_dir, **pins) as served:

@@ -42,7 +42,7 @@ def judged(actor: UserActor, action: Action, *, shared: bool = True, reason: boo
 
 
 @pytest.mark.parametrize("role", Role)
-def test_reader_reads_whatever_else_they_are(role: Role) -> None:
+def test_reader_may_read_in_any_role(role: Role) -> None:
     reader = UserActor(ADA, role)
 
     assert judged(reader, Action.READ) is Verdict.ALLOWED
@@ -86,7 +86,7 @@ def test_share_takes_no_right_from_an_administrator() -> None:
 
 
 @given(ACTORS, ACTIONS, FACTS, st.booleans())
-def test_who_may_not_read_learns_nothing(
+def test_user_who_may_not_read_learns_nothing(
     actor: UserActor | OwnerActor, action: Action, facts: ChatFacts, reason: bool
 ) -> None:
     reads = rights.judge_chat(actor, Action.READ, facts=facts, has_reason=reason)

@@ -133,7 +133,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES)
-def test_whatever_the_parent_saw_the_budgets_hold_and_no_tool_part_is_left(messages: list[PromptMessage]) -> None:
+def test_prompt_stays_within_its_limits_and_has_no_tool_part_for_any_history(messages: list[PromptMessage]) -> None:
     made = advisor_prompt.advisor_prompt(Prompt(tuple(messages)), "What now?", call_id=CALL)
 
     *before, question = made.messages

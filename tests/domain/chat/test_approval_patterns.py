@@ -68,7 +68,7 @@ def test_capitals_fold_character_by_character(text: str) -> None:
 
 
 @given(st.characters(), st.characters())
-def test_whatever_a_regular_expression_takes_for_the_same_letter_is_the_same(one: str, other: str) -> None:
+def test_letters_that_a_regular_expression_treats_as_equal_are_equal(one: str, other: str) -> None:
     if re.fullmatch(re.escape(one), other, re.IGNORECASE):
         assert approval_patterns.fold(one) == approval_patterns.fold(other)
 

@@ -57,7 +57,7 @@ def verdict(*rules: Rule, tool: str = "execute", args: object = None, **policy: 
         (("deny", "ask", "always", "allow"), Verdict.DENY),
     ],
 )
-def test_the_strongest_rule_counts_in_whatever_order(actions: tuple[str, ...], expected: Verdict) -> None:
+def test_the_strongest_rule_counts_in_any_order(actions: tuple[str, ...], expected: Verdict) -> None:
     assert verdict(*(rule(action) for action in actions)) is expected
 
 
@@ -291,7 +291,7 @@ def test_a_glob_without_the_reserved_form_never_permits_a_tool_of_an_mcp_server(
 
 
 @pytest.mark.parametrize("pattern", ["mcp:docs/search", "mcp:docs/*", "mcp:*/search", "mcp:*/*", "mcp:d?cs/s*"])
-def test_the_reserved_form_permits_tools_of_mcp_servers_and_of_nobody_else(pattern: str) -> None:
+def test_the_reserved_form_permits_only_tools_of_mcp_servers(pattern: str) -> None:
     assert permits(pattern, of_server("docs", "search"))
     assert not permits(pattern, ("docs__search",))
     assert not permits(pattern, ("search",))
@@ -307,7 +307,7 @@ def test_names_with_slashes_colons_or_capitals_are_not_taken_for_others(server: 
 
 
 @pytest.mark.parametrize("server", ["mcp:docs", "a/b", "execute", "*", "docs\u202e", "a b", "%2f"])
-def test_whatever_a_server_is_called_its_exact_rule_covers_it_alone(server: str) -> None:
+def test_exact_rule_covers_only_its_server_for_any_name(server: str) -> None:
     names = of_server(server, "run")
 
     assert names[0].count("/") == 1
@@ -374,7 +374,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 @given(st.text(alphabet="ab;*?\\. /$", max_size=10), st.text(alphabet="ab;. /$", max_size=16))
-def test_whatever_is_permitted_would_be_restricted_by_the_same_pattern(pattern: str, text: str) -> None:
+def test_every_permitted_call_would_be_restricted_by_the_same_pattern(pattern: str, text: str) -> None:
     args = {"command": text}
     if approvals.matches(rule("allow", command=pattern), ("execute",), args):
         assert approvals.matches(rule("deny", command=pattern), ("execute",), args)
@@ -501,7 +501,7 @@ def test_judging_comes_in_short_steps_and_ends_however_hostile_the_rules_are(val
     assert time.process_time() - began < 1.0
 
 
-def test_what_is_offered_and_remembered_is_found_in_as_many_steps_as_there_are_patterns() -> None:
+def test_offers_and_remembered_rules_are_computed_in_one_slice_per_pattern() -> None:
     args: dict[str, object] = {f"a{at}": "a" * 100 for at in range(16)}
     asked = Rule(tool="*", action=RuleAction.ASK, match=dict.fromkeys(args, "a*"))
     answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.CHAT, match=asked.match)

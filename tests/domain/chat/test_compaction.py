@@ -442,7 +442,7 @@ def test_another_provider_gets_a_copy_it_can_read() -> None:
     assert seen.text.startswith("a chart\n<attachment-omitted")
 
 
-def test_what_a_provider_executed_is_told_in_answers_only() -> None:
+def test_results_of_provider_executed_tools_are_in_answers_only() -> None:
     search = PromptCall("ws", "web_search", Raw(b"{}"), provider_executed=True)
     found = PromptResult("ws", "web_search", "News", provider_executed=True)
     silent = PromptResult("wt", "web_search", " ", provider_executed=True)

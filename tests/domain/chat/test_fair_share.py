@@ -78,7 +78,7 @@ def test_owner_above_the_share_gives_way_to_who_has_the_least_and_waits_longest(
         [claim(owner, 1, waits=owner > 4) for owner in range(1, 5)] + [claim(9, 0, waits=True)],
     ],
 )
-def test_nobody_gives_way_without_need(claims: list[Claim]) -> None:
+def test_no_owner_gives_way_without_need(claims: list[Claim]) -> None:
     limit = 4 if len(claims) > 2 else 20
 
     assert find_donors(limit, claims) == frozenset()

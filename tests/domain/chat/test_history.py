@@ -88,7 +88,7 @@ def test_turn_goes_on_across_a_summary() -> None:
     assert ids(history.read(rows)) == [2, 3, 7]
 
 
-def test_user_message_that_nobody_answered_is_last() -> None:
+def test_unanswered_user_message_is_last() -> None:
     view = history.read([assistant(1, "a"), user(2, "b"), hook(3, "psst")])
 
     assert view.turn == ()

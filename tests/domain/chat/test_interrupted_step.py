@@ -215,7 +215,7 @@ LIVE = st.one_of(
 
 
 @given(st.lists(st.builds(LivePart, st.sampled_from(list(Role)), LIVE), max_size=12), st.lists(IDS, unique=True))
-def test_whatever_was_streamed_no_call_stays_open(live: list[LivePart], committed: list[str]) -> None:
+def test_no_call_stays_open_for_any_streamed_parts(live: list[LivePart], committed: list[str]) -> None:
     before = CallRow(0, Role.ASSISTANT, parts.encode([whole(call_id) for call_id in committed]), parts.CONTENT_VERSION)
 
     kept = rows(live, *(OpenCall(0, call_id, "look") for call_id in committed))

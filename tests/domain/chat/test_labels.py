@@ -68,7 +68,7 @@ def test_fifty_one_labels_are_refused() -> None:
 
 
 @given(st.dictionaries(st.text(), st.text() | st.none() | st.integers()))
-def test_what_is_accepted_can_be_encoded_and_holds_no_nul(candidates: dict[str, object]) -> None:
+def test_accepted_labels_can_be_encoded_and_contain_no_nul(candidates: dict[str, object]) -> None:
     try:
         accepted = labels.validate(candidates)
     except InvalidInput as refused:

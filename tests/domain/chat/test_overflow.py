@@ -143,7 +143,7 @@ def test_pieces_hold_everything_in_order_and_each_fits(entries: list[str], max_b
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=20), st.integers(2_000, 20_000))
-def test_what_is_too_much_for_all_pieces_together_is_cut_evenly(entries: list[str], max_bytes: int) -> None:
+def test_text_beyond_the_limit_of_all_pieces_is_cut_evenly(entries: list[str], max_bytes: int) -> None:
     cut = overflow.shortened(entries, max_bytes=max_bytes)
 
     assert len(cut) == len(entries)

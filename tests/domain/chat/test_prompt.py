@@ -121,7 +121,7 @@ def test_hook_context_is_told_to_the_model() -> None:
     assert texts(prompt_of([hook(1, "be brief")])) == ["be brief"]
 
 
-def test_how_a_step_ended_reaches_the_wire() -> None:
+def test_outcome_of_a_step_reaches_the_wire() -> None:
     figures = StepFigures(finish_reason="pause", prefix_fp=b"fp")
 
     (message,) = prompt_of([assistant(1, "hi", figures=figures)]).messages
@@ -322,7 +322,7 @@ def test_another_provider_gets_neither_reasoning_nor_opaque_data() -> None:
     assert not prompt.messages[0].is_native
 
 
-def test_what_a_foreign_search_found_survives_as_text() -> None:
+def test_results_of_another_providers_search_become_text() -> None:
     prompt = prompt_of([assistant(1, *SEARCH, "It says so.")], target=GPT)
 
     found, answer = texts(prompt)

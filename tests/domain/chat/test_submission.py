@@ -104,7 +104,7 @@ def test_file_is_read_without_a_type_from_a_client() -> None:
     assert submission.submitted(parts.decode(sent)) == (File(file_id=FILE_ID),)
 
 
-def test_server_says_what_a_file_is_whatever_the_client_said() -> None:
+def test_type_and_name_of_a_file_come_from_the_server_not_from_the_client() -> None:
     claimed, unknown = File("text/html", name="evil.html", file_id=FILE_ID), File(file_id=UUID(int=1))
     content: list[Part] = [Text("Look:"), claimed, unknown]
     facts = {FILE_ID: FileFacts(media_type="image/png", name="a.png")}

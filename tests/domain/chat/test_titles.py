@@ -26,7 +26,7 @@ def test_fallback_title_is_the_first_words(text: str, title: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["fix the login", "one two three four five six seven", "x" * 200, ""])
-def test_title_that_nobody_gave_is_known_as_such(text: str) -> None:
+def test_fallback_title_is_recognized(text: str) -> None:
     assert titles.is_fallback_title(titles.fallback_title(text), text)
     assert not titles.is_fallback_title("My own name", text)
 

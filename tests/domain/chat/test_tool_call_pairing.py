@@ -200,7 +200,7 @@ def test_a_local_result_inside_an_answer_moves_out_of_it() -> None:
     assert outline(repaired) == [">a", "so", "<a"]
 
 
-def test_what_does_not_belong_to_a_role_is_dropped() -> None:
+def test_part_that_its_role_cannot_have_is_dropped() -> None:
     repaired = repair(
         (
             message(Role.USER, call("a"), result("b"), PromptReasoning("hm"), PromptText("hi")),
@@ -279,7 +279,7 @@ def test_every_call_has_exactly_one_result_before_the_next_answer(soup: Sequence
 
 
 @given(SOUP, SOUP)
-def test_what_comes_after_an_answer_changes_nothing_before_it(
+def test_messages_after_an_answer_change_nothing_before_it(
     before: Sequence[PromptMessage], after: Sequence[PromptMessage]
 ) -> None:
     shorter = repair(before)

@@ -174,7 +174,7 @@ def test_row_of_another_content_version_is_not_guessed_at() -> None:
     assert reported == [7]
 
 
-def test_damaged_row_needs_nobody_to_listen() -> None:
+def test_damaged_row_needs_no_callback() -> None:
     assert open_calls(rows((Role.ASSISTANT, "[{"))) == ()
 
 

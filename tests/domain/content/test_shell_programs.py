@@ -24,7 +24,7 @@ def test_programs_of_a_command_are_named(text: str, commands: tuple[tuple[str, .
 
 
 @pytest.mark.parametrize("text", ["echo 'a", "for i in 1; do ls; done", "echo $(date)", "cat <<E\nx\nE", "", "  "])
-def test_what_is_not_clear_is_left_out(text: str) -> None:
+def test_unclear_commands_are_left_out(text: str) -> None:
     assert parsed_commands(text) is None
 
 

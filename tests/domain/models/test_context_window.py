@@ -89,7 +89,7 @@ def test_guess_is_never_less_than_what_the_model_has_read(
 
 
 @given(st.integers(1, 10**8), st.integers(0, 10**8), st.none() | st.integers(-5, 10**8))
-def test_what_is_learned_is_always_less_than_what_was_believed(
+def test_learned_window_is_always_smaller_than_the_assumed_one(
     window: int, estimated: int, maximum: int | None
 ) -> None:
     learned = context_window.learn(window, estimated=estimated, maximum=maximum)

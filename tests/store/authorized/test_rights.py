@@ -296,7 +296,7 @@ async def test_same_labels_again_change_no_version(office: Office) -> None:
     assert office.published.hints == []
 
 
-async def test_same_title_again_tells_nobody(office: Office) -> None:
+async def test_same_title_again_publishes_no_hint(office: Office) -> None:
     chat = await office.chat(title="same")
 
     await office.by("ada").chats.patch(chat, ChatPatch(title="same"))
@@ -413,7 +413,7 @@ async def test_reader_who_leaves_is_out(office: Office) -> None:
 # Turns
 
 
-async def test_stranger_does_not_even_make_the_chat_wait(office: Office) -> None:
+async def test_user_without_access_does_not_lock_the_chat(office: Office) -> None:
     """The check comes before the lock: with the row locked by another, a stranger is refused at once."""
     chat = await office.chat()
     async with office.world.connection() as other, other.transaction():
@@ -451,7 +451,7 @@ async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> 
     assert (seen.plan_mode, seen.mcp_server_ids) == (True, (server,))
 
 
-async def test_file_of_somebody_else_is_as_good_as_gone(office: Office) -> None:
+async def test_file_of_another_user_is_treated_as_missing(office: Office) -> None:
     chat, theirs = await office.chat(), await office.running("eve")
     file = await office.by("eve").files.create(name="a", mime_type="text/plain", data=b"x")
     part = File(media_type="text/plain", file_id=file.id)
@@ -648,7 +648,7 @@ async def test_new_role_ends_sessions_and_reaches_streams(office: Office) -> Non
     assert entry.diff == {"role": ["member", "auditor"]}
 
 
-async def test_nobody_raises_themselves(office: Office) -> None:
+async def test_users_cannot_raise_their_own_role(office: Office) -> None:
     for patch in (
         UserPatch(role=UserRole.ADMIN),
         UserPatch(status=Status.DISABLED),
@@ -824,7 +824,7 @@ def test_method_without_a_rule_cannot_be_imported() -> None:
             async def read_everything(self, at: Grant) -> None: ...
 
 
-async def test_nobody_gets_nothing(office: Office) -> None:
+async def test_call_without_an_actor_is_refused(office: Office) -> None:
     for nobody in (None, "admin", office.id("root")):
         with pytest.raises(NoActor):
             office.store.as_actor(nobody)  # type: ignore[arg-type]

@@ -465,7 +465,7 @@ def expected(name: str, *, who: str, target: str, scopes: set[str]) -> str:
 
 
 @pytest.mark.parametrize("name", METHODS)
-async def test_everybody_may_do_what_the_design_says_and_nothing_else(town: Town, name: str) -> None:
+async def test_every_role_has_exactly_the_rights_of_the_table(town: Town, name: str) -> None:
     subject = METHODS[name][0]
     wrong = []
     for label, who, actor in town.actors():

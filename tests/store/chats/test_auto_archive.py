@@ -99,7 +99,7 @@ async def test_chat_made_or_written_to_at_the_cutoff_is_not_due(rig: Rig, attic:
     assert await due(rig) == []
 
 
-async def test_what_counts_is_the_newest_message_of_the_whole_family(rig: Rig, attic: Attic) -> None:
+async def test_age_of_a_family_is_that_of_its_newest_message(rig: Rig, attic: Attic) -> None:
     root = await attic.root()
     await attic.child(root)
     child = await attic.child(root, written=BEFORE)

@@ -198,7 +198,7 @@ async def test_only_the_users_own_roots_are_listed(lists: ChatLists) -> None:
         assert await lists.ids("ada", q) == [root], q
 
 
-async def test_what_is_shared_directly_is_listed_on_request(lists: ChatLists) -> None:
+async def test_directly_shared_chats_are_listed_on_request(lists: ChatLists) -> None:
     own = await lists.chat("bob", minutes=1)
     direct, for_all, foreign = await lists.chat(), await lists.chat(), await lists.chat()
     await lists.share(direct, "bob")
@@ -269,7 +269,7 @@ async def test_staff_page_through_other_peoples_chats(lists: ChatLists) -> None:
 
 
 @pytest.mark.parametrize("term", ["fox", "search:fox", "title:fox", "label:a=b", "repo:x", "branch:x"])
-async def test_nobody_finds_out_what_is_in_other_peoples_chats_by_searching(lists: ChatLists, term: str) -> None:
+async def test_search_reveals_nothing_about_chats_of_other_users(lists: ChatLists, term: str) -> None:
     await lists.chat(title="fox", labels={"a": "b"})
 
     with pytest.raises(Forbidden):

@@ -322,7 +322,7 @@ async def test_context_and_the_repository_with_most_changes_are_shown(lists: Cha
         assert seen.git == listed.git
 
 
-async def test_who_sees_the_frame_only_sees_nothing_of_the_workspace(lists: ChatLists) -> None:
+async def test_viewer_who_may_only_list_a_chat_sees_nothing_of_the_workspace(lists: ChatLists) -> None:
     chat, _ = await with_workspace(lists)
 
     seen = await lists.by("root").chats.patch(chat, ChatPatch(archived=True))
@@ -387,7 +387,7 @@ async def test_archived_chats_can_only_be_unpinned(lists: ChatLists) -> None:
     assert (await chats.patch(chat, ChatPatch(pin_order=0))).pin_order is None
 
 
-async def test_who_cannot_read_a_chat_any_more_has_no_pin_of_it(lists: ChatLists) -> None:
+async def test_user_who_loses_access_to_a_chat_loses_the_pin(lists: ChatLists) -> None:
     lost, kept, left = await lists.chats(3)
     for chat in (lost, kept, left):
         await lists.share(chat, "bob")

@@ -37,7 +37,7 @@ async def order_of(world: World, user_id: UUID) -> list[ChatId]:
     return [pin.chat_id for pin in listed]
 
 
-async def test_a_new_pin_goes_last_whatever_was_asked(world: World) -> None:
+async def test_a_new_pin_goes_last_for_any_requested_position(world: World) -> None:
     user = await world.user()
     a, b = await pinned_chats(world, user, 2)
     c = await world.chat(user)

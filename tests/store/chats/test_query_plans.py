@@ -82,7 +82,7 @@ QUERIES = [
 SEARCHES = ["common", '"common words" -rare', "-rare", "rare", "common source:created_by_me,shared_with_me"]
 
 
-async def test_what_is_read_does_not_grow_with_other_peoples_chats(lists: ChatLists) -> None:
+async def test_number_of_rows_read_does_not_grow_with_other_users_chats(lists: ChatLists) -> None:
     """One test of several claims, because the crowd takes its time to come."""
     mine = await crowd(lists)
 

@@ -286,7 +286,7 @@ async def test_hostile_text_costs_the_sweep_little(world: World, text: str) -> N
     assert set(await found(world, user, "first")) == {chat, neighbour}
 
 
-async def test_a_row_that_cannot_be_indexed_is_left_empty_and_stops_nobody(world: World) -> None:
+async def test_a_row_that_cannot_be_indexed_stays_empty_and_does_not_stop_the_sweep(world: World) -> None:
     user = await world.user()
     chats_around = [await world.chat(user) for _ in range(3)]
     for chat, text in zip(chats_around, ["before", TOO_MUCH_FOR_A_TSVECTOR, "after"], strict=True):

@@ -47,7 +47,7 @@ async def shared(database_url: str) -> AsyncIterator[Shared]:
         yield Shared(world, owner, await world.chat(owner))
 
 
-async def test_reader_reads_the_family_and_a_stranger_does_not(shared: Shared) -> None:
+async def test_reader_may_read_the_family_and_other_users_may_not(shared: Shared) -> None:
     bob, eve = await person(shared.world.conn, "bob"), await person(shared.world.conn, "eve")
     child = await shared.world.chat(shared.owner, parent=shared.chat)
 

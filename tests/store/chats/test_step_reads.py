@@ -228,7 +228,7 @@ async def test_epoch_without_a_message_moves_the_version_alone(rig: Rig) -> None
 
 
 @pytest.mark.parametrize("length", [10, 10_000])
-async def test_step_fetches_what_is_new_whatever_the_length_of_the_history(rig: Rig, length: int) -> None:
+async def test_step_fetches_only_new_rows_for_any_length_of_the_history(rig: Rig, length: int) -> None:
     chat_id, cache = await rig.chat(State.R0), HistoryCache()
     await fill(rig, chat_id, length)
     first = await load(rig, chat_id, cache)

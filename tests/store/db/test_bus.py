@@ -65,7 +65,7 @@ def misc(topic: str, size: int = 0) -> MiscHint:
         (misc("replica"), "replica"),
     ],
 )
-def test_a_hint_reaches_those_who_asked_for_its_kind_or_its_key_and_nobody_else(hint: Hint, key: UUID | str) -> None:
+def test_a_hint_reaches_only_subscribers_of_its_kind_or_key(hint: Hint, key: UUID | str) -> None:
     bus = Bus()
     of_kind, of_key, of_other_key, of_other_kind = list[Hint](), list[Hint](), list[Hint](), list[Hint]()
     bus.subscribe(type(hint), of_kind.append)
@@ -200,7 +200,7 @@ def test_the_longest_hint_that_fits_alone_is_one_payload() -> None:
         ("rookery_unknown", "[]", 0, 1),
     ],
 )
-def test_what_makes_no_sense_is_ignored_and_counted(channel: str, payload: str, found: int, ignored: int) -> None:
+def test_invalid_payloads_are_ignored_and_counted(channel: str, payload: str, found: int, ignored: int) -> None:
     hints, left_out = pubsub.decode(channel, payload)
 
     assert (len(hints), left_out) == (found, ignored)

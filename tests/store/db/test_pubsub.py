@@ -266,7 +266,7 @@ async def test_a_failing_publisher_is_counted_and_logged_and_goes_on_later(
     assert other.heard == [chat_hint(2)]
 
 
-async def test_what_is_published_before_close_is_sent_and_later_hints_stay_here(
+async def test_hints_published_before_close_are_sent_and_later_ones_stay_local(
     replica: Replica, other: Replica
 ) -> None:
     other.hear(ChatHint)
@@ -299,7 +299,7 @@ async def test_hints_of_a_replica_that_is_alone_gather_for_a_moment(database: Da
         assert replica.notifier.stats().statements == 1
 
 
-async def test_what_is_asked_for_through_the_server_and_what_is_left_at_the_end_do_not_gather(
+async def test_hints_sent_only_through_the_server_and_hints_left_at_the_end_are_not_delayed(
     database: Database, other: Replica
 ) -> None:
     other.hear(MiscHint, ChatHint)
@@ -326,7 +326,7 @@ async def test_a_receiver_that_reads_at_once_finds_what_the_hint_told_of(replica
     assert await seen[0] == 1
 
 
-async def test_a_lost_connection_is_replaced_and_everybody_resyncs(replica: Replica, other: Replica) -> None:
+async def test_a_lost_connection_is_replaced_and_all_subscribers_resync(replica: Replica, other: Replica) -> None:
     replica.hear(ChatHint)
     before = replica.resyncs
 

@@ -249,7 +249,7 @@ async def test_a_dead_peer_is_removed_at_the_next_look_and_told_once(
         assert [record.message for record in caplog.records] == ["replica_died"]
 
 
-async def test_every_replica_is_told_of_a_death_whoever_noticed_it(database: Database) -> None:
+async def test_every_replica_learns_of_a_death_that_another_noticed(database: Database) -> None:
     async with alive(database, uuid4(), uuid4(), uuid4()) as (first, second, victim):
         await first.tick()
         await second.tick()

@@ -337,7 +337,7 @@ async def test_commit_without_an_answer_ends_after_its_timeout(
         assert rig.published.hints == []
 
 
-async def test_cancellation_wins_over_an_outcome_nobody_waits_for(rig: Rig, remote: Remote) -> None:
+async def test_cancellation_takes_precedence_over_an_outcome_without_a_waiter(rig: Rig, remote: Remote) -> None:
     chat_id = await rig.chat(State.W)
     async with remote() as (far, proxy):
         proxy.fault = Fault.HOLD_ANSWER

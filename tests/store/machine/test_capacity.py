@@ -117,7 +117,7 @@ async def test_zero_is_no_limit_and_needs_no_lock(rig: Rig) -> None:
     assert (await counts(rig, without))[Pool.ROOT] == PoolCounts(25, 0)
 
 
-async def test_lowered_limit_evicts_nobody_and_admits_nobody(rig: Rig) -> None:
+async def test_lowered_limit_evicts_no_chat_and_admits_none(rig: Rig) -> None:
     chats = [await rig.chat(State.R0) for _ in range(3)]
     for chat_id in chats:
         await take(rig, chat_id, Limits())
@@ -245,7 +245,7 @@ async def test_chat_gives_way_to_the_one_that_waits_and_keeps_its_place_and_its_
     assert await take(rig, mine[0], limits) is None, "its slot is the other's now"
 
 
-async def test_nobody_gives_way_once_the_other_runs(rig: Rig) -> None:
+async def test_no_chat_gives_way_after_the_other_runs(rig: Rig) -> None:
     limits = Limits(running_roots=4)
     mine, waiting = await crowd(rig, limits)
     async with rig.pool.acquire() as conn:
@@ -272,7 +272,7 @@ async def test_subagents_share_their_own_pool(rig: Rig) -> None:
     assert await take(rig, await rig.child(theirs, owner_id=other), limits)
 
 
-async def test_chat_that_nobody_owns_cannot_give_way(rig: Rig) -> None:
+async def test_chat_without_an_owner_cannot_give_way(rig: Rig) -> None:
     chat_id = await rig.create()
 
     with pytest.raises(TransitionNotAllowed, match="No worker owns"):

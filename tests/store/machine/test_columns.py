@@ -167,7 +167,7 @@ def test_owner_is_changed_by_acquire_and_let_go_by_leaving_and_by_fresh_starts(o
     assert kept == set(MOVES) - cleared - replaced
 
 
-def test_error_is_cleared_by_whatever_starts_a_turn_and_survives_everything_else(outcomes: list[Outcome]) -> None:
+def test_error_is_cleared_by_every_transition_that_starts_a_turn_and_by_no_other(outcomes: list[Outcome]) -> None:
     failed = starting_in(outcomes, ERROR)
     cleared = names(failed, lambda each: each.cleared("last_error"))
     kept = names(failed, lambda each: each.kept("last_error"))
@@ -223,7 +223,9 @@ def test_deadline_is_set_by_entering_and_cleared_by_repair(outcomes: list[Outcom
     }
 
 
-def test_compaction_marker_goes_with_whatever_ends_or_replaces_the_turn(outcomes: list[Outcome]) -> None:
+def test_compaction_marker_is_cleared_by_every_transition_that_ends_or_replaces_the_turn(
+    outcomes: list[Outcome],
+) -> None:
     running = starting_in(outcomes, RUNNING)
     kept = names(running, lambda each: each.kept("compaction_requested_at") and each.after["compaction_resume"])
     cleared = names(running, lambda each: each.cleared("compaction_requested_at"))
@@ -342,7 +344,7 @@ def test_queue_version_moves_with_the_queue_only(outcomes: list[Outcome]) -> Non
     assert moved == {name: set(map(State, states.split())) for name, states in MOVES_QUEUE.items()}
 
 
-def test_snapshot_version_moves_by_one_whatever_happens(outcomes: list[Outcome]) -> None:
+def test_snapshot_version_rises_by_one_with_every_transition(outcomes: list[Outcome]) -> None:
     assert {each.after["snapshot_version"] - each.before["snapshot_version"] for each in outcomes} == {1}
 
 

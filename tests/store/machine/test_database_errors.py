@@ -124,7 +124,7 @@ async def test_error_of_the_callback_reaches_the_caller_from_a_lost_connection_t
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_nobody_at_the_address_is_said_to_be_unavailable(rig: Rig, way: str) -> None:
+async def test_refused_connection_is_reported_as_unavailable(rig: Rig, way: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         url = f"postgresql://rookery@127.0.0.1:{taken.getsockname()[1]}/rookery?sslmode=disable"
@@ -201,7 +201,7 @@ async def test_pool_that_ends_after_the_commit_does_not_fail_the_call(rig: Rig, 
         ("UPDATE chats SET title = 'a secret', updated_at = NULL WHERE id = $1", asyncpg.NotNullViolationError),
     ],
 )
-async def test_what_people_wrote_is_in_no_report_of_a_broken_constraint(
+async def test_report_of_a_broken_constraint_contains_no_user_content(
     rig: Rig, statement: str, expected: type[Exception]
 ) -> None:
     chat_id = await rig.chat(State.W)
@@ -214,9 +214,7 @@ async def test_what_people_wrote_is_in_no_report_of_a_broken_constraint(
     assert "a secret" not in report.replace(statement, "")
 
 
-async def test_what_was_violated_at_the_commit_is_reported_without_its_rows(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_violation_at_the_commit_is_reported_without_its_rows(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     chat_id = await rig.chat(State.R1, queued=2)
 
     async def break_late(tx: Tx) -> None:

@@ -173,7 +173,7 @@ async def test_refusal_of_a_family_that_the_callback_swallows_still_undoes_the_b
     assert await rig.trace(root) == before
 
 
-async def test_archiving_removes_the_pins_of_everybody_and_unarchiving_does_not_bring_them_back(rig: Rig) -> None:
+async def test_archiving_removes_the_pins_of_all_users_and_unarchiving_does_not_restore_them(rig: Rig) -> None:
     root, other = await rig.chat(State.W), await rig.chat(State.W)
     guest = await rig.value("INSERT INTO users (username) VALUES ('guest') RETURNING id")
     for chat_id, user, order in ((root, rig.user, 1), (other, rig.user, 2), (root, guest, 1)):

@@ -133,7 +133,7 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-async def test_whatever_stores_content_links_the_files_it_names(rig: Rig) -> None:
+async def test_every_transition_that_stores_content_links_the_files_it_names(rig: Rig) -> None:
     for name, write in WRITERS.items():
         file_id = await rig.add_file()
 

@@ -357,7 +357,7 @@ async def test_every_named_constraint_of_chats_is_one_of_these(rig: Rig) -> None
     assert {record["conname"] for record in found} == set(CONSTRAINTS)
 
 
-async def test_age_of_work_is_kept_by_the_database_whatever_is_assigned(rig: Rig) -> None:
+async def test_age_of_work_is_set_by_the_database_and_cannot_be_assigned(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     since = (await rig.load(chat_id)).runnable_since
 

@@ -78,7 +78,7 @@ async def test_beat_renews_every_lease_and_moves_nothing_else(rig: Rig) -> None:
     assert rig.published.hints == []
 
 
-async def test_beat_of_nobody_is_a_beat(rig: Rig) -> None:
+async def test_renewal_without_runners_succeeds(rig: Rig) -> None:
     assert await beat(rig) == set()
 
 

@@ -87,7 +87,7 @@ async def test_execution_state_that_is_not_the_pair_survives_a_change_of_owner(r
     assert await rig.load(chat_id) == msgspec.structs.replace(before, snapshot_version=before.snapshot_version + 3)
 
 
-async def test_acquire_overwrites_a_fresh_owner_and_asks_for_nobody(rig: Rig) -> None:
+async def test_acquire_replaces_an_owner_with_a_fresh_lease_and_asks_for_no_worker(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     first = await rig.acquire(chat_id)
     second = await rig.acquire(chat_id)
@@ -99,7 +99,7 @@ async def test_acquire_overwrites_a_fresh_owner_and_asks_for_nobody(rig: Rig) ->
     assert await rig.value("SELECT count(*) FROM chat_heartbeats WHERE chat_id = $1", chat_id) == 2
 
 
-async def test_acquire_by_a_worker_its_peers_do_not_know_still_asks_for_nobody(rig: Rig) -> None:
+async def test_acquire_by_a_worker_without_a_row_asks_for_no_worker(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
 
     await rig.update(chat_id, lambda tx: machine.acquire(tx, worker_id=uuid4(), runner_id=uuid4()))
@@ -118,7 +118,7 @@ async def test_acquiring_again_with_the_same_runner_renews_its_lease(rig: Rig) -
     assert (await rig.load(chat_id)).leased
 
 
-async def test_abandon_of_a_chat_nobody_owns_is_refused(rig: Rig) -> None:
+async def test_abandon_of_a_chat_without_an_owner_is_refused(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     before = await rig.trace(chat_id)
 

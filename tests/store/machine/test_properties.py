@@ -280,7 +280,7 @@ def _running_world(database_url: str, runner: asyncio.Runner) -> Iterator[World]
         runner.run(rigs.__aexit__(None, None, None))
 
 
-def test_store_does_what_the_model_allows_whatever_people_and_workers_try(
+def test_store_agrees_with_the_model_for_any_sequence_of_user_and_worker_actions(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A full queue must not be a rare guest.

@@ -41,7 +41,7 @@ async def test_runner_that_leaves_takes_its_heartbeat_with_it_and_no_other(rig: 
 
 
 @pytest.mark.parametrize("state", [State.R0, State.I1, State.W, State.XW])
-async def test_chat_that_nobody_will_drive_is_abandoned_whatever_it_does(rig: Rig, state: State) -> None:
+async def test_chat_that_will_not_be_run_is_abandoned_in_any_state(rig: Rig, state: State) -> None:
     chat_id = await rig.chat(state)
     fence = await rig.acquire(chat_id)
     rig.published.clear()

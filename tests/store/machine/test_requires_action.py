@@ -190,7 +190,7 @@ async def test_results_that_do_not_fit_are_refused_and_leave_no_trace(rig: Rig) 
     assert rig.published.hints == []
 
 
-async def test_second_submission_finds_nobody_waiting(rig: Rig) -> None:
+async def test_second_submission_is_refused(rig: Rig) -> None:
     chat_id = await parked(rig, call("a"))
     results = [SubmittedResult("a", "{}")]
     await rig.run(chat_id, machine.complete_requires_action, results, submitted_by=rig.user)

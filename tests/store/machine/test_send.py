@@ -24,7 +24,7 @@ BUSY = list(BusyBehavior)
 
 
 @pytest.mark.parametrize("state", [State.W, State.E0])
-async def test_message_to_an_idle_chat_starts_a_turn_whatever_the_busy_behaviour(rig: Rig, state: State) -> None:
+async def test_message_to_an_idle_chat_starts_a_turn_with_any_busy_behavior(rig: Rig, state: State) -> None:
     for busy in BUSY:
         chat_id = await rig.chat(state)
 

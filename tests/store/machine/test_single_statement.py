@@ -72,7 +72,7 @@ async def test_free_chat_is_taken_exactly_where_the_bundle_takes_it(rig: Rig) ->
     assert taken == {state for state in CREATED_STATES if state.is_runnable}
 
 
-async def test_chat_that_somebody_owns_or_works_at_is_left_to_the_bundle(rig: Rig) -> None:
+async def test_chat_with_an_owner_or_a_lock_is_left_to_the_bundle(rig: Rig) -> None:
     owned = await rig.chat(State.R0)
     await rig.acquire(owned)
     await rig.sql("UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() - interval '1 hour'")
@@ -218,7 +218,7 @@ async def test_answered_chat_goes_on_with_the_model_it_may_keep(rig: Rig) -> Non
     assert await rig.state(lost) is State.W
 
 
-async def test_chat_of_somebody_else_is_not_touched(rig: Rig) -> None:
+async def test_chat_of_another_user_is_not_changed(rig: Rig) -> None:
     chat_id = await answered(rig)
     before = await rig.load(chat_id)
     message = rig.message("mine", model_config_id=rig.model)
@@ -260,7 +260,7 @@ async def test_turn_that_ended_with_a_result_is_left_to_the_bundle(rig: Rig) -> 
     assert len((await rig.send(chat_id, "and now?")).inserted) == 1
 
 
-async def test_chat_that_somebody_works_at_is_neither_waited_for_nor_sent_to(rig: Rig) -> None:
+async def test_locked_chat_is_neither_waited_for_nor_sent_to(rig: Rig) -> None:
     chat_id = await answered(rig)
     async with rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE", chat_id)

@@ -78,7 +78,7 @@ async def test_attempt_ends_the_wait_for_it(rig: Rig) -> None:
 # Steps
 
 
-async def test_step_is_stored_in_input_order_with_ascending_ids_whatever_its_rows(rig: Rig) -> None:
+async def test_step_is_stored_in_input_order_with_ascending_ids_for_any_rows(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     rows = [
         assistant("one", figures=FIGURES),

@@ -92,7 +92,7 @@ async def test_owner_purpose_and_key_are_told_apart_and_calls_without_a_config_c
     assert await usage.roll_up(nest.conn, now=NOW) == 5
 
 
-async def test_young_days_are_computed_anew_and_older_ones_stand(nest: ModelRows, config: ModelConfig) -> None:
+async def test_recent_days_are_recomputed_and_older_ones_are_kept(nest: ModelRows, config: ModelConfig) -> None:
     owner = await nest.user()
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)

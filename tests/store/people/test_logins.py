@@ -118,7 +118,7 @@ async def test_waits_grow_after_five_failures(house: House) -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_name_that_belongs_to_nobody_waits_alike(house: House) -> None:
+async def test_name_without_an_account_waits_like_any_other(house: House) -> None:
     for _ in range(5):
         await house.fail("nobody")
 
@@ -155,7 +155,7 @@ async def test_tries_sent_at_once_are_all_counted(house: House) -> None:
     assert sum(isinstance(outcome, TooManyAttempts) for outcome in outcomes) == 7
 
 
-async def test_try_that_nobody_judged_does_not_count(house: House) -> None:
+async def test_attempt_that_was_not_checked_does_not_count(house: House) -> None:
     busy = Passwords(memory_kib=64, threads=1, max_waiting=-1)
     for _ in range(6):
         with pytest.raises(PasswordsBusy):
@@ -323,7 +323,7 @@ async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: H
     assert [await house.wait(spelling) for spelling in spellings] == [1] * len(spellings)
 
 
-async def test_login_by_a_spelling_of_ones_own_forgives_nobody_elses_failures(house: House) -> None:
+async def test_login_by_another_spelling_does_not_reset_failures_of_another_account(house: House) -> None:
     hashed = await house.checker.hash(PASSWORD)
     async with house.pool.acquire() as conn:
         other = await person(conn, "other", password_hash=hashed)

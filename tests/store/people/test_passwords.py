@@ -58,7 +58,7 @@ async def test_hash_of_other_settings_is_due_for_renewal(checker: Passwords) -> 
         other.close()
 
 
-async def test_what_does_not_fit_the_queue_is_refused_at_once() -> None:
+async def test_request_beyond_the_queue_is_refused_immediately() -> None:
     checker = Passwords(memory_kib=64, threads=1, max_waiting=2)
     gate = threading.Event()
     held = [asyncio.ensure_future(checker._run(gate.wait)) for _ in range(3)]
@@ -76,7 +76,7 @@ async def test_what_does_not_fit_the_queue_is_refused_at_once() -> None:
     checker.close()
 
 
-async def test_who_hangs_up_does_not_free_a_thread() -> None:
+async def test_disconnected_client_does_not_free_a_thread() -> None:
     checker = Passwords(memory_kib=64, threads=1, max_waiting=0)
     gate = threading.Event()
     held = asyncio.ensure_future(checker._run(gate.wait))

@@ -93,7 +93,7 @@ async def test_user_is_found_by_either_name(world: World, login: str) -> None:
 
 
 @pytest.mark.parametrize("login", ["", "bob", "example.org", "ada\0", "%", "\ud800"])
-async def test_unknown_login_finds_nobody(world: World, login: str) -> None:
+async def test_unknown_login_finds_no_user(world: World, login: str) -> None:
     await person(world.conn, "ada")
 
     assert await users.find_by_login(world.conn, login) is None
@@ -222,7 +222,7 @@ async def test_role_of_a_newer_version_has_the_least_rights(world: World) -> Non
     assert (found.role, found.is_active) == (Role.MEMBER, False)
 
 
-async def test_names_are_stored_and_found_in_one_form_whatever_was_typed(world: World) -> None:
+async def test_names_are_stored_and_found_in_one_normal_form(world: World) -> None:
     made = await users.create_user(world.conn, UserDraft(email="  \uff21d\u00c4@Stra\u00dfe.example ", username="ada"))
 
     assert made.email == "ad\u00e4@strasse.example"

@@ -11,7 +11,7 @@ from rookery.store.settings import limits, settings
 from rookery.store.settings.limits import ChatSettings
 
 
-async def test_what_is_not_stored_has_its_default(database_url: str) -> None:
+async def test_missing_values_have_their_defaults(database_url: str) -> None:
     conn = await asyncpg.connect(database_url)
     try:
         assert await limits.read_chat_settings(conn) == ChatSettings()

@@ -398,7 +398,7 @@ async def test_nonsense_on_a_link_ends_that_link_only(pair: Rig) -> None:
         assert isinstance(frames.decode_from_owner(await recv(link)), Hello)
 
 
-async def test_committed_text_is_complete_whatever_happens_to_the_link(pair: Rig) -> None:
+async def test_committed_text_is_complete_after_any_fault_of_the_link(pair: Rig) -> None:
     here, there = pair.sites
     chat_id, chat = await pair.running(worker=there.id)
     viewer = await here.view(chat_id)

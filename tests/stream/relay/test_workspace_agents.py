@@ -133,7 +133,7 @@ async def refuse(request: web.Request) -> web.StreamResponse:
     return web.json_response({"code": "process_not_found", "message": "There is no such process."}, status=404)
 
 
-async def test_answers_come_as_they_are_sent_and_whoever_leaves_is_missed(pair: Pair) -> None:
+async def test_answers_are_forwarded_as_they_arrive_and_a_disconnect_is_noticed(pair: Pair) -> None:
     left = asyncio.Event()
 
     async def watch(request: web.Request) -> web.StreamResponse:
@@ -196,7 +196,7 @@ async def test_replica_that_has_moved_is_found_again(pair: Pair) -> None:
         assert (await conn.health()).generation == pair.workspace.generation
 
 
-async def test_nobody_but_a_replica_gets_through_and_only_to_what_runs_there(pair: Pair) -> None:
+async def test_only_a_replica_is_admitted_and_only_to_workspaces_that_run_there(pair: Pair) -> None:
     there = await pair.rig.pool.fetchval("SELECT id FROM replicas WHERE host_id = $1", THERE)
     base = pair.url.replace("ws://", "http://") + "/internal/v1/agent"
 

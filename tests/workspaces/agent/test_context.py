@@ -144,7 +144,7 @@ def test_link_out_of_its_root_is_invalid_and_a_broken_one_unreadable(place: Plac
     assert all(item.body is None and item.error for item in found)
 
 
-def test_what_is_no_file_is_never_read(place: Place) -> None:
+def test_special_files_are_never_read(place: Place) -> None:
     (place.project / "AGENTS.md").mkdir()
     os.mkfifo(place.project / "CLAUDE.md")
 

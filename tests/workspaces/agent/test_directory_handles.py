@@ -113,7 +113,7 @@ def test_results_are_not_kept_or_deleted_behind_a_link(tmp_path: Path, elsewhere
     assert [path.name for path in elsewhere.iterdir()] == ["plan.md"]
 
 
-def test_descriptors_are_closed_whatever_happens(plans: Path, elsewhere: Path) -> None:
+def test_descriptors_are_closed_after_every_outcome(plans: Path, elsewhere: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     (plans / "link").symlink_to(elsewhere)
     (plans / "a").touch()
@@ -131,7 +131,7 @@ def test_descriptors_are_closed_whatever_happens(plans: Path, elsewhere: Path) -
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_links_are_followed_for_whoever_may(plans: Path, elsewhere: Path) -> None:
+def test_links_are_followed_if_the_request_allows_it(plans: Path, elsewhere: Path) -> None:
     (plans / "link").symlink_to("../elsewhere/plan.md")
 
     assert "precious" in file_lines.read(str(plans / "link"), file_lines.Window())["content"]

@@ -80,7 +80,7 @@ async def test_connection_waits_for_a_server_that_comes_up(way: Way) -> None:
     writer.close()
 
 
-async def test_nobody_behind_the_socket_is_told(way: Way) -> None:
+async def test_missing_proxy_behind_the_socket_is_reported(way: Way) -> None:
     reader, writer = await way.connect()
     writer.write(b"GET http://listed.test/ HTTP/1.1\r\n\r\n")
 

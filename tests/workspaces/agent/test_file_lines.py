@@ -125,7 +125,7 @@ def test_huge_file_is_refused_with_advice(tmp_path: Path) -> None:
     assert "grep, sed or awk" in read(path)["error"]
 
 
-def test_what_is_no_file_is_refused_in_words(tmp_path: Path) -> None:
+def test_special_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 

@@ -45,7 +45,7 @@ async def test_bytes_are_read_in_part_and_as_a_whole(rig: Rig) -> None:
     assert (await rig.ask("GET", at(path) + "&offset=1&tail=2")).status == 400
 
 
-async def test_what_cannot_be_read_has_its_status(rig: Rig) -> None:
+async def test_unreadable_file_has_its_status(rig: Rig) -> None:
     pipe = rig.directory / "pipe"
     os.mkfifo(pipe)
 
@@ -75,7 +75,7 @@ async def test_clients_that_leave_early_leave_no_file_open(rig: Rig) -> None:
     await until(lambda: len(names(descriptors)) <= before, timeout=rigs.PATIENCE_S)
 
 
-async def test_lines_come_with_status_200_whatever_happens(rig: Rig) -> None:
+async def test_lines_are_returned_with_status_200_for_every_problem(rig: Rig) -> None:
     path = rig.directory / "f"
     path.write_text("a\nb\nc\n")
 

@@ -250,7 +250,7 @@ STEPS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(STEPS, st.integers(1, 60))
-def test_no_key_is_done_twice_whatever_dies_in_between(steps: list[Step], torn: int) -> None:
+def test_no_key_is_executed_twice_after_any_crash(steps: list[Step], torn: int) -> None:
     """Compared with a model: done stays done, failed and interrupted effects run again, a torn last line loses at most
     itself.
     """
@@ -291,7 +291,7 @@ def _ending(desk: JournalRig, act: str) -> Callable[[Attempt], Any]:
     return run
 
 
-async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhile(
+async def test_note_of_another_thread_is_in_a_file_that_is_rewritten_meanwhile(
     desk: JournalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noting: list[threading.Thread] = []

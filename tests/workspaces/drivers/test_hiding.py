@@ -42,7 +42,7 @@ def test_directory_of_a_hidden_file_is_replaced_by_what_else_is_in_it(tree: Path
     assert made.binds == [(f"{tree}/etc/{name}", f"/seen/etc/{name}") for name in ("folder", "other")]
 
 
-def test_what_lies_elsewhere_changes_nothing(tree: Path, tmp_path: Path) -> None:
+def test_files_elsewhere_change_no_mounts(tree: Path, tmp_path: Path) -> None:
     assert covers(tree, tmp_path / "key", "/etc/shadow", tmp_path / "tree-beside" / "key") == []
 
 

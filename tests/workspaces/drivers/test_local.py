@@ -456,7 +456,7 @@ async def test_sandbox_whose_limits_cannot_be_set_does_not_run_without_them(
     assert await driver.list_running() == []
 
 
-async def test_what_the_system_refuses_is_told_and_not_tried_for_ever(local_rig: LocalRig) -> None:
+async def test_refusal_of_the_system_is_reported_and_not_retried_forever(local_rig: LocalRig) -> None:
     local_rig.data_dir.mkdir()
     (local_rig.data_dir / "workspaces").write_text("in the way")
 

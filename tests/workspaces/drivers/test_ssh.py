@@ -239,7 +239,7 @@ async def test_connection_that_broke_is_opened_again(remote: Remote) -> None:
     await http.close()
 
 
-async def test_login_that_was_given_up_half_way_is_made_anew(remote: Remote, tmp_path: Path) -> None:
+async def test_login_that_was_canceled_halfway_is_repeated(remote: Remote, tmp_path: Path) -> None:
     """A canceled caller must not leave an incomplete connection that others take for an open one."""
     slow, go = tmp_path / "ssh", tmp_path / "go"
     slow.write_text(f'#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexec ssh "$@"\n')

@@ -108,9 +108,7 @@ TRIES = {
 }
 
 
-async def test_command_that_may_only_look_changes_nothing_whatever_it_tries(
-    driver: LocalDriver, tmp_path: Path
-) -> None:
+async def test_read_only_command_changes_nothing(driver: LocalDriver, tmp_path: Path) -> None:
     await driver.start(SPEC, print)
     home = tmp_path / "data" / "workspaces" / SPEC.id / "home"
     http = connection(driver, SPEC)

@@ -76,7 +76,7 @@ def test_user_whose_files_may_be_in_shared_folders_is_never_given_again(tmp_path
 
 
 @as_root
-def test_full_range_is_told_and_nobody_is_taken_from(tmp_path: Path) -> None:
+def test_full_range_is_reported_and_no_user_is_reused(tmp_path: Path) -> None:
     chosen = Users(tmp_path, (LOW, LOW))
     make(tmp_path, chosen, "a")
 
@@ -86,7 +86,7 @@ def test_full_range_is_told_and_nobody_is_taken_from(tmp_path: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"next": "x"}'])
-def test_lost_record_gives_nobody_a_user_that_is_in_use(tmp_path: Path, content: bytes | None) -> None:
+def test_lost_record_assigns_no_user_that_is_in_use(tmp_path: Path, content: bytes | None) -> None:
     chosen = Users(tmp_path, (LOW, HIGH))
     make(tmp_path, chosen, "a")
     if content is None:

@@ -214,7 +214,7 @@ async def test_half_a_request_is_not_waited_for_without_end(rig: Rig) -> None:
     assert await rig.ask(b"", close_sending=True) == b""
 
 
-async def test_second_request_on_a_connection_reaches_nobody(rig: Rig) -> None:
+async def test_second_request_on_a_connection_is_not_forwarded(rig: Rig) -> None:
     port = await rig.out.web()
     rig.hosts = (f"listed.test:{port}",)
     one = f"GET http://listed.test:{port}/one HTTP/1.1\r\n\r\n".encode()
@@ -471,7 +471,9 @@ async def test_every_public_host_and_port_is_reached_where_the_network_is_public
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "CONNECT"])
-async def test_what_is_not_public_is_refused_where_the_network_is_public(rig: Rig, method: str, host: str) -> None:
+async def test_addresses_that_are_not_public_are_refused_with_the_network_public(
+    rig: Rig, method: str, host: str
+) -> None:
     rig.is_public = True
     port = await rig.out.web(host="127.0.0.2")
     rig.names.set("inside.test", ["127.0.0.2"])
@@ -485,7 +487,7 @@ async def test_what_is_not_public_is_refused_where_the_network_is_public(rig: Ri
     assert rig.out.heard == []
 
 
-async def test_names_that_nobody_answers_hold_up_their_own_workspace_only(rig: Rig) -> None:
+async def test_slow_name_lookups_delay_only_their_own_workspace(rig: Rig) -> None:
     rig.is_public = True
     rig.times = Timeouts(connect=0.3, linger=0.3)
     port = await rig.out.web()

@@ -14,7 +14,7 @@ def lines(*parts: str) -> bytes:
     return "\r\n".join(parts).encode("latin-1")
 
 
-def test_plain_request_is_written_anew() -> None:
+def test_plain_request_is_encoded_from_parsed_values() -> None:
     request = requests.parse(
         lines(
             "GET http://Listed.Test.:8080/a/b?c=d HTTP/1.1",
@@ -139,7 +139,7 @@ def test_tunnel_names_host_and_port() -> None:
         (505, ["PRI * HTTP/2.0"]),
     ],
 )
-def test_what_two_could_understand_differently_is_refused(status: int, parts: list[str]) -> None:
+def test_ambiguous_request_is_refused(status: int, parts: list[str]) -> None:
     with pytest.raises(Refusal) as caught:
         requests.parse("\r\n".join(parts).encode("utf-8"))
 

@@ -248,7 +248,7 @@ async def is_connected(world: World, ws: WorkspaceSpec) -> bool:
 
 
 @requires("curl")
-async def test_another_replica_takes_over_and_whoever_connects_only_waits(world: World) -> None:
+async def test_another_replica_takes_over_and_connections_only_wait(world: World) -> None:
     first, second = await world.replica(), await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])

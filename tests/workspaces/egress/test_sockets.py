@@ -141,7 +141,7 @@ async def test_list_of_a_workspace_whose_directory_is_gone_goes_too(machine: Mac
     assert list((machine.data_dir / "egress").iterdir()) == []
 
 
-async def test_strange_files_beside_the_lists_disturb_nobody(machine: Machine) -> None:
+async def test_other_files_beside_the_policies_are_ignored(machine: Machine) -> None:
     egress_sockets = machine.replica()
     machine.start("listed.test")
     for name in ("not an id.json", "...json", "-.json", "x.txt"):

@@ -107,9 +107,7 @@ async def test_tunnel_is_made_to_names_and_to_public_addresses(
         (b"\x04" + connect(b"listed.test", 443)[1:], 1, "malformed"),
     ],
 )
-async def test_what_is_refused_is_told_by_its_byte_and_counted(
-    rig: Rig, asked: bytes, code: int, decision: str
-) -> None:
+async def test_refusal_has_its_reply_code_and_is_counted(rig: Rig, asked: bytes, code: int, decision: str) -> None:
     rig.hosts = ("listed.test", "inside.test", "unknown.test")
     rig.names.set("inside.test", ["10.0.0.1"])
 

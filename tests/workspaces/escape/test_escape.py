@@ -180,7 +180,7 @@ def test_files_that_settings_name_are_seen_in_no_tree(escape_rig: EscapeRig) -> 
         assert SECRET not in escape_rig.run(where, f"grep -rs {SECRET} {prefix} /etc")[1]
 
 
-def test_what_is_beside_hidden_files_is_still_there(escape_rig: EscapeRig) -> None:
+def test_files_beside_hidden_files_are_visible(escape_rig: EscapeRig) -> None:
     prefix = Path(escape_rig.keys["by a link"]).parents[1]
 
     assert escape_rig.run(OPEN, f"cat {prefix}/lib/program") == (0, "a program")
@@ -232,7 +232,7 @@ def test_workspace_that_uses_up_its_user_s_limits_leaves_others_theirs_where_the
     assert other == ("got one\n" if os.geteuid() == 0 else "none left\n")
 
 
-def test_what_is_allowed_works(escape_rig: EscapeRig) -> None:
+def test_allowed_actions_work(escape_rig: EscapeRig) -> None:
     """Otherwise the refusals above would prove nothing."""
     command = "echo mine > ~/file && cat ~/file && touch /tmp/x /run/x /dev/shm/x && python3 -c 'print(1)' && id -un"
 

@@ -119,7 +119,7 @@ def test_run_and_the_guide_work_beside_a_server_and_leave_it_alone(tmp_path: Pat
     assert not [line for line in logged if '"level":"error"' in line or '"level":"warning"' in line]
 
 
-def test_what_cannot_be_run_ends_with_its_exit_code(tmp_path: Path, database_url: str) -> None:
+def test_request_that_cannot_run_ends_with_its_exit_code(tmp_path: Path, database_url: str) -> None:
     """One process each: what is wrong with the request, with the model, and with the time it has."""
     where = ("--database-url", database_url)
 

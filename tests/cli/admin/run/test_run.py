@@ -162,7 +162,7 @@ async def test_timeout_stops_the_chat_and_keeps_what_was_said(rig: RunRig) -> No
     assert await rig.sql("SELECT content->0->>'text' FROM chat_messages ORDER BY id DESC LIMIT 1") == "Good morning."
 
 
-async def test_chat_is_stopped_when_nobody_reads_the_answer(rig: RunRig) -> None:
+async def test_chat_is_stopped_when_stdout_is_closed(rig: RunRig) -> None:
     await rig.model()
 
     def break_pipe(_: str) -> None:
@@ -174,7 +174,7 @@ async def test_chat_is_stopped_when_nobody_reads_the_answer(rig: RunRig) -> None
     assert await rig.sql("SELECT status FROM chats") == "waiting"
 
 
-async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(rig: RunRig) -> None:
+async def test_call_that_needs_an_approval_is_reported_and_can_be_stopped(rig: RunRig) -> None:
     await rig.model()
     await rig.sql(
         "INSERT INTO settings (key, value) VALUES ('approvals', $1::jsonb)",
@@ -360,7 +360,7 @@ async def test_chat_that_another_process_has_taken_is_still_shown(rig: RunRig) -
     assert "execute failed" in done.stderr
 
 
-async def test_chat_that_nobody_drives_any_more_is_taken_again(rig: RunRig) -> None:
+async def test_chat_without_a_worker_is_acquired_again(rig: RunRig) -> None:
     await rig.model()
     hold = asyncio.Event()
     runs = 0

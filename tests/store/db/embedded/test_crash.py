@@ -141,7 +141,7 @@ async def test_leftovers_of_an_interrupted_setup_are_removed(rig: Rig) -> None:
     assert not leftover.exists()
 
 
-async def test_pid_file_that_names_a_stranger_does_not_block_the_start(rig: Rig) -> None:
+async def test_pid_file_of_another_process_does_not_block_the_start(rig: Rig) -> None:
     data_dir = rig.made_data_dir()
     account = accounts.server_account(data_dir / "postgres")
     # PostgreSQL believes a pid file when the process runs as its own user.

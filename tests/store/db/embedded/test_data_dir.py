@@ -111,7 +111,7 @@ def test_data_directory_is_made_private_with_its_parents(tmp_path: Path) -> None
     assert prepare_data_dir(made) == made
 
 
-def test_data_directory_is_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_data_directory_is_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o777)
     try:
         made = prepare_data_dir(tmp_path / "data")
@@ -164,7 +164,7 @@ def test_link_to_nowhere_is_refused(tmp_path: Path) -> None:
     assert "is not a directory" in _refusal(tmp_path / "data")
 
 
-def test_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     data_dir = Path("/usr")  # root's, for everybody else
     if os.geteuid() == 0:
         data_dir = tmp_path / "data"

@@ -232,7 +232,7 @@ async def test_server_that_is_about_to_end_writes_its_data_before_it_is_stopped(
     assert server.pid is None
 
 
-async def test_server_ends_in_order_though_nobody_said_so_before(rig: Rig) -> None:
+async def test_server_stops_in_order_without_an_announcement(rig: Rig) -> None:
     server = await rig.started(rig.made_data_dir())
 
     async with server.stopped_at_the_end(asyncio.Event()):

@@ -184,7 +184,7 @@ class Died(BaseException):
     """Simulates the death of the process."""
 
 
-async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(
+async def test_new_hashes_are_in_the_journal_before_the_first_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "f"

@@ -92,7 +92,7 @@ async def test_wait_is_over_with_the_line_that_matches(wait: Wait) -> None:
         (ended(b"a\xffb\n"), "a.b", 0, "a\ufffdb"),
     ],
 )
-async def test_what_was_printed_before_is_judged(
+async def test_earlier_output_is_matched(
     wait: Wait, process: Process, pattern: str, since: int, line: str | None
 ) -> None:
     assert await wait(process, pattern, since=since, wait_s=0) == MatchResult(line)
@@ -108,7 +108,7 @@ async def test_end_of_the_process_ends_the_wait(wait: Wait) -> None:
     assert await waiting == MatchResult(None)
 
 
-async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
+async def test_endless_expression_is_given_up_and_delays_no_other_request(
     wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_match, "RESULT_S", 0.2)
@@ -128,7 +128,7 @@ async def test_expression_without_an_end_ends_by_itself(wait: Wait, monkeypatch:
 
 
 @pytest.mark.parametrize("pattern", ["(", "", "x" * 1001, "a\0"])
-async def test_what_is_no_expression_is_refused(wait: Wait, pattern: str) -> None:
+async def test_invalid_expression_is_refused(wait: Wait, pattern: str) -> None:
     with pytest.raises(AgentError, match="regular expression") as error:
         await wait(running(), pattern)
     assert error.value.status == 400

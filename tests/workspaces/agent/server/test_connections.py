@@ -71,7 +71,7 @@ async def test_client_too_slow_with_its_head_is_cut_off(inside: Inside, monkeypa
     assert await inside.talk(b"GET /v1/health HT") == b""
 
 
-async def test_stranger_that_says_nothing_is_cut_off(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_unauthenticated_connection_is_closed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "UNAUTHENTICATED_IDLE_S", 0.05)
 
     assert await inside.talk() == b""

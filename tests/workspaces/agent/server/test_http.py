@@ -219,7 +219,7 @@ TEXT = st.text(alphabet=st.characters(min_codepoint=0, max_codepoint=255), max_s
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.binary(max_size=300), TEXT.map(lambda text: f"GET /{text} HTTP/1.1\r\n".encode("latin-1"))))
 @example(b"GET / HTTP/1.1\r\n")
-def test_parser_gives_a_head_or_an_error_whatever_comes(data: bytes) -> None:
+def test_parser_returns_a_head_or_an_error_for_any_input(data: bytes) -> None:
     with contextlib.suppress(AgentError):
         head = http.parse_head(data.replace(b"\r\n\r\n", b"") + b"\r\n\r\n")
         assert head.path.startswith("/")
@@ -227,7 +227,7 @@ def test_parser_gives_a_head_or_an_error_whatever_comes(data: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
-def test_json_gives_an_object_or_an_error_whatever_comes(data: bytes) -> None:
+def test_json_returns_an_object_or_an_error_for_any_input(data: bytes) -> None:
     with contextlib.suppress(AgentError):
         assert isinstance(http.parse_object(data), dict)
 
