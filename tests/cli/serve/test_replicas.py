@@ -365,7 +365,7 @@ async def test_more_replicas_than_the_database_has_connections_for_are_refused(h
     )
 
     assert done.returncode == 2
-    assert "20 replicas use up to 380 connections" in done.stderr
+    assert "20 replicas use up to 400 connections" in done.stderr
 
 
 async def test_turn_of_a_killed_replica_goes_on_in_a_linked_trace(home: Path, database_url: str) -> None:
