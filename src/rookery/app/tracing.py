@@ -1,6 +1,6 @@
 """The export of traces and metrics, configured from the settings.
 
-Without `otel.endpoint`, and so without the extra `rookery[otel]`, nothing of OpenTelemetry is imported.
+Without `otel.endpoint`, OpenTelemetry is not imported, and the extra `rookery[otel]` is not needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ log = get_logger("app.tracing")
 
 @asynccontextmanager
 async def exported_traces(settings: Settings, *, replica_id: UUID, secrets: SecretRegistry) -> AsyncIterator[None]:
-    """Export the traces of this process while the block runs. At its end the rest is sent, for a bounded time."""
+    """Export the traces of this process while the block runs.
+
+    At its end, the remaining spans are sent for a limited time.
+    """
     if settings.otel_endpoint is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Kinds of subagents: the built-in ones, those of the server, and the caller's own."""
+"""Kinds of subagents: the built-in kinds, those of the server, and the caller's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rookery.client.content import Effort
 from rookery.client.http import Http, path
 from rookery.client.models import AgentKind, AgentKindList
 
-# Who can use a kind: the caller, or everyone. Only administrators change kinds for everyone.
+# The scope of a kind: the caller, or everyone. Only administrators change kinds for everyone.
 KindScope = Literal["user", "deployment"]
 
 
@@ -21,7 +21,7 @@ class AsyncAgentKinds:
         self._http = http
 
     async def list(self) -> tuple[AgentKind, ...]:
-        """Return the kinds that the caller's chats can use, and those that another of the same name hides."""
+        """Return the kinds that the caller's chats can use, and those hidden by others with the same name."""
         return (await self._http.read(AgentKindList, "/agent-kinds")).kinds
 
     async def put(
@@ -37,7 +37,7 @@ class AsyncAgentKinds:
         max_minutes: int | None = None,
         scope: KindScope = "user",
     ) -> AgentKind:
-        """Create or replace a kind. `tools` is an allow list; None allows every tool of a subagent."""
+        """Create or replace a kind. `tools` is an allow list; None allows all tools of subagents."""
         body = {
             "description": description,
             "prompt": prompt,

@@ -1,4 +1,4 @@
-"""Debug records of a chat: what each model call was sent and answered, and replays of recorded calls."""
+"""Debug records of a chat: the requests and answers of its model calls, and replays of recorded calls."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class AgentKinds:
         self._portal = portal
 
     def list(self) -> tuple[AgentKind, ...]:
-        """Return the kinds that the caller's chats can use, and those that another of the same name hides."""
+        """Return the kinds that the caller's chats can use, and those hidden by others with the same name."""
         return self._portal.run(self._inner.list())
 
     def put(
@@ -208,7 +208,7 @@ class AgentKinds:
         max_minutes: int | None = None,
         scope: KindScope = "user",
     ) -> AgentKind:
-        """Create or replace a kind. `tools` is an allow list; None allows every tool of a subagent."""
+        """Create or replace a kind. `tools` is an allow list; None allows all tools of subagents."""
         return self._portal.run(
             self._inner.put(
                 name,

@@ -1,6 +1,6 @@
 """The spans of a model call: `chat {model}`, and below it one span per HTTP exchange.
 
-Nothing here runs per token. Texts of errors are not exported; the kind of an error is.
+No function of this module runs per token. Texts of errors are not exported, only their kinds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ChatSpan:
             self._span.end_with(partial(render, self._call, self._answer, self._reason))
 
     def failed(self, error: ProviderError, usage: Usage) -> None:
-        """Add the error of a failed call. A `CallFailed` that leaves the block is added by itself."""
+        """Add the error of a failed call. If a `CallFailed` leaves the block, its error is added automatically."""
         self._span.set(_usage(usage))
         self._span.fail(error.kind)
 
@@ -101,7 +101,7 @@ def chat_span(model: LanguageModel, call: Call, *, attempt: int | None = None) -
 
 
 def first_part(seconds: float) -> None:
-    """Note the first part of the answer in the current chat span, this long after the request."""
+    """Record the first part of the answer in the current chat span, this long after the request."""
     span = spans.current()
     if span.is_open:
         span.event(names.FIRST_CHUNK)

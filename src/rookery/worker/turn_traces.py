@@ -37,7 +37,7 @@ LINK_SECONDS = 10.0
 
 
 class _OpenTurn(msgspec.Struct, frozen=True):
-    """`is_linked` is set when the links are known, or when there are none."""
+    """An open turn. `is_linked` is set when the links are known, or when there are none."""
 
     trigger_id: MessageId | None
     span: Span
@@ -57,7 +57,7 @@ class TurnTraces:
         return len(self._open)
 
     def resume(self, chat_id: ChatId) -> Active:
-        """Make the span of the chat's open turn current, for a `with` block; nothing if there is none."""
+        """Make the span of the chat's open turn current, for a `with` block. Do nothing if there is none."""
         turn = self._open.get(chat_id)
         return spans.active(NO_SPAN if turn is None else turn.span)
 

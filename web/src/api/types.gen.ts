@@ -419,7 +419,7 @@ export interface CreateWorkspaceBody {
   parameters?: Record<string, unknown>;
 }
 
-/** Whether the chats of a family are recorded: as the owner's preference says, always, or never. */
+/** The recording mode of a family: by the owner's preference, always, or never. */
 export type DebugMode = "inherit" | "off" | "on";
 
 /** Any of the keys; absent keys keep their values. */
@@ -1484,7 +1484,7 @@ export interface Place {
 
 export type PlaceKind = "error" | "message" | "output" | "prior_error";
 
-/** The places of a searched text, in order. If `is_complete` is false, there may be more. */
+/** The places where a searched text was found, in order. If `is_complete` is false, there may be more. */
 export interface PlacesView {
   places: Place[];
   is_complete: boolean;
@@ -1751,7 +1751,7 @@ export interface ReplayAnswer {
   error?: NormalizedError | null;
 }
 
-/** The changes of a replay; without any, the recorded call is made again as it was. */
+/** The changes of a replay. Without changes, the recorded call is repeated exactly. */
 export interface ReplayBody {
   model_config_id?: string | null;
   effort?: Effort | null;

@@ -47,7 +47,7 @@ class Edit(Body):
 
 
 class ReplayBody(Body):
-    """The changes of a replay; without any, the recorded call is made again as it was."""
+    """The changes of a replay. Without changes, the recorded call is repeated exactly."""
 
     model_config_id: UUID | None = None
     effort: Effort | None = None
@@ -55,7 +55,7 @@ class ReplayBody(Body):
 
 
 class PlacesView(msgspec.Struct, frozen=True, kw_only=True):
-    """The places of a searched text, in order. If `is_complete` is false, there may be more."""
+    """The places where a searched text was found, in order. If `is_complete` is false, there may be more."""
 
     places: tuple[Place, ...]
     is_complete: bool
@@ -127,7 +127,7 @@ def router(services: ApiServices) -> Routes:
     async def get_step(caller: Caller, chat: UUID, run: UUID, step: UUID) -> Response:
         """Return a step with its whole prompt, its tools and its answer."""
         found = await caller.store.debug.get_step(ChatId(chat), run, step)
-        # The prompts of a long run take milliseconds to put together.
+        # Assembling the prompts of a long run takes milliseconds.
         return answer(await asyncio.to_thread(views.step, found))
 
     @routes.get(

@@ -1,7 +1,7 @@
 """`rookery admin debug`: the debug records of chats, their export, and replays of recorded calls.
 
-The operator needs no account. Every command is written to the audit log, because records show all that users and models
-wrote.
+The operator needs no account. Every command is written to the audit log, because records contain all texts of users and
+models.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RunDetail(msgspec.Struct, frozen=True):
 
 
 class StepDetail(msgspec.Struct, frozen=True):
-    """A step with the requests of all steps up to it, from which its request is put together."""
+    """A step, with the requests of all steps up to it. Its own request is assembled from these."""
 
     step: StepRow
     requests: Sequence[RequestRow]
@@ -104,7 +104,7 @@ class Debug(AuthorizedMethods):
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_run(self, at: Grant, chat_id: ChatId, run_id: UUID) -> RunDetail:
         steps, attempts = await reads.list_steps(at.conn, run_id), await reads.list_attempts(at.conn, run_id)
-        # The run is read last, here and below: if it is gone by then, its steps may be missing as well.
+        # The run is read last, here and below. If it no longer exists by then, its steps may be missing as well.
         return RunDetail(await _run(at.conn, chat_id, run_id), steps, attempts)
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
@@ -155,7 +155,7 @@ class Debug(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
     async def delete_all(self, at: Grant, chat_id: ChatId) -> int:
-        """Delete all records of the chat. Return the number of runs. A run that is going on is not recorded further."""
+        """Delete all records of the chat. Return the number of runs. A running run is not recorded further."""
         deleted = await state.delete_all(at.conn, chat_id)
         at.tell(*state.removed_hints(chat_id))
         return deleted

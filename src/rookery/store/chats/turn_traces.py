@@ -7,7 +7,7 @@ import msgspec
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.db.pool import Connection
 
-# All parts of the statement see the rows as they were before it, so `before` is the previous trace of the turn.
+# All parts of the statement see the rows from before the statement, so `before` is the previous trace of the turn.
 _REPLACE = """
       WITH before AS (
            SELECT t.traceparent

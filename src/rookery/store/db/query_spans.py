@@ -1,6 +1,6 @@
 """Spans of database queries. They have a short form of the statement, and never its arguments.
 
-Queries are recorded only below an open span, so that polls of idle loops do not begin traces of their own.
+Queries are recorded only below an open span, so that polls of idle loops do not begin traces.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OFF = QuerySpan(NO_SPAN)
 
 
 def query_span(statement: str) -> QuerySpan:
-    """Start the span of a query below the current span. Nothing happens if that is not exported or has ended."""
+    """Start the span of a query below the current span. Do nothing if that span is not exported or has ended."""
     if not spans.current().is_open:
         return _OFF
     operation, collection = summary(statement)

@@ -11,7 +11,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
 from rookery.store.debug.rows import AttemptStatus
 
-# A second record of an attempt replaces the first. A step that is gone has no attempts.
+# A second record of an attempt replaces the first. A deleted step has no attempts.
 UPSERT = """
     INSERT INTO chat_debug_attempts (
            step_id, number, chat_id, status, generation_attempt, method, url, path, request_headers, request_body,
@@ -59,7 +59,7 @@ class NewAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def write_attempt(conn: Connection, step_id: UUID, chat_id: ChatId, attempt: NewAttempt) -> bool:
-    """Insert or replace an attempt. Return False if its step is gone."""
+    """Insert or replace an attempt. Return False if its step no longer exists."""
     found = await conn.fetchval(
         UPSERT,
         step_id,

@@ -68,7 +68,8 @@ LIST_REPLAYS = """
      WHERE run_id = $1 AND step_number <= $2
      ORDER BY step_number
 """
-# White space of the query matches any; in JSON, a line break is the two characters \n. False hits are sorted out later.
+# White space in the query matches any white space. In JSON, a line break is the two characters \n. False matches are
+# removed later.
 SEARCH_STEPS = """
     SELECT s.id, s.step_number, s.normalized_request, s.normalized_response, s.error,
            s.metadata -> 'prior_errors' AS prior_errors
@@ -141,7 +142,10 @@ async def find_step(conn: Connection, run_id: UUID, step_id: UUID) -> StepRow | 
 
 
 async def list_requests(conn: Connection, run_id: UUID, *, last_number: int) -> list[RequestRow]:
-    """Return the stored requests of the steps up to a number, in order. Together they have all of its messages."""
+    """Return the stored requests of the steps up to a number, in order.
+
+    Together they contain all messages of the last one.
+    """
     records = await conn.fetch(LIST_REQUESTS, run_id, last_number)
     return [RequestRow(record[0], record[1], raw(record[2])) for record in records]
 

@@ -55,7 +55,7 @@ class AttemptStatus(StrEnum):
 
 
 class DebugMode(StrEnum):
-    """Whether the chats of a family are recorded: as the owner's preference says, always, or never."""
+    """The recording mode of a family: by the owner's preference, always, or never."""
 
     INHERIT = "inherit"
     ON = "on"

@@ -1,4 +1,4 @@
-"""Writes of runs: insert behind the floor, end once, and the summary, which is computed from the steps.
+"""Writes of runs: insert a run above the floor, end it once, and compute its summary from the steps.
 
 A run is written by one process. Each statement is its own transaction, so no lock is held between two round trips.
 """
@@ -42,7 +42,7 @@ class RunState(StrEnum):
     OPEN = "open"
     FINALIZED = "run_finalized"
     GONE = "run_gone"  # deleted with its chat, by an edit, an archive, the owner or the retention
-    NOT_FOUND = "run_not_found"  # it belongs to another chat, which is a bug
+    NOT_FOUND = "run_not_found"  # the run belongs to another chat, which is a bug
 
 
 _ENSURE_STATE = """
@@ -97,7 +97,7 @@ DERIVED_KEYS = (
     "ttft_ms",
 )
 _DERIVED = "ARRAY[" + ", ".join(f"'{key}'" for key in DERIVED_KEYS) + "]"
-# The derived keys of the run `r`. A step has one call more than retries.
+# The computed keys of the run `r`. A step has one more call than retries.
 _SUMMARY = f"""
       (SELECT jsonb_strip_nulls(jsonb_build_object(
                 'step_count', count(*),
@@ -167,9 +167,9 @@ async def insert_run(conn: Connection, run: NewRun) -> bool:
 async def finish_run(
     conn: Connection, run_id: UUID, chat_id: ChatId, *, status: RunStatus, finished_at: datetime, sums_up: bool = True
 ) -> bool:
-    """End a run and compute its summary. Return False if it has ended already or is gone.
+    """End a run and compute its summary. Return False if it has already ended or no longer exists.
 
-    Without `sums_up`, only the seed of the summary is kept, for a run whose steps cannot be summed up.
+    Without `sums_up`, only the initial summary is kept, for a run whose steps cannot be summed up.
     """
     statement = FINISH if sums_up else FINISH_PLAINLY
     return await conn.fetchval(statement, run_id, chat_id, status, finished_at) is not None

@@ -1,8 +1,8 @@
-"""The recording state of chats: whether they are recorded, and which records of removed history must be deleted.
+"""The recording state of chats: the mode of recording, and the records of removed history that must be deleted.
 
 An edit or an archive only marks the records, in its transaction: `mark_removed` raises the floor. `delete_removed`
-deletes them afterwards, and reads leave them out meanwhile (`IS_KEPT`). Versions decide and not clocks, so a displaced
-worker cannot keep a record of history that is gone.
+deletes them afterwards, and reads leave them out meanwhile (`IS_KEPT`). The comparison uses versions and not clocks, so
+a worker that has lost its chat cannot keep a record of removed history.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IS_KEPT = """NOT EXISTS (
                                AND (s.history_tip_message_id >= d.delete_from
                                     OR s.assistant_message_id >= d.delete_from))))"""
 
-# Whether the family of a chat, or else its owner, wants to be recorded. For a statement over `chats`.
+# True if the family of a chat, or else its owner, wants to be recorded. For a statement over `chats`.
 WANTS_DEBUG = """
     coalesce(
       CASE (SELECT d.mode FROM chat_debug_state d WHERE d.chat_id = coalesce(chats.root_chat_id, chats.id))
@@ -48,8 +48,8 @@ SET_MODE = """
      WHERE chat_debug_state.mode <> excluded.mode
     RETURNING chat_id
 """
-# The row is inserted even if nothing was ever recorded: the transaction of the first run may have inserted it too, and
-# must be waited for here.
+# The row is inserted even if nothing was ever recorded. The transaction of the first run may insert it as well, and
+# this statement must wait for it.
 MARK_REMOVED = """
     INSERT INTO chat_debug_state (chat_id, floor, delete_from)
     VALUES ($1, $2, $3)
@@ -71,7 +71,7 @@ DELETE_REMOVED = f"""
     DELETE FROM chat_debug_runs WHERE id IN (SELECT id FROM found)
     RETURNING id
 """
-# Not if a run is left, or if a later edit has raised the floor.
+# Does nothing if a run is left, or if a later edit has raised the floor.
 CLEAR_MARK = f"""
     UPDATE chat_debug_state c
        SET delete_from = NULL

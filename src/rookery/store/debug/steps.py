@@ -1,6 +1,7 @@
 """Writes of steps. A write is accepted if `(epoch, priority of the status)` is not below the stored pair.
 
-So a late write of an old call cannot change a newer call, and an interrupt cannot hide the answer of its own call.
+A late write of an old call therefore cannot change a newer call, and an interrupt cannot hide the answer of its own
+call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rookery.store.debug.rows import StepStatus, json_text, plain_text
 MAX_NUMBER_TRIES = 10
 
 _PRIORITY = "CASE s.status " + " ".join(f"WHEN '{status}' THEN {status.priority}" for status in StepStatus) + " END"
-# The run is changed first, here as in the beat and the sweep, and must be open.
+# The run is changed first, as in the beat and the sweep, and must be open.
 _OPEN_RUN = """
     run AS (
          UPDATE chat_debug_runs
@@ -38,7 +39,7 @@ INSERT = f"""
       FROM run
     RETURNING id
 """
-# A further call of the step replaces the call before it. Earlier errors are in the metadata.
+# A further call of the step replaces the previous call. Earlier errors are in the metadata.
 BEGIN_AGAIN = f"""
     WITH {_OPEN_RUN}
     UPDATE chat_debug_steps s
@@ -67,7 +68,7 @@ SET_MESSAGE = """
      WHERE id = $1
     RETURNING id
 """
-# The retry belongs to the call that failed. If the next one has begun, there is nothing to say any more.
+# The retry belongs to the call that failed. If the next call has begun, the retry is no longer recorded.
 PLAN_RETRY = """
     WITH step AS (
          UPDATE chat_debug_steps
@@ -116,7 +117,7 @@ class NewStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a call. All of it is written, so a success after a failure clears the error. JSON is text."""
+    """The end of a call. All fields are written, so a success after a failure clears the error. JSON is text."""
 
     status: StepStatus
     finished_at: datetime
@@ -137,7 +138,7 @@ class StepEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 class StepWrite(StrEnum):
     WRITTEN = "written"
-    NO_RUN = "no_run"  # the run is finished, gone, or another chat's
+    NO_RUN = "no_run"  # the run is finished, does not exist, or belongs to another chat
     STALE = "stale"  # a newer call, or a stronger status of the same call, is stored
 
 
@@ -180,7 +181,7 @@ async def begin_again(
 
 
 async def finish_step(conn: Connection, step_id: UUID, *, epoch: int, end: StepEnd) -> bool:
-    """Write the end of a call. Return False if the step is gone, or a stronger write is stored."""
+    """Write the end of a call. Return False if the step no longer exists, or a stronger write is stored."""
     found = await conn.fetchval(
         FINISH,
         step_id,
@@ -202,7 +203,7 @@ async def finish_step(conn: Connection, step_id: UUID, *, epoch: int, end: StepE
 
 
 async def set_message(conn: Connection, step_id: UUID, message_id: int) -> bool:
-    """Set the assistant message that holds the answer of the step."""
+    """Set the assistant message that contains the answer of the step."""
     return await conn.fetchval(SET_MESSAGE, step_id, message_id) is not None
 
 

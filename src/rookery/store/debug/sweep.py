@@ -1,7 +1,7 @@
 """Beats for open runs, the end of stale runs, and the retention.
 
-No statement waits for a row while it holds others: locked rows are skipped, and the next run gets them. So a beat, a
-sweep and a deletion cannot deadlock.
+No statement waits for a row while it holds others. Locked rows are skipped, and the next run handles them. A beat, a
+sweep and a deletion therefore cannot deadlock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
 from rookery.store.debug.runs import SUMMARIZED
 
-# Four missed beats.
+# The time of four missed beats.
 SILENT_AFTER = timedelta(seconds=120)
 
 BEAT = """
@@ -35,7 +35,7 @@ BEAT = """
      WHERE s.run_id = bumped.id
        AND s.finished_at IS NULL
 """
-# A step ends with its run. The last sign of life is the best known time of the end.
+# A step ends with its run. The time of the last beat is the best known time of the end.
 END_STALE = """
     WITH stale AS MATERIALIZED (
          SELECT r.id
@@ -59,7 +59,7 @@ END_STALE = """
     RETURNING r.id, r.chat_id
 """
 SUM_UP = f"UPDATE chat_debug_runs r SET summary = {SUMMARIZED} WHERE r.id = ANY ($1::uuid[])"
-# A step that was inserted while its run ended.
+# Ends a step that was inserted while its run ended.
 END_LEFT_STEPS = """
     WITH found AS MATERIALIZED (
          SELECT s.id
@@ -98,7 +98,7 @@ async def beat(conn: Connection, run_ids: Sequence[UUID]) -> None:
 
 
 async def end_stale(conn: Connection, *, silent_after: timedelta = SILENT_AFTER, limit: int = 1000) -> list[EndedRun]:
-    """End open runs that are silent or whose replica is gone, with their steps. Return the runs."""
+    """End open runs that have no beats or whose replica no longer exists, with their steps. Return the runs."""
     async with conn.transaction():
         ended = [EndedRun(*record) for record in await conn.fetch(END_STALE, silent_after, limit)]
         left = [record["run_id"] for record in await conn.fetch(END_LEFT_STEPS, limit)]

@@ -1,8 +1,8 @@
 """The names of spans, attributes, events and metrics.
 
 They follow the OpenTelemetry semantic conventions 1.41.0. It is the last release that contains the conventions for
-generative AI, which are not stable. Their successors are developed in a repository of their own, which has only
-development versions. Names that begin with `rookery.` are our own.
+generative AI, which are not stable. Their successors are developed in a separate repository, which has only development
+versions. Names that begin with `rookery.` are our own.
 """
 
 from __future__ import annotations

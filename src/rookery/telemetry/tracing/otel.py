@@ -60,7 +60,10 @@ _KINDS = {
 
 
 class OtelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`endpoint` is the base URL of the collector. `sample` is the part of all traces that is exported, from 0 to 1."""
+    """The configuration.
+
+    `endpoint` is the base URL of the collector. `sample` is the part of all traces that is exported, from 0 to 1.
+    """
 
     endpoint: str
     headers: Mapping[str, str] = {}
@@ -177,7 +180,10 @@ class OtelTracer:
             histogram.record(value, self.plain(attributes))
 
     def plain(self, attributes: Attributes) -> dict[str, Any]:
-        """Return the attributes in a form that can always be encoded. One that cannot would lose a batch of spans."""
+        """Return the attributes in a form that can always be encoded.
+
+        An attribute that cannot be encoded would lose a batch of spans.
+        """
         return {name: self._value(value) for name, value in attributes.items() if value is not None}
 
     def clean(self, text: str, limit: int) -> str:
@@ -220,7 +226,7 @@ class OtelTracer:
 
 
 class OtelExport:
-    """The export of one process. `tracer` is to be installed; `close` sends the rest."""
+    """The export of one process. The caller installs `tracer`; `close` sends the remaining spans."""
 
     def __init__(
         self,
@@ -284,7 +290,7 @@ class OtelExport:
         )
 
     async def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send the rest, for at most this long. A thread that hangs in a request is left behind."""
+        """Send the remaining spans, for at most this long. A thread that hangs in a request is not waited for."""
         loop, is_done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
@@ -296,7 +302,7 @@ class OtelExport:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(is_done.set)
 
-        # Not an executor, whose threads the interpreter would wait for.
+        # An executor is not used, because the interpreter would wait for its threads.
         threading.Thread(target=shut_down, name="rookery-otel-close", daemon=True).start()
         try:
             async with asyncio.timeout(seconds):

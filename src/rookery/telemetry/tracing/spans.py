@@ -1,7 +1,7 @@
 """The interface for traces: spans, the current span of a task, and the W3C header `traceparent`.
 
-Without an installed tracer every function does nothing. A tracer is installed for the whole process, like the log: a
-process has one replica. Nothing here may be called per token.
+Without an installed tracer every function does nothing. A tracer is installed for the whole process, like the log,
+because a process has one replica. No function may be called per token.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Kind(Enum):
 class Span:
     """A span that records nothing. The span of an exporter is a subclass.
 
-    `is_open` is whether attributes are recorded: the span is sampled and has not ended. `context` is None if nothing is
-    exported at all.
+    `is_open` is True if attributes are recorded: the span is sampled and has not ended. `context` is None if no spans
+    are exported.
     """
 
     __slots__ = ()
@@ -206,7 +206,7 @@ def record(metric: str, value: float, attributes: Attributes) -> None:
 class Active:
     """Makes a span the current one of a `with` block. With `ends`, the block also ends the span, and errors fail it.
 
-    Use it in plain coroutines only: the block of an async generator may end in another task.
+    Use it in plain coroutines only, because the block of an async generator may end in another task.
     """
 
     __slots__ = ("_ends", "_token", "span")
