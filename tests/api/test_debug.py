@@ -231,9 +231,9 @@ async def test_run_of_1000_steps_opens_in_a_second(chats: ChatRig, records: Debu
 
     assert len(found["steps"]) == 1000
     assert len(last["request"]["messages"]) == 1999
-    # The machine may be busy: ten times what an idle one needs.
-    assert opened - started < 5
-    assert ended - opened < 5
+    # About 0.1 s each, also on a busy machine.
+    assert opened - started < 1
+    assert ended - opened < 1
 
 
 # Rights beyond the table of rights
