@@ -27,10 +27,10 @@ CANARY = 'canary.9f8e7d6c5b4a/+x="very~private'
 PLAIN = "unregistered-value"
 
 
-def redactor(**options: int) -> Redactor:
+def redactor(*, body_bytes: int = BODY_BYTES) -> Redactor:
     secrets = SecretRegistry()
     secrets.add("Nest key", CANARY)
-    return Redactor(secrets, ["X-Tenant"], **options)
+    return Redactor(secrets, ["X-Tenant"], body_bytes=body_bytes)
 
 
 def whole(data: bytes) -> CapturedBody:

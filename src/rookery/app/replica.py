@@ -43,6 +43,7 @@ from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.time_slices import ThreadPauses
 from rookery.settings.settings import Settings, is_in_the_clear
 from rookery.store.authorized.store import Store
 from rookery.store.db import migrate, replicas
@@ -266,7 +267,7 @@ def _wire(
         bus=bus,
         publish=notifier.publish,
         clock=clock,
-        redactor=redactor,
+        redactor=Redactor(secrets, pause=ThreadPauses()),
         limits=Limits(max_bytes=settings.debug_run_bytes),
         queue_bytes=settings.debug_queue_bytes,
     )

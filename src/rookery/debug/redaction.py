@@ -81,7 +81,10 @@ class BodyMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redactor:
-    """Hides secrets in everything that is recorded. `header_names` are the headers that administrators configured."""
+    """Hides secrets in everything that is recorded. `header_names` are the headers that administrators configured.
+
+    `pause` is called between two texts, and lets the event loop run if this is used in a thread.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,9 @@ class Redactor:
         header_names: Collection[str] = (),
         *,
         body_bytes: int = BODY_BYTES,
+        pause: Callable[[], None] | None = None,
     ) -> None:
+        self._pause = pause
         self._secrets = secrets or SecretRegistry()
         self._header_names = frozenset(name.lower() for name in header_names)
         self._body_bytes = body_bytes
@@ -124,6 +129,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Hide secrets in a text: known values, patterns of keys, URLs, and JSON values under secret keys."""
+        if self._pause is not None:
+            self._pause()
         return _hide_json_values(hide_secrets(text, self._secrets))
 
     def json_text(self, text: str) -> str:

@@ -1,6 +1,7 @@
-"""Time slices: runs a long computation on the event loop in pieces, so that other tasks run in between.
+"""Time slices: runs a long computation in pieces, so that the event loop's other tasks run in between.
 
-A thread would hold the GIL for 5 ms at a time.
+A thread that never waits holds the GIL for 5 ms at a time. `in_pieces` runs a computation on the event loop, and
+`ThreadPauses` lets a thread wait between its pieces.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import TypeVar
 
 # The time after which a computation pauses.
 PIECE_SECONDS = 0.001
+
+# Long enough for the event loop to take the GIL.
+PAUSE_SECONDS = 0.0001
 
 T = TypeVar("T")
 
@@ -28,3 +32,18 @@ async def in_pieces(steps: Generator[None, None, T]) -> T:
         if time.perf_counter() - began > PIECE_SECONDS:
             await asyncio.sleep(0)
             began = time.perf_counter()
+
+
+class ThreadPauses:
+    """Pauses of one thread: call it often, and it waits for a moment once per `PIECE_SECONDS` of work."""
+
+    __slots__ = ("_began",)
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def __call__(self) -> None:
+        now = time.perf_counter()
+        if now - self._began > PIECE_SECONDS:
+            time.sleep(PAUSE_SECONDS)
+            self._began = time.perf_counter()

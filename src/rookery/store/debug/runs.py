@@ -45,17 +45,17 @@ class RunState(StrEnum):
     NOT_FOUND = "run_not_found"  # the run belongs to another chat, which is a bug
 
 
-_ENSURE_STATE = """
-    INSERT INTO chat_debug_state (chat_id)
-    SELECT id FROM chats WHERE id = $1 FOR KEY SHARE
-    ON CONFLICT (chat_id) DO NOTHING
-"""
 # The chat is locked before its state, as by a deletion of the chat. The SHARE lock waits for an edit or archive that is
-# not committed yet, and reads its floor.
+# not committed yet, and reads its floor. A chat that was never recorded gets its state here.
 _INSERT = """
     WITH chat AS MATERIALIZED (SELECT id FROM chats WHERE id = $2 FOR KEY SHARE),
-         state AS MATERIALIZED (
-         SELECT d.floor FROM chat_debug_state d WHERE d.chat_id = (SELECT id FROM chat) FOR SHARE)
+         made AS (
+         INSERT INTO chat_debug_state (chat_id) SELECT id FROM chat
+         ON CONFLICT (chat_id) DO NOTHING
+         RETURNING floor),
+         held AS MATERIALIZED (
+         SELECT d.floor FROM chat_debug_state d WHERE d.chat_id = (SELECT id FROM chat) FOR SHARE),
+         state AS (SELECT floor FROM made UNION ALL SELECT floor FROM held)
     INSERT INTO chat_debug_runs (
            id, chat_id, root_chat_id, parent_chat_id, replica_id, snapshot_version, kind, status, started_at,
            parent_run_id, model_config_id, provider, model, trigger_message_id, history_tip_message_id, summary)
@@ -142,7 +142,11 @@ STATE = "SELECT chat_id, finished_at FROM chat_debug_runs WHERE id = $1"
 
 async def insert_run(conn: Connection, run: NewRun) -> bool:
     """Insert a run. Return False if the chat is deleted, or an edit or archive has removed the run's history."""
-    await conn.execute(_ENSURE_STATE, run.chat_id)
+    # If another transaction has just inserted the state, the first statement has waited for it but does not see it.
+    return await _try_insert(conn, run) or await _try_insert(conn, run)
+
+
+async def _try_insert(conn: Connection, run: NewRun) -> bool:
     inserted = await conn.fetchval(
         _INSERT,
         run.id,
