@@ -18,6 +18,7 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import Say, Step
 from rookery.llm.types import Call, Purpose
 from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
+from rookery.models.call_stats import CallStats
 from rookery.store.authorized.store import Store
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.tools import registry
@@ -59,6 +60,7 @@ class FamilyRig:
 
     worker: WorkerRig
     advisor_stats: AdvisorStats
+    call_stats: CallStats
 
     async def children(self, parent: ChatId) -> list[ChatId]:
         async with self.worker.database.api.acquire() as conn:
@@ -102,7 +104,7 @@ async def open_family(
     kinds: KindCatalog | None = None,
     **options: Any,
 ) -> AsyncIterator[FamilyRig]:
-    stats = AdvisorStats()
+    stats, calls = AdvisorStats(), CallStats()
 
     def make(needs: ToolboxNeeds) -> FamilyToolbox:
         store = Store(needs.pool, machine=needs.machine, publisher=needs.notifier, clock=needs.clock)
@@ -114,6 +116,7 @@ async def open_family(
             clock=needs.clock,
             random=lambda: 0.0,
             stats=stats,
+            call_stats=calls,
             retry=AT_ONCE,
             recordings=needs.recordings,
         )
@@ -125,7 +128,7 @@ async def open_family(
         return child(call) if is_child(call) else parent(call)
 
     async with open_house(database_url, script=play, make_toolbox=make, **options) as worker:
-        yield FamilyRig(worker, stats)
+        yield FamilyRig(worker, stats, calls)
 
 
 def chat_id_of(result: Any) -> UUID:

@@ -249,6 +249,10 @@ async def test_calls_are_counted_by_the_type_of_their_result(database_url: str) 
         await asked(rig, {"enabled": True, "max_uses_per_run": 1})
 
         assert rig.advisor_stats.calls == {"error": 1, "advice": 1, "limit_reached": 1}
+        # The counters of model calls and their durations count the nested calls as well.
+        outcomes = [(purpose, status) for (_, _, purpose, status), _ in rig.call_stats.call_seconds.items()]
+        assert sorted(outcomes) == [("advisor", "failed"), ("advisor", "ok")]
+        assert [purpose for _, _, purpose in rig.call_stats.steps] == ["advisor"]
 
 
 async def test_blank_question_is_refused_and_a_long_one_is_cut(database_url: str) -> None:

@@ -31,6 +31,7 @@ from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
 from rookery.loop.model_step import AssistantOutcome, StepMeter, StepSetup, generate_assistant
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.models import call_options, cost
+from rookery.models.call_stats import CallStats
 from rookery.models.connect import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel
 from rookery.models.resolve import Choice
@@ -82,6 +83,7 @@ class AdvisorParts:
     clock: Clock
     random: Callable[[], float]
     stats: AdvisorStats = field(default_factory=AdvisorStats)
+    call_stats: CallStats = field(default_factory=CallStats)
     retry: RetryPolicy = DEFAULT_POLICY
     recordings: Recordings | None = None
 
@@ -262,20 +264,24 @@ class Advisor:
 
         meter = StepMeter()
         setup = StepSetup(
-            provider_name=self._ready.provider_name, publish=publish, clock=self._parts.clock, meter=meter
+            provider_name=self._ready.provider_name,
+            publish=publish,
+            clock=self._parts.clock,
+            meter=meter,
+            stats=self._parts.call_stats,
         )
         try:
             outcome = await generate_assistant(model, call, setup)
         except CallFailed as failure:
-            await self._bill(failure.usage, CallStatus.FAILED, meter)
+            await self._bill(model, failure.usage, CallStatus.FAILED, meter)
             raise
         except asyncio.CancelledError:
             # The provider bills the output that it has sent. The cancelled call waits for the ledger for a limited
             # time.
             if meter.invoked_at is not None:
-                await asyncio.shield(self._bill(meter.usage, CallStatus.INTERRUPTED, meter))
+                await asyncio.shield(self._bill(model, meter.usage, CallStatus.INTERRUPTED, meter))
             raise
-        await self._bill(outcome.usage, CallStatus.OK, meter)
+        await self._bill(model, outcome.usage, CallStatus.OK, meter)
         return outcome
 
     def _call(self, model: LanguageModel, prompt: Prompt) -> Call:
@@ -309,8 +315,8 @@ class Advisor:
             log.warning("spend_not_checked", error=str(error) or type(error).__name__)
         return None
 
-    async def _bill(self, usage: Usage, status: CallStatus, meter: StepMeter) -> None:
-        """Write the call into the ledger. If the database is unavailable, the advice is still returned."""
+    async def _bill(self, model: LanguageModel, usage: Usage, status: CallStatus, meter: StepMeter) -> None:
+        """Count the call and write it into the ledger. If the database is unavailable, the advice is still returned."""
         chat = self._step.chat
         entry = msgspec.structs.replace(
             self._ready.usage_entry(
@@ -321,6 +327,7 @@ class Advisor:
             request_id=meter.request_id,
             at=self._parts.clock.now(),
         )
+        self._parts.call_stats.call_ended(model, entry)
         try:
             async with self._parts.pool.acquire() as conn:
                 await record_call(conn, entry)

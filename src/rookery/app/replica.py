@@ -39,6 +39,7 @@ from rookery.llm.stats import ModelCounters
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
+from rookery.models.call_stats import CallStats
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing
@@ -271,12 +272,14 @@ def _wire(
         limits=Limits(max_bytes=settings.debug_run_bytes),
         queue_bytes=settings.debug_queue_bytes,
     )
+    call_stats = CallStats()
     advisor = AdvisorParts(
         pool=database.worker,
         directory=directory,
         connector=connector,
         clock=clock,
         random=rng.random,
+        call_stats=call_stats,
         recordings=debug.recordings,
     )
     family = FamilyParts(pool=database.worker, store=driving_store, bus=bus, directory=directory, clock=clock)
@@ -297,6 +300,7 @@ def _wire(
             toolbox=choices.toolbox or toolbox,
             caches=(*toolbox.caches, *kinds.caches),
             advisor_stats=advisor.stats,
+            call_stats=call_stats,
             recordings=debug.recordings,
             clock=clock,
             rng=rng,
@@ -342,10 +346,16 @@ def _wire(
         streams=streams,
         directory=directory,
         connector=connector,
-        texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng, recordings=debug.recordings),
-        replayer=Replayer(
-            directory, connector, pool=database.api, clock=clock, redactor=redactor, stats=worker.stats.calls
+        texts=ShortTexts(
+            directory,
+            connector,
+            pool=database.api,
+            clock=clock,
+            rng=rng,
+            stats=call_stats,
+            recordings=debug.recordings,
         ),
+        replayer=Replayer(directory, connector, pool=database.api, clock=clock, redactor=redactor, stats=call_stats),
         titling=worker.effects.titling,
         ring=choices.ring,
         health=health,

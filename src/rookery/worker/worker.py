@@ -19,6 +19,7 @@ from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.part_buffer import PartBuffer, PartLimits
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool_batch import UnfinishedTools
+from rookery.models.call_stats import CallStats
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
@@ -84,6 +85,7 @@ class WorkerServices:
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     caches: Sequence[Cache[Any, Any]] = ()
     advisor_stats: AdvisorStats = field(default_factory=AdvisorStats)
+    call_stats: CallStats = field(default_factory=CallStats)
     recordings: Recordings | None = None
     part_limits: PartLimits = field(default_factory=PartLimits)
     new_id: Callable[[], UUID] = uuid4
@@ -97,7 +99,7 @@ class Worker:
         self._clock, self._config = services.clock, services.config
         self._is_draining = False
         self._is_closed = False
-        self.stats = WorkerStats()
+        self.stats = WorkerStats(calls=services.call_stats)
         self.buffer = PartBuffer(services.clock, limits=services.part_limits)
         # Histories stay cached after their runner has ended, because the next message often arrives soon.
         self.cache = HistoryCache(clock=services.clock)
