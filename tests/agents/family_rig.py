@@ -11,7 +11,7 @@ from uuid import UUID
 from rookery.agents.advisor import AdvisorParts, AdvisorStats, AdvisorTools
 from rookery.agents.family import FamilyParts
 from rookery.agents.kinds import KindCatalog
-from rookery.agents.tool_family import SubagentTools
+from rookery.agents.tools import SubagentTools
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.prompt_parts import PromptResult, PromptText
 from rookery.domain.chat.system_blocks import Mode

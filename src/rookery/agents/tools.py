@@ -1,15 +1,24 @@
-"""The subagent tools: their arguments and descriptions. `family` implements them."""
+"""The subagent tools: their arguments, their descriptions, and the steps that get them. `family` implements them."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from rookery.agents.family import AgentFamily, SpawnOrder, WaitMode
+from rookery.agents import kinds, monitor
+from rookery.agents.family import AgentFamily, FamilyParts, SpawnOrder, WaitMode
+from rookery.agents.kinds import BuiltinKinds, KindCatalog
+from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
+from rookery.store.chats.step_reads import Step
+from rookery.store.workspaces.context import ContextResource
+from rookery.tools import registry
+from rookery.tools.registry import Column
+from rookery.tools.step_tools import FamilyTools
 from rookery.tools.step_workspace import Refused, make_tool
 
 MAX_WAITED = 50
@@ -183,3 +192,25 @@ async def list_subagent_models(ctx: ToolContext, given: NoArguments) -> ToolOutp
 async def read_agent_report(ctx: ToolContext, given: ReadReport) -> ToolOutput:
     family = _family(ctx)
     return ToolOutput(await family.insist(lambda: family.read_report(given.chat_id, given.offset)))
+
+
+class SubagentTools:
+    """Offers the subagent tools to chats that can have subagents."""
+
+    def __init__(self, parts: FamilyParts, *, catalog: KindCatalog | None = None) -> None:
+        self._parts = parts
+        self._kinds = catalog or BuiltinKinds()
+        self._tools = tools()
+
+    async def open(
+        self, step: Step, *, mode: Mode, at: Column, resources: Sequence[ContextResource] = ()
+    ) -> FamilyTools:
+        if at not in registry.ACTIVE["spawn_agent"]:
+            return FamilyTools()
+        settings = await monitor.read_settings(self._parts.directory)
+        if not settings.enabled:
+            return FamilyTools()
+        available = await self._kinds.list_kinds(step.chat.owner_id, resources)
+        family = AgentFamily(self._parts, step, mode=mode, available=available, settings=settings)
+        spawn = spawn_tool(kinds.listed(available.kinds))
+        return FamilyTools(tools=(spawn, *self._tools), services=(family,))
