@@ -15,6 +15,7 @@ from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_server import Scenario
 from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import Backstage
+from tests.browser.keyboard import Keys
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import StoredChats
 from tests.browser.stored_records import RARE, RARE_STEP, StoredRecords
@@ -197,6 +198,22 @@ def test_run_of_a_thousand_steps_opens_at_once_and_is_searched(
     assert opening[0] < MAX_OPENING_MS
     assert elements < MAX_ELEMENTS
     assert run in page.url
+
+
+def test_everything_in_the_tab_of_a_linked_step_is_reached_by_tab(
+    ada: Visitor, edna: Visitor, script: ModelScript
+) -> None:
+    script.plays("greet me", Answer(calls=[FakeCall("list_agents", "{}")]), Answer(text="Good morning."))
+    chat = edna.chat("greet me", title="Walked", model_config_id=script.config(ada))
+    edna.wait_for_rest(chat["id"])
+    page = edna.go(f"/c/{chat['id']}?panel=debug")
+    page.get_by_role("listbox", name="Runs").get_by_role("option", name=re.compile("greet me.*Turn")).click()
+    steps_of(page).nth(1).click()
+    page.reload()
+    expect(page.get_by_role("heading", name="Step 2 of 2")).to_be_visible()
+    expect(page.get_by_role("region", name=re.compile("^Message 5"))).to_be_visible()
+
+    assert Keys(edna).walk("aside") == []
 
 
 def test_step_is_replayed_with_an_edited_message_beside_the_recorded_answer(

@@ -8,7 +8,7 @@ vi.stubGlobal("localStorage", { getItem: () => null });
 function follower() {
   const host = new FakeHost();
   const changes: (string | null)[][] = [];
-  const one = new DebugFollower("c", (runs) => changes.push([...runs]), host);
+  const one = new DebugFollower("c", (runs) => changes.push([...runs]), { host });
   const close = one.open();
   return { host, changes, one, close };
 }

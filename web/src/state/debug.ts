@@ -16,6 +16,7 @@ const RUNS = 100;
 const POLL_MS = 5_000;
 const POLL_AFTER_ERROR_MS = 30_000;
 const COLLECT_MS = 400;
+const COLLECT_MS_PER_STEP = 2;
 const KEPT_MS = 60_000;
 
 export const debugKeys = {
@@ -107,12 +108,18 @@ export class DebugFollower {
   private readonly connection: Connection;
   private readonly host: Host;
   private readonly onChange: (runs: ReadonlySet<string | null>) => void;
+  private readonly collectMs: () => number;
   private readonly changed = new Set<string | null>();
   private timer: unknown = null;
 
-  constructor(chatId: string, onChange: (runs: ReadonlySet<string | null>) => void, host: Host = browserHost) {
+  constructor(
+    chatId: string,
+    onChange: (runs: ReadonlySet<string | null>) => void,
+    { collectMs = () => COLLECT_MS, host = browserHost }: { collectMs?: () => number; host?: Host } = {},
+  ) {
     this.host = host;
     this.onChange = onChange;
+    this.collectMs = collectMs;
     this.connection = new Connection(
       {
         path: `/chats/${encodeURIComponent(chatId)}/stream`,
@@ -136,7 +143,7 @@ export class DebugFollower {
       this.changed.clear();
       this.timer = null;
       this.onChange(runs);
-    }, COLLECT_MS);
+    }, this.collectMs());
   }
 
   open(): () => void {
@@ -160,9 +167,20 @@ export function refetchRecords(chat: string, runs: ReadonlySet<string | null>): 
   else for (const run of runs) if (run !== null) refetch(debugKeys.run(chat, run));
 }
 
+/** Return how long changes are collected: longer for a run with many steps, because all of them are loaded again. */
+function collectMsOf(chat: string): number {
+  const shown = queryClient.getQueriesData<RunDetail>({ queryKey: ["debug", chat, "run"], type: "active" });
+  const steps = Math.max(0, ...shown.map(([, run]) => run?.steps.length ?? 0));
+  return COLLECT_MS + steps * COLLECT_MS_PER_STEP;
+}
+
 /** Follow the debug records of a chat while the component is mounted. Return whether changes are announced. */
 export function useFollowRecords(chat: ChatView): boolean {
-  const follower = useMemo(() => new DebugFollower(chat.id, (runs) => refetchRecords(chat.id, runs)), [chat.id]);
+  const follower = useMemo(
+    () =>
+      new DebugFollower(chat.id, (runs) => refetchRecords(chat.id, runs), { collectMs: () => collectMsOf(chat.id) }),
+    [chat.id],
+  );
   // The server announces changes to the owner only.
   const isOwner = chat.my_role === "owner";
   useEffect(() => (isOwner ? follower.open() : undefined), [follower, isOwner]);

@@ -124,7 +124,7 @@ export function AttemptBody({ attempt }: { attempt: Attempt }) {
           <Moment key="at" at={attempt.started_at} />,
           attempt.ttfb_ms === null ? null : `first byte after ${precise(attempt.ttfb_ms)}`,
           `took ${precise(attempt.duration_ms)}`,
-          attempt.generation_attempt > 1 ? `try ${attempt.generation_attempt} of the worker` : null,
+          attempt.generation_attempt > 1 ? `try ${attempt.generation_attempt} of this step` : null,
         ]}
       />
       <p className="font-mono text-small break-all">{attempt.url}</p>

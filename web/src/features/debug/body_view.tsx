@@ -67,6 +67,8 @@ const EVENTS = 200;
 function EventTable({ events, label }: { events: readonly ServerEvent[]; label: string }) {
   const [most, setMost] = useState(EVENTS);
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
+  // Some wires do not name their events.
+  const hasNames = useMemo(() => events.some((event) => nameOf(event) !== null), [events]);
   const toggle = (index: number) =>
     setOpen((before) => {
       const next = new Set(before);
@@ -84,7 +86,7 @@ function EventTable({ events, label }: { events: readonly ServerEvent[]; label: 
         <thead className="sticky top-0 bg-bg2 text-left text-muted">
           <tr>
             <th className="w-12 px-2 py-1 text-right font-medium">#</th>
-            <th className="w-36 px-2 py-1 font-medium">Event</th>
+            {hasNames && <th className="w-36 px-2 py-1 font-medium">Event</th>}
             <th className="px-2 py-1 font-medium">Data</th>
           </tr>
         </thead>
@@ -92,9 +94,11 @@ function EventTable({ events, label }: { events: readonly ServerEvent[]; label: 
           {events.slice(0, most).map((event, index) => (
             <tr key={index} className="border-t border-line align-top">
               <td className="px-2 py-1 text-right text-muted tabular-nums">{index + 1}</td>
-              <td className="truncate px-2 py-1" title={nameOf(event)}>
-                {nameOf(event)}
-              </td>
+              {hasNames && (
+                <td className="truncate px-2 py-1" title={nameOf(event) ?? undefined}>
+                  {nameOf(event)}
+                </td>
+              )}
               <td className="p-0">
                 <button
                   type="button"
@@ -121,12 +125,11 @@ function EventTable({ events, label }: { events: readonly ServerEvent[]; label: 
   );
 }
 
-/** Return the name of an event; wires without names have their type in the data. */
-function nameOf(event: ServerEvent): string {
+/** Return the name of an event, or the type in its data; null if it has neither. */
+function nameOf(event: ServerEvent): string | null {
   if (event.event !== "message") return event.event;
-  const value = parsedJson(event.data) as { type?: unknown; object?: unknown } | undefined;
-  const name = value?.type ?? value?.object;
-  return typeof name === "string" ? name : "message";
+  const name = (parsedJson(event.data) as { type?: unknown } | undefined)?.type;
+  return typeof name === "string" ? name : null;
 }
 
 function pretty(data: string): string {
