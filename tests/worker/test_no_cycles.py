@@ -21,7 +21,7 @@ from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, 
 from rookery.testing.fake_server import Scenario, failure
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import WorkerRig, open_house
+from tests.worker.worker_rig import Records, WorkerRig, open_house
 
 WORDS = "one two three four " * 50
 TURNS = 3
@@ -57,13 +57,14 @@ async def interrupted(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     return chat_id
 
 
+@pytest.mark.parametrize("records", [None, Records(is_forced=False), Records()], ids=["plain", "kept", "recorded"])
 @pytest.mark.parametrize("turn", [answered, with_a_tool, at_the_second_try, refused, interrupted])
 async def test_finished_turn_leaves_nothing_to_the_garbage_collector(
-    turn: Callable[[WorkerRig, FakeCompletions], Awaitable[ChatId]], database_url: str
+    turn: Callable[[WorkerRig, FakeCompletions], Awaitable[ChatId]], records: Records | None, database_url: str
 ) -> None:
     fake = FakeCompletions()
     tools = [scripted_tools.echo("look")]
-    async with fake.listening() as url, open_house(database_url, server=url, tools=tools) as rig:
+    async with fake.listening() as url, open_house(database_url, server=url, tools=tools, records=records) as rig:
         await finish(rig, await turn(rig, fake))
         with found_garbage() as found:
             for _ in range(TURNS):
@@ -76,6 +77,8 @@ async def finish(rig: WorkerRig, chat_id: ChatId) -> None:
     """Wait until no task works on the chat and its preview is dropped."""
     await rig.until_status(chat_id, Status.WAITING, Status.ERROR)
     await rig.worker.wait_idle()
+    if (debug := rig.replicas[0].debug) is not None:
+        await debug.writer.flush()
     rig.worker.buffer._limits = PartLimits(episode_retention_seconds=0)
     rig.worker.buffer.sweep()
 

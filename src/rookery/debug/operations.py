@@ -82,6 +82,9 @@ class Operation:
     def lost(self) -> None:
         """Called if the operation was not written."""
 
+    def release(self) -> None:
+        """Drop references that would be a cycle. Called when the operation is done."""
+
 
 class OpenRun(Operation):
     name = "run"
@@ -251,7 +254,7 @@ class EndCall(Operation):
         ended: float,
     ) -> None:
         super().__init__(call.step.run)
-        self._call = call
+        self._call: RecordedCall | None = call
         self._ended = ended
         self._error = seen_error(error)
         self._end: StepEnd | None = None
@@ -260,14 +263,20 @@ class EndCall(Operation):
 
     @property
     def step_number(self) -> int | None:
-        return self._call.step.number
+        return None if self._call is None else self._call.step.number
+
+    def release(self) -> None:
+        # The call refers to its end, and the cycle would keep the answer until a garbage collection.
+        self._call = None
 
     def replace(self, stronger: EndCall) -> None:
         """Take over the status and the error of another end of the same call."""
         self.status, self._error, self._ended = stronger.status, stronger._error, stronger._ended
 
     def prepare(self) -> None:
-        call, step, run = self._call, self._call.step, self.run
+        call, run = self._call, self.run
+        assert call is not None
+        step = call.step
         response, summary = call.answer.finish(run.redactor)
         usage = call.answer.usage()
         error = _normalized(self._error, run.redactor)
@@ -299,6 +308,7 @@ class EndCall(Operation):
     def _diagnosis(self, usage: Usage) -> CacheDiagnosis | None:
         """Return why the prefix was not served from the provider's cache. The next step is compared with this one."""
         call, run = self._call, self.run
+        assert call is not None
         cached = CachedStep(
             usage=usage,
             provider=call.model.provider,
@@ -316,6 +326,7 @@ class EndCall(Operation):
 
     async def write(self, conn: Connection) -> Result:
         assert self._end is not None
+        assert self._call is not None
         step = self._call.step
         if not step.is_stored:
             return Result.STALE

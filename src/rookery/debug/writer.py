@@ -203,6 +203,7 @@ class Writer:
             operation.lost()
         finally:
             self._count_bytes(-size)
+            operation.release()
 
     async def _written(self, operation: Operation) -> Result:
         loop = asyncio.get_running_loop()
