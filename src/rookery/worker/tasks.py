@@ -287,7 +287,7 @@ class TaskHandle:
     def abort_reason(self) -> str | None:
         """Return why this task is being cancelled, for debug records; None if it is not.
 
-        Without a reason of the runner, a time limit of ours cancels it.
+        If the runner gave no reason, a time limit of this server cancels it.
         """
         reason = self.cancellation.reason
         if reason is None:

@@ -100,7 +100,7 @@ async def test_connections_beyond_the_bound_are_told(way: Way, monkeypatch: pyte
     reader, writer = await way.connect()
     answer = await reader.read(-1)
 
-    assert b"may have 1 connections at once" in answer
+    assert b"may have 1 connections at the same time" in answer
     writer.close()
     held.close()
 

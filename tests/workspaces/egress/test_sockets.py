@@ -186,7 +186,7 @@ async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> No
     held[1].abort()
 
     assert "503 Too many connections" in refused
-    assert "may have 2 connections at once" in refused
+    assert "may have 2 connections at the same time" in refused
     assert "403 " in allowed
     assert egress_sockets.stats.requests == {"too_many": 1, "not_listed": 1}
 

@@ -204,7 +204,7 @@ class _Runner:
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Hold the migration lock, with timeouts of the session for migrations."""
+        """Hold the migration lock, with the session timeouts of migrations."""
         connection = self._connection
         await self._lock()
         try:

@@ -68,7 +68,7 @@ class Forwarder:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if len(self._connections) > MAX_CONNECTIONS:
-                await _refuse(reader, writer, f"A workspace may have {MAX_CONNECTIONS} connections at once.")
+                await _refuse(reader, writer, f"A workspace may have {MAX_CONNECTIONS} connections at the same time.")
                 return
             far = await self._connect()
             if far is None:

@@ -83,7 +83,7 @@ def forced_ending(text: str, new_text: str) -> str | None:
 
 
 def has_ending_intent(old_text: str, new_text: str) -> bool:
-    """Return whether the edit changes line endings: the lines of each text share an ending, and the two differ."""
+    """Return whether the edit changes line endings: each text uses one ending, and these endings differ."""
     old, new = internal_ending(old_text), internal_ending(new_text)
     return old is not None and new is not None and old != new
 
