@@ -120,7 +120,7 @@ class Connection:
 
     async def refuse(self) -> None:
         """Respond with 503, because there are too many connections."""
-        error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at the same time.")
+        error = AgentError(503, "too_many_connections", f"The agent serves at most {MAX_CONNECTIONS} connections.")
         await self._run_and_close(self._send_last(error))
 
     async def _run_and_close(self, work: Coroutine[Any, Any, None]) -> None:
