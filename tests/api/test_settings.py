@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store.settings import groups, locked, settings
+from rookery.store.settings import locked, setting_groups, settings
 from rookery.store.settings.locked import LockedSettingError
 from tests.api.api_rig import ApiRig, Person
 
@@ -33,7 +33,7 @@ async def entries(root: Person) -> list[dict[str, Any]]:
 async def test_administrator_sees_every_group_with_its_defaults(rig: ApiRig, root: Person) -> None:
     found = (await root.http.get("/api/v1/settings")).json()["groups"]
 
-    assert set(found) == set(groups.GROUPS)
+    assert set(found) == set(setting_groups.GROUPS)
     assert found["spend"] == {
         "values": {"enabled": False, "default_limit_micros": 0, "period": "month"},
         "pinned": [],

@@ -15,8 +15,8 @@ from rookery.debug.recorded_model import RecordedModel
 from rookery.debug.recorder import RecordedCall, Run, Step
 from rookery.debug.scope import RecordedScope, RunScope
 from rookery.domain.chat.prompt_parts import Prompt
+from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed
-from rookery.llm.generate import generate
 from rookery.llm.types import (
     Call,
     Capabilities,

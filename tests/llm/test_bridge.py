@@ -20,7 +20,7 @@ from rookery.llm import errors
 from rookery.llm.bridge import factory
 from rookery.llm.bridge.factory import Target
 from rookery.llm.bridge.model import CannotBuild
-from rookery.llm.generate import generate
+from rookery.llm.complete_answers import generate
 from rookery.llm.types import (
     Call,
     ErrorKind,

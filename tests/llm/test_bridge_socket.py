@@ -12,7 +12,7 @@ import pytest
 from rookery.domain.chat.messages import Effort, Role
 from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult, PromptText
 from rookery.llm.bridge.factory import BridgeClients
-from rookery.llm.generate import generate
+from rookery.llm.complete_answers import generate
 from rookery.llm.types import (
     ErrorKind,
     FinishReason,

@@ -25,7 +25,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
 from rookery.llm.bridge.stream import usage_of
-from rookery.llm.generate import generate
+from rookery.llm.complete_answers import generate
 from rookery.llm.types import (
     ErrorKind,
     Finish,

@@ -15,7 +15,7 @@ import pytest
 
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import ProviderOptions
-from rookery.llm import generate
+from rookery.llm import complete_answers
 from rookery.llm.errors import CallFailed
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.stats import ModelCounters
@@ -179,7 +179,7 @@ async def drained(model: LanguageModel, ready: ReadyModel) -> list[StreamPart]:
 
 async def failure_of(model: LanguageModel, ready: ReadyModel) -> CallFailed | None:
     try:
-        await generate.generate(model, make_call(ready, model, prompt=HELLO))
+        await complete_answers.generate(model, make_call(ready, model, prompt=HELLO))
     except CallFailed as failed:
         return failed
     return None

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from rookery.client.live import LiveChat
 from rookery.store.db.hints import ChatHint
-from rookery.stream.inbox import Registry
+from rookery.stream.hint_inbox import Registry
 from rookery.stream.outbox import Outbox
 from rookery.stream.viewer import ClientView
 from tests.simulation import follower

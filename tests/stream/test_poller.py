@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from rookery.stream.inbox import Inbox, Registry
+from rookery.stream.hint_inbox import Inbox, Registry
 from rookery.stream.poller import Poller, gone
 from rookery.testing import FakeClock
 from tests.store.machine.machine_rig import assistant

@@ -42,8 +42,8 @@ from rookery.store.debug.rows import RunKind
 from rookery.store.models import spending
 from rookery.store.models.errors import SpendLimitReached
 from rookery.store.models.usage import CallStatus, KeySource, record_call
-from rookery.store.settings import groups
-from rookery.store.settings.groups import AdvisorSettings
+from rookery.store.settings import setting_groups
+from rookery.store.settings.setting_groups import AdvisorSettings
 from rookery.store.workspaces.context import ContextResource
 from rookery.telemetry.log import get_logger
 from rookery.tools.registry import Column
@@ -111,7 +111,7 @@ class AdvisorTools:
     ) -> FamilyTools:
         if at is not Column.ROOT:
             return FamilyTools()
-        settings = read_settings(await self._parts.directory.setting(groups.ADVISOR.name))
+        settings = read_settings(await self._parts.directory.setting(setting_groups.ADVISOR.name))
         if settings is None or not settings.enabled:
             return FamilyTools()
         ready, effort = await self._model(step, settings)
@@ -144,7 +144,7 @@ def read_settings(stored: object) -> AdvisorSettings | None:
 
     A model that cannot be read counts as not set, together with its effort.
     """
-    settings = groups.read(groups.ADVISOR, stored)
+    settings = setting_groups.read(setting_groups.ADVISOR, stored)
     assert isinstance(settings, AdvisorSettings)
     raw = stored if isinstance(stored, dict) else {}
     for limit in ("max_uses_per_run", "max_output_tokens"):

@@ -22,8 +22,8 @@ from rookery.domain.chat.parts import Part, Text, ToolResult
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.summary_prompt import SummaryFailed
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN
+from rookery.llm.complete_answers import add_usage
 from rookery.llm.errors import CallFailed
-from rookery.llm.generate import add_usage
 from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Tool, Usage
 from rookery.loop import model_step
 from rookery.loop.model_step import StepSetup

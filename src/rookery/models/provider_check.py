@@ -18,8 +18,8 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.domain.models.options import KEYLESS, ProviderType
 from rookery.llm.anthropic.wire import default_version
+from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed, TransportError
-from rookery.llm.generate import generate
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
 from rookery.llm.types import ErrorKind, ProviderError, Usage

@@ -27,7 +27,7 @@ from rookery.store.db.pubsub import Subscription as BusSubscription
 from rookery.stream import events, snapshots
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import DebugUpdate, Hello
-from rookery.stream.inbox import Inbox, Registry
+from rookery.stream.hint_inbox import Inbox, Registry
 from rookery.stream.outbox import Frame, Outbox
 from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import Inbound

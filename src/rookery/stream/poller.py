@@ -14,7 +14,7 @@ from rookery.runtime.clock import Clock
 from rookery.store.chats import stream_reads
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ChatHint
-from rookery.stream.inbox import Registry
+from rookery.stream.hint_inbox import Registry
 from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.poller")

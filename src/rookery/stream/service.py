@@ -29,7 +29,7 @@ from rookery.store.machine import Machine
 from rookery.stream import follow, sse, ws
 from rookery.stream.access_monitor import AccessMonitor, Grant, RightsCheck
 from rookery.stream.follow import PartSources, StreamContext
-from rookery.stream.inbox import Registry
+from rookery.stream.hint_inbox import Registry
 from rookery.stream.poller import Poller
 from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport

@@ -18,7 +18,7 @@ from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.messages import Effort
 from rookery.store.people.preferences import PersonalOverride, Preferences, PreferencesPatch
-from rookery.store.settings.groups import ModelOverride
+from rookery.store.settings.setting_groups import ModelOverride
 
 MAX_PROMPT_CHARS = 256 * 1024  # before cleaning; the cleaned text has its own limit
 

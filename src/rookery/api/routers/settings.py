@@ -29,7 +29,7 @@ from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.default_prompt import DEFAULT_PROMPT
 from rookery.domain.chat.messages import Effort
 from rookery.models.directory import Snapshot
-from rookery.store.settings.groups import (
+from rookery.store.settings.setting_groups import (
     APPROVALS,
     DEBUG,
     GROUPS,

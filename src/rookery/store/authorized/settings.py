@@ -24,10 +24,9 @@ from rookery.store.people import audit, preferences
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Conflict
 from rookery.store.people.preferences import OverridePolicy, PreferencesPatch
-from rookery.store.settings import agent_kinds, limits, locked, settings
-from rookery.store.settings import groups as settings_groups
+from rookery.store.settings import agent_kinds, limits, locked, setting_groups, settings
 from rookery.store.settings.agent_kinds import StoredKind
-from rookery.store.settings.groups import GROUPS, AdvisorSettings, Group, GroupState
+from rookery.store.settings.setting_groups import GROUPS, AdvisorSettings, Group, GroupState
 
 
 class StaleSetting(Exception):
@@ -183,7 +182,7 @@ class Models(AuthorizedMethods):
 
 
 class Settings(AuthorizedMethods):
-    """Runtime settings. `store.settings.groups` defines the groups."""
+    """Runtime settings. `store.settings.setting_groups` defines the groups."""
 
     __slots__ = ()
 
@@ -230,12 +229,12 @@ class Settings(AuthorizedMethods):
             pinned = (await locked.read(at.conn)).get(group, {})
             if held := sorted(pinned.keys() & change.keys()):
                 raise SettingLocked(group, held)
-            before = settings_groups.read(known, row.value if row is not None else None)
-            after = settings_groups.changed(known, before, change)
+            before = setting_groups.read(known, row.value if row is not None else None)
+            after = setting_groups.changed(known, before, change)
             named = {key: getattr(after, key) for key in change if getattr(after, key) != getattr(before, key)}
-            await settings_groups.check_models(at.conn, named)
+            await setting_groups.check_models(at.conn, named)
             if named and isinstance(after, AdvisorSettings):
-                await settings_groups.check_advisor(at.conn, after)
+                await setting_groups.check_advisor(at.conn, after)
             if named:
                 await settings.write_setting(at.conn, group, value=after, by=at.by)
                 await self._tell(at, group, named)
@@ -323,7 +322,7 @@ async def _write_kind(
 ) -> StoredKind:
     async with config_lock.held(at.conn):
         if model_config_id is not None:
-            await settings_groups.check_named_model(at.conn, model_config_id, kind.reasoning_effort)
+            await setting_groups.check_named_model(at.conn, model_config_id, kind.reasoning_effort)
         written = await agent_kinds.write_kind(
             at.conn, owner_id, agent_kind_rules.checked(kind), model_config_id=model_config_id
         )
@@ -409,7 +408,7 @@ async def _groups(at: Grant, groups: Iterable[Group], *, public: bool = False) -
     found = {}
     for name, group in known.items():
         row = rows.get(name)
-        values = settings_groups.read(group, row.value if row is not None else None)
+        values = setting_groups.read(group, row.value if row is not None else None)
         keys = [key for key in group.keys if not public or key in group.public]
         found[name] = GroupState(
             {key: getattr(values, key) for key in keys},

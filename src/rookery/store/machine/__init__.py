@@ -71,7 +71,7 @@ from rookery.store.machine.queue import (
 )
 from rookery.store.machine.queue_rows import MAX_QUEUE
 from rookery.store.machine.send import Sent, find_sent, send_message
-from rookery.store.machine.wake import MAX_WAKES, Woken, keep_at_rest, tell_ends, try_wake, wake_parent
+from rookery.store.machine.subagent_notices import MAX_WAKES, Woken, keep_at_rest, tell_ends, try_wake, wake_parent
 
 __all__ = [
     "MAX_FILES_PER_CHAT",

@@ -21,9 +21,9 @@ from rookery.store.chats import chat_rows
 from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people.errors import Disabled
-from rookery.store.settings import groups, settings
-from rookery.store.settings.groups import DEBUG, MAX_NUMBER, MODELS, ModelOverride, ModelSettings
+from rookery.store.settings import setting_groups, settings
 from rookery.store.settings.limits import DebugSettings
+from rookery.store.settings.setting_groups import DEBUG, MAX_NUMBER, MODELS, ModelOverride, ModelSettings
 
 MAX_DISPLAY_BYTES = 16 * 1024
 MAX_THRESHOLDS = 1000
@@ -94,13 +94,13 @@ class OverridePolicy(Struct, frozen=True):
 
 
 async def override_policy(conn: Connection) -> OverridePolicy:
-    group = groups.read(MODELS, await settings.find_setting(conn, MODELS.name))
+    group = setting_groups.read(MODELS, await settings.find_setting(conn, MODELS.name))
     assert isinstance(group, ModelSettings)
     return OverridePolicy(group.allow_personal_overrides, group.general_subagents, group.explore_subagents)
 
 
 async def may_users_record(conn: Connection) -> bool:
-    group = groups.read(DEBUG, await settings.find_setting(conn, DEBUG.name))
+    group = setting_groups.read(DEBUG, await settings.find_setting(conn, DEBUG.name))
     assert isinstance(group, DebugSettings)
     return group.allow_users
 
@@ -156,7 +156,7 @@ async def _overrides(
         if (override.mode == "model") != (override.model_config_id is not None):
             raise InvalidInput(f"{field}.model_config_id", "The mode `model` needs a model, and other modes have none.")
         if override.model_config_id is not None:
-            await groups.check_model(conn, override.model_config_id, override.reasoning_effort, field=field)
+            await setting_groups.check_model(conn, override.model_config_id, override.reasoning_effort, field=field)
         elif override.reasoning_effort is not None and (kind == "root" or override.mode != "chat_default"):
             raise InvalidInput(f"{field}.reasoning_effort", "An effort needs a model.")
         kept[kind] = override
@@ -173,7 +173,7 @@ async def _thresholds(
         if percent is None:
             kept.pop(model_config_id, None)
             continue
-        if await groups.find_enabled(conn, model_config_id) is None:
+        if await setting_groups.find_enabled(conn, model_config_id) is None:
             raise InvalidInput(f"compaction_thresholds.{model_config_id}", "There is no such enabled model.")
         kept[model_config_id] = percent
     if len(kept) > MAX_THRESHOLDS:

@@ -17,8 +17,8 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people import audit
 from rookery.store.people.audit import Event
-from rookery.store.settings import groups, settings
-from rookery.store.settings.groups import GROUPS
+from rookery.store.settings import setting_groups, settings
+from rookery.store.settings.setting_groups import GROUPS
 
 PREFIX = "ROOKERY_PIN_"
 ROW = "pinned"
@@ -44,7 +44,7 @@ def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
         group, key = known[variable]
         try:
             value = _parse(environ[variable], is_text=group.types()[key] is str)
-            checked = groups.changed(group, group.kind(), {key: value})
+            checked = setting_groups.changed(group, group.kind(), {key: value})
         except InvalidInput as error:
             problems.append((variable, f"cannot be used: {error}"))
             continue
