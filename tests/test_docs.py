@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#\s]+)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+DATA_BLOCK = re.compile(r"^```(toml|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PARSERS = {"toml": tomllib.loads, "json": json.loads}
 
 
 def test_transition_table_in_the_docs_is_current() -> None:
@@ -39,6 +43,22 @@ def test_links_into_a_page_lead_to_one_of_its_headings() -> None:
     ]
 
     assert [(target.name, anchor) for target, anchor in targets if anchor not in anchors(target)] == []
+
+
+def test_toml_and_json_blocks_can_be_parsed() -> None:
+    blocks = [(page, *block) for page in PAGES for block in DATA_BLOCK.findall(page.read_text())]
+
+    assert {kind for _, kind, _ in blocks} == {"toml", "json"}
+    assert [(page.name, text) for page, kind, text in blocks if not is_valid(kind, text)] == []
+
+
+def is_valid(kind: str, text: str) -> bool:
+    """Return whether a block can be parsed."""
+    try:
+        PARSERS[kind](text)
+    except ValueError:
+        return False
+    return True
 
 
 def anchors(page: Path) -> set[str]:
