@@ -45,9 +45,9 @@ class Ask:
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
+            "path": path.partition("?")[0],
+            "raw_path": path.partition("?")[0].encode(),
+            "query_string": path.partition("?")[2].encode(),
             "headers": [],
             "scheme": "http",
             "server": ("127.0.0.1", 7117),
@@ -134,3 +134,12 @@ async def test_replica_that_runs_is_ready(rig: ApiRig) -> None:
         "status": "ready",
         "checks": {"database": "ok", "listener": "ok", "presence": "ok", "event_loop": "ok"},
     }
+
+
+async def test_parameters_of_a_load_balancer_are_ignored() -> None:
+    ask = Ask({"database": "ok"})
+
+    alive = await ask.get("/healthz?from=balancer")
+    ready = await ask.get("/readyz?from=balancer")
+
+    assert (alive[0], ready[0]) == (200, 200)

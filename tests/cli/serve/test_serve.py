@@ -339,8 +339,8 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     proxied = await asyncio.to_thread(rookery, home, "admin", "doctor", *listed, **url)
     shared = await asyncio.to_thread(rookery, home, "admin", "doctor", most, "host", **url)
 
-    assert re.search(r"^ok +connections +1 replica\(s\) with up to 31 each, of \d+$", fits.stdout, re.MULTILINE)
-    assert re.search(r"^fail +connections +A replica uses up to 411 connections", too_many.stdout, re.MULTILINE)
+    assert re.search(r"^ok +connections +1 replica\(s\) with up to 32 each, of \d+$", fits.stdout, re.MULTILINE)
+    assert re.search(r"^fail +connections +A replica uses up to 412 connections", too_many.stdout, re.MULTILINE)
     assert (fits.returncode, too_many.returncode) == (0, 1)
     assert re.search(r"^ok +network +local workspaces reach public hosts at most$", fits.stdout, re.MULTILINE)
     # Two users whose workspaces may share the network of the machine.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rookery.api.parameters import Parameters
-from rookery.api.routes import Endpoint, Route
+from rookery.api.routes import Route
 from rookery.runtime.clock import Clock
 
 CACHE_SECONDS = 2.0
@@ -59,6 +59,16 @@ def routes(health: Health, clock: Clock) -> list[Route]:
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
 
     return [
-        Route(method="GET", path=path, name=name, application=Endpoint(handler, Parameters(name, path, handler)))
-        for path, name, handler in (("/healthz", "health.alive", alive), ("/readyz", "health.ready", ready))
+        Route(method="GET", path="/healthz", name="health.alive", application=_answering(alive)),
+        Route(method="GET", path="/readyz", name="health.ready", application=_answering(ready)),
     ]
+
+
+def _answering(handler: Callable[[], Awaitable[JSONResponse]]) -> ASGIApp:
+    """Return the application of a handler. It ignores the query, because load balancers may add parameters."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handler()
+        await response(scope, receive, send)
+
+    return application
