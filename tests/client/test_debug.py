@@ -25,6 +25,7 @@ async def test_records_are_read_page_by_page_and_in_depth(rig: Rig) -> None:
     run = await debug.get_run(chat_id, made[0])
     step = await debug.get_step(chat_id, run.id, run.steps[0].id)
     attempt = await debug.get_attempt(chat_id, run.id, step.id, 1)
+    found = await debug.search_run(chat_id, run.id, "HELLO")
 
     assert [each.id for each in page.runs] == made[:0:-1]
     assert page.recording.mode == "inherit"
@@ -33,6 +34,9 @@ async def test_records_are_read_page_by_page_and_in_depth(rig: Rig) -> None:
     assert step.request.messages[0].parts[0].text == "Hello."
     assert step.response is not None
     assert step.response.content[0].text == "Hi."
+    assert [(place.step_id, place.kind, place.message, place.found) for place in found.places] == [
+        (step.id, "message", 0, "Hello")
+    ]
     assert attempt.response_body is not None
     assert attempt.response_body.text.startswith("data:")
     assert set(NormalizedPart.__struct_fields__) <= set(type(step.response.content[0]).__struct_fields__)

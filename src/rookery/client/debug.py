@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.client.content import ChatRef, Effort, given
 from rookery.client.http import Http, path
-from rookery.client.models import DebugAttempt, DebugRun, DebugRunDetail, DebugRunPage, DebugStep, Replay
+from rookery.client.models import DebugAttempt, DebugPlaces, DebugRun, DebugRunDetail, DebugRunPage, DebugStep, Replay
 
 # The server ends a replay after 300 seconds.
 REPLAY_SECONDS = 330.0
@@ -51,6 +51,12 @@ class AsyncDebug:
     async def get_run(self, chat_id: ChatRef, run_id: UUID | str) -> DebugRunDetail:
         """Return a run with its steps and their attempts, without prompts and bodies."""
         return await self._http.read(DebugRunDetail, path("chats", chat_id, "debug", "runs", run_id))
+
+    async def search_run(self, chat_id: ChatRef, run_id: UUID | str, query: str) -> DebugPlaces:
+        """Find a text in the prompts, answers and errors of a run. A message is found in the first step that has it."""
+        return await self._http.read(
+            DebugPlaces, path("chats", chat_id, "debug", "runs", run_id, "search"), {"q": query}
+        )
 
     async def get_step(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str) -> DebugStep:
         """Return a step with its whole prompt, its tools and its answer."""

@@ -355,6 +355,29 @@ class DebugBody(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
+class DebugPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that contains the searched words. `before` and `after` are the text around the first of them.
+
+    `message` is the index of a message of the prompt, and `role` its role. Both are None for other texts.
+    """
+
+    step_id: UUID
+    number: int
+    kind: str
+    message: int | None = None
+    role: str | None = None
+    before: str
+    found: str
+    after: str
+
+
+class DebugPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """The places where a searched text was found, in order. If `is_complete` is false, there may be more."""
+
+    places: tuple[DebugPlace, ...]
+    is_complete: bool
+
+
 class DebugRecording(msgspec.Struct, frozen=True, kw_only=True):
     """The recording state of the chat's model calls. `mode` is that of its root chat.
 

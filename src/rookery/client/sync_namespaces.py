@@ -36,6 +36,7 @@ from rookery.client.models import (
     Chat,
     Cost,
     DebugAttempt,
+    DebugPlaces,
     DebugRun,
     DebugRunDetail,
     DebugRunPage,
@@ -501,6 +502,10 @@ class Debug:
     def get_run(self, chat_id: ChatRef, run_id: UUID | str) -> DebugRunDetail:
         """Return a run with its steps and their attempts, without prompts and bodies."""
         return self._portal.run(self._inner.get_run(chat_id, run_id))
+
+    def search_run(self, chat_id: ChatRef, run_id: UUID | str, query: str) -> DebugPlaces:
+        """Find a text in the prompts, answers and errors of a run. A message is found in the first step that has it."""
+        return self._portal.run(self._inner.search_run(chat_id, run_id, query))
 
     def get_step(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str) -> DebugStep:
         """Return a step with its whole prompt, its tools and its answer."""
