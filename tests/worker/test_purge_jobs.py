@@ -1,4 +1,4 @@
-"""Purge of logins, audit entries and tool runs: what is deleted, and what is kept."""
+"""Purge of logins, audit entries, tool runs and debug records: what is deleted, and what is kept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import msgspec
 import pytest
 
 from rookery.domain.access.rights import Scope, SystemActor, SystemName
+from rookery.domain.chat.states import State
 from rookery.store.db import idempotency
+from rookery.store.db.hints import MiscHint
 from rookery.store.people import audit, one_time_links, sessions, tokens
 from rookery.store.people.audit import Event
 from rookery.store.people.one_time_links import LinkKind
 from rookery.testing.clock import FakeClock
-from rookery.worker.purge_jobs import AuditPurge, AuthPurge, Removed, ToolRunPurge
+from rookery.worker.purge_jobs import AuditPurge, AuthPurge, DebugPurge, DebugSweep, Removed, ToolRunPurge
 from rookery.worker.stats import WorkerStats
+from tests.store.debug.debug_rows import DebugRows
 from tests.store.machine.machine_rig import Rig, make_rig
 from tests.store.people.accounts import person
 
@@ -111,3 +114,41 @@ async def test_old_tool_runs_are_removed_in_batches_and_counted(rig: Rig) -> Non
 
     assert await rig.value("SELECT count(*) FROM chat_tool_runs") == 1
     assert (removed, stats.purged["tool_runs"]) == (Removed(3), 3)
+
+
+@pytest.mark.parametrize(("stored", "kept"), [(None, 2), ({"retention_days": 5}, 1), ({"retention_days": 0}, 5)])
+async def test_debug_records_are_kept_for_as_long_as_administrators_want(
+    rig: Rig, stored: dict[str, int] | None, kept: int
+) -> None:
+    rows, chat_id = DebugRows(rig), await rig.chat(State.W)
+    for days in (0, 10, 31, 40, 400):
+        run = await rows.run(chat_id)
+        await rig.sql(
+            "UPDATE chat_debug_runs SET updated_at = now() - $2::interval WHERE id = $1", run.id, timedelta(days)
+        )
+    if stored is not None:
+        await rig.sql("INSERT INTO settings (key, value) VALUES ('debug', $1)", json.dumps(stored))
+    stats = WorkerStats()
+
+    removed = await DebugPurge(rig.pool, stats=stats, batch=2)()
+
+    assert len(await rows.runs(chat_id)) == kept
+    assert (removed, stats.purged["debug_runs"]) == (Removed(5 - kept), 5 - kept)
+
+
+async def test_debug_sweep_ends_orphans_deletes_removed_records_and_announces_both(rig: Rig) -> None:
+    rows, chat_id = DebugRows(rig), await rig.chat(State.W)
+    orphan = await rows.run(chat_id, replica_id=uuid4())
+    edited = await rig.chat(State.W)
+    await rows.run(edited)
+    await rig.sql("INSERT INTO chat_debug_state (chat_id) VALUES ($1) ON CONFLICT DO NOTHING", edited)
+    await rig.sql("UPDATE chat_debug_state SET floor = 1000000, delete_from = 0 WHERE chat_id = $1", edited)
+    rig.published.clear()
+
+    removed = await DebugSweep(rig.pool, rig.published)()
+
+    assert removed == Removed(1)
+    assert await rows.runs(edited) == set()
+    assert (await rows.row("runs", orphan.id))["status"] == "interrupted"
+    (hint,) = [hint for hint in rig.published.hints if isinstance(hint, MiscHint)]
+    assert hint.data == {"kind": "finalize", "run_id": str(orphan.id)}

@@ -8,7 +8,7 @@ until its end, and is stored if it ends with an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from uuid import UUID
@@ -156,8 +156,11 @@ class DebugTurn:
         return CallScope(model) if run is None else RunScope(model, run, abort_reason=abort_reason)
 
     def current(self) -> AbstractContextManager[None]:
-        """Return a block in which calls of tools, such as the advisor, belong to this turn."""
-        return nullcontext() if self._run is None else _as_current(self._run)
+        """Return a block in which calls of tools, such as the advisor, belong to this turn.
+
+        If the turn is not recorded, they belong to no run: the task may have inherited the run of another chat.
+        """
+        return _as_current(self._run)
 
     def retry_planned(self, kind: str, delay: timedelta) -> None:
         """Record that the call has failed and will be tried again."""
@@ -220,7 +223,7 @@ def child_run(recorder: Recorder, parent: Run, *, kind: RunKind, label: str, mod
 
 
 @contextmanager
-def _as_current(run: Run) -> Iterator[None]:
+def _as_current(run: Run | None) -> Iterator[None]:
     token = current_run.set(run)
     try:
         yield
