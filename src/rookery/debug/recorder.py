@@ -114,7 +114,7 @@ class Recorder:
 
     @property
     def open_runs(self) -> list[UUID]:
-        """The runs that this process still writes."""
+        """The runs that this process is still writing."""
         return list(self._open)
 
     def open(self, facts: RunFacts, *, started_at: datetime | None = None, started: float | None = None) -> Run | None:

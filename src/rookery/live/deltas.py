@@ -65,9 +65,9 @@ def piece(part: Part) -> str | None:
 
 
 def continues(first: Part, part: Part) -> bool:
-    """Return whether a piece can be merged with the first piece, which has the same role.
+    """Return whether a piece can be merged into the group that begins with `first`. Both have the same role.
 
-    The start time identifies a reasoning block.
+    Reasoning pieces belong to one block if their start times are equal.
     """
     if isinstance(first, Text):
         return isinstance(part, Text) and first.refusal is part.refusal

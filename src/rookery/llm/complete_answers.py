@@ -149,8 +149,9 @@ async def generate_object(
     After the first invalid answer, the model is called again and shown the faults. `from_text` makes the object from an
     answer in plain text.
 
-    If a server refuses a strategy, the next one is tried, because its capabilities may be guessed. If it refuses the
-    temperature, the call is repeated without it.
+    There are several strategies for getting an object. If the server refuses one, the next is tried, because our record
+    of the server's capabilities may be only a guess. If the server refuses the temperature, the call is
+    repeated without it.
     """
     strategy = _first_strategy(model.caps)
     usage = Usage()

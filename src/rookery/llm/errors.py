@@ -443,7 +443,7 @@ _TRANSPORT_RULES: Mapping[TransportFault, Rule] = {
 
 
 def from_transport(provider: str, error: TransportError, *, hide: Hide = hide_secrets) -> ProviderError:
-    """Return the error for a connection that could not be opened or broke."""
+    """Return the error for a connection that broke or could not be opened."""
     return make_error(provider, _TRANSPORT_RULES[error.reason], error.detail, hide=hide)
 
 

@@ -1,7 +1,8 @@
 """The catalog: capabilities of models by id, from a built-in table.
 
-An administrator's setting precedes the report of the provider's model endpoint, which precedes the table (the longest
-matching prefix). The defaults are conservative: no thinking parameters, no forced tool choice, plain text.
+An administrator's setting overrides the report of the provider's model endpoint, and the report overrides the table.
+In the table, the longest matching prefix counts. The defaults are conservative: no thinking parameters, no forced tool
+choice, plain text.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceAdmin:
-    """The services that create, start and stop workspaces for the chat's owner. `lock` serializes calls of the chat."""
+    """The services that create, start and stop workspaces for the chat's owner.
+
+    `lock` serializes the tool calls of the chat that use these services.
+    """
 
     store: ActorStore
     service: Workspaces

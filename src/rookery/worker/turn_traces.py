@@ -37,11 +37,11 @@ LINK_SECONDS = 10.0
 
 
 class _OpenTurn(msgspec.Struct, frozen=True):
-    """An open turn. `is_linked` is set when the links are known, or when there are none."""
+    """An open turn's trace. `links_known` is set once its links have been determined, even if there are none."""
 
     trigger_id: MessageId | None
     span: Span
-    is_linked: asyncio.Event
+    links_known: asyncio.Event
 
 
 class TurnTraces:
@@ -82,7 +82,7 @@ class TurnTraces:
         turn.span.set({names.OUTCOME: outcome})
         if error_type is not None:
             turn.span.fail(error_type)
-        if turn.is_linked.is_set() or self._inflight.is_closed:
+        if turn.links_known.is_set() or self._inflight.is_closed:
             turn.span.end()
         else:
             self._inflight.start(lambda: _end_linked(turn), name="turn-trace", seconds=LINK_SECONDS)
@@ -95,7 +95,7 @@ class TurnTraces:
     def _start_linking(self, chat_id: ChatId, turn: _OpenTurn) -> None:
         context = turn.span.context
         if turn.trigger_id is None or context is None or not turn.span.is_open:
-            turn.is_linked.set()
+            turn.links_known.set()
             return
         self._inflight.start(lambda: self._link(chat_id, turn), name="turn-links", seconds=LINK_SECONDS)
 
@@ -113,7 +113,7 @@ class TurnTraces:
         except DATABASE_ERRORS as error:
             log.info("turn_not_linked", chat_id=chat_id, error=str(error) or type(error).__name__)
         finally:
-            turn.is_linked.set()
+            turn.links_known.set()
 
     def _start(self, step: Step, trigger_id: int | None) -> Span:
         chat, agent = step.chat, _agent_name(step)
@@ -134,7 +134,7 @@ class TurnTraces:
 
 async def _end_linked(turn: _OpenTurn) -> None:
     try:
-        await turn.is_linked.wait()
+        await turn.links_known.wait()
     finally:
         turn.span.end()
 

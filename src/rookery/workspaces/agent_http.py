@@ -317,7 +317,7 @@ class AgentHttp:
 class AgentPools:
     """The pools of this replica, one per workspace and boot. Idle pools are closed when others are requested.
 
-    `on_cut_off` is called with the workspace, its boot and the reason when an agent breaks the protocol.
+    When an agent breaks the protocol, `on_cut_off` is called with the workspace, its boot and the reason.
     """
 
     def __init__(self, clock: Clock, on_cut_off: Callable[[UUID, int, str], None] | None = None) -> None:

@@ -72,7 +72,7 @@ def router(services: ApiServices) -> Routes:
         """List the times when administrators read this chat or its children by break-glass, or reset its owner's
         password.
 
-        For the owner; newest first.
+        Only the owner can read the list. The newest entries come first.
         """
         return answer(await caller.store.chats.list_accesses(ChatId(chat), limit=limit, cursor=cursor))
 

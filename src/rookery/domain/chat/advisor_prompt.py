@@ -1,7 +1,7 @@
 """The advisor's prompt: the messages of the agent that asks, without tool calls and cut to size, then the question.
 
-The advisor has no tools, so tool calls and results are converted to text. The open call of the advisor itself is left
-out; it has no result yet.
+The advisor has no tools, so tool calls and results are converted to text. The open call to the advisor itself is left
+out, because it has no result yet.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _LEFT_OUT = PromptMessage(role=Role.USER, parts=(PromptText("[The beginning of t
 
 
 def advisor_prompt(snapshot: Prompt, question: str, *, call_id: str) -> Prompt:
-    """Return the advisor's prompt. `call_id` is the open call of the advisor, which is left out.
+    """Return the advisor's prompt. `call_id` is the open call to the advisor; this call is left out.
 
-    `snapshot` is the prompt of the step that asked, with that step's own text and reasoning at its end.
+    `snapshot` is the prompt of the step that called the advisor, with that step's own text and reasoning at its end.
     """
     system = [message for message in snapshot.messages if message.role is Role.SYSTEM]
     others = [message for message in snapshot.messages if message.role is not Role.SYSTEM]

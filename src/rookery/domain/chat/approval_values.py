@@ -117,7 +117,11 @@ class CallValues:
         return _Values(tuple(nodes), is_complete)
 
     def _items(self, nodes: Sequence[object]) -> list[object]:
-        """Return the items of lists. Strings with JSON are parsed, as tools do if a list or an object is declared."""
+        """Return the items of lists.
+
+        Strings that contain JSON are parsed, because tools also parse them where their schema declares a list or an
+        object.
+        """
         found: list[object] = []
         waiting = list(reversed(nodes))
         while waiting:

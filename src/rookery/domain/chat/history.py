@@ -68,7 +68,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_with_notice(self) -> bool:
-        """Return whether a notice about a subagent began the turn, not a user's message."""
+        """Return whether the turn began with a notice about a subagent instead of a user's message."""
         if self.begun_by is None:
             return False
         try:

@@ -194,8 +194,8 @@ _exact = msgspec.json.Decoder(float_hook=Decimal)
 def encode(parts: Sequence[Part]) -> str:
     """Return JSON text for a jsonb column. Raises `ContentError` if it cannot be stored.
 
-    Each `Raw` value is checked by itself. In a check of the whole text, a value that closes its own object could add a
-    part.
+    Each `Raw` value is checked separately. If only the whole text were checked, a value that closes the object around
+    it could add a part unnoticed.
     """
     try:
         for part in parts:

@@ -178,7 +178,7 @@ class _CachedPrefix:
         *,
         border: int,
     ) -> None:
-        """Add the groups before the border. `rows` includes the rows of these groups."""
+        """Add the groups that lie before the border. `rows` includes their rows."""
         if not border:
             return
         self.written.add(groups[:border], set(), {})

@@ -172,8 +172,8 @@ _recorded: ContextVar[list[Any] | None] = ContextVar("bridge_responses", default
 def record_responses(provider: Provider[Any]) -> None:
     """Add a hook to the provider's HTTP client that records every response, so that an exchange can close them.
 
-    Not every provider package closes the connection with its stream: the one for Google leaves that to the garbage
-    collector. A client that the caller supplied gets no hook.
+    Some provider packages do not close the connection when its stream is closed: the one for Google leaves that to the
+    garbage collector. A client that the caller supplied gets no hook.
     """
     client = getattr(provider, "_own_http_client", None)
     make: Callable[[], Any] | None = getattr(provider, "_http_client_factory", None)

@@ -162,7 +162,10 @@ def _tools(tools: tuple[Tool, ...], dialect: Dialect, *, options: CompletionsOpt
 
 
 def _parameters(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the schema with `properties`. Several servers refuse the schema of an object without them."""
+    """Return the schema, with an empty `properties` added if it has none.
+
+    Several servers refuse an object schema without that key.
+    """
     if schema.get("type") == "object" and schema.get("properties") is None:
         return {**schema, "properties": {}}
     return dict(schema)

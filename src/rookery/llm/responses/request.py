@@ -357,7 +357,10 @@ def _without_sources(item: Item) -> Item:
 
 
 def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
-    """Yield items without ids, reasoning and provider-executed parts. The texts of one item stay one message."""
+    """Yield the items. Ids, reasoning and parts that the provider executed are left out.
+
+    The texts of one item stay one message.
+    """
     open_message: Item | None = None
     open_id: str | None = None
     for part in parts:

@@ -218,8 +218,8 @@ class Settings(AuthorizedMethods):
     ) -> GroupState:
         """Change some keys of a group. If nothing changes, nothing is published or logged.
 
-        `seen` is the `updated_at` that the caller has read. The lock of model configs is held, so that a model that a
-        setting names stays usable until the commit.
+        `seen` is the `updated_at` that the caller has read. This method takes the lock of model configs,
+        so that a model that a setting names stays usable until the commit.
         """
         known = GROUPS[group]
         async with config_lock.held(at.conn):

@@ -1,4 +1,6 @@
-"""The last known state of each repository that a chat works in. Lists and badges read it without the workspace."""
+"""The last known state of each repository that a chat works in. Lists and badges read it without contacting the
+workspace.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Bus:
         self._numbers = count()
 
     def subscribe(self, kind: type[H], callback: Callable[[H], None], *, key: Key | None = None) -> Subscription:
-        """Subscribe to hints of one kind, or only to those with this key (see `keys_of`)."""
+        """Subscribe to hints of one kind. If `key` is given, only to those with this key (see `keys_of`)."""
         number = next(self._numbers)
         group: Group = (kind, key)
         self._subscribers.setdefault(group, {})[number] = callback

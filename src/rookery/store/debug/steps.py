@@ -208,7 +208,7 @@ async def set_message(conn: Connection, step_id: UUID, message_id: int) -> bool:
 
 
 async def plan_retry(conn: Connection, step_id: UUID, *, epoch: int, kind: str, delay_ms: int) -> None:
-    """Record that the call will be retried, at the step and at its last attempt."""
+    """Record in the step, and in its last attempt, that the call will be retried."""
     retrying = json_text({"kind": kind, "delay_ms": delay_ms})
     await conn.execute(PLAN_RETRY, step_id, epoch, plain_text(kind), delay_ms, retrying)
 

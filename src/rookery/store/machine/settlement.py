@@ -43,7 +43,10 @@ _START_TURN = _INSERT_AND_SETTLE.format(
 
 
 def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]:
-    """Return the model and effort of the chat after these messages: the last ones given, or the current ones."""
+    """Return the model and effort that the chat has after these messages.
+
+    Each is the last value that a message sets, or the chat's current value if none sets it.
+    """
     model, effort = tx.chat.last_model_config_id, tx.chat.last_reasoning_effort
     for message in messages:
         model = message.model_config_id or model

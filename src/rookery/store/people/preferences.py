@@ -108,7 +108,7 @@ async def may_users_record(conn: Connection) -> bool:
 async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) -> bool:
     """Apply the patch. Returns False if nothing changes.
 
-    The lock of model configs is held, so that a model that is named stays usable until the commit.
+    This function takes the lock of model configs, so that a model that the patch names stays usable until the commit.
     """
     async with config_lock.held(conn):
         await conn.execute(LOCK_USER, user_id)

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _capability_to_keep(program: str) -> int | None:
-    """Return the capability to keep; None if neither is permitted.
+    """Return the capability to keep: CAP_DAC_READ_SEARCH or CAP_DAC_OVERRIDE. Return None if neither is permitted.
 
     CAP_DAC_READ_SEARCH is preferred. CAP_DAC_OVERRIDE is used if the first is not permitted (as in some containers), or
     if other users may not execute the program.

@@ -118,7 +118,7 @@ def bound_trees(python_prefix: str | None) -> list[Bound]:
 def _trees(plan: Plan) -> Arguments:
     """Return the binds of the machine's trees, and the mounts that hide the server's files in them.
 
-    The server and its data may be below /usr.
+    Hiding is needed because the server and its data may be below /usr.
     """
     bounds = bound_trees(plan.python_prefix)
     arguments: Arguments = []
