@@ -154,5 +154,5 @@ class RecordedStream(AsyncGenerator[StreamPart, None]):
             log.exception("debug_call_not_recorded", bug)
 
     def _is_our_cancellation(self, error: BaseException) -> bool:
-        """Return whether this task is being cancelled. A library may raise the same exception by itself."""
+        """Return whether this task is being cancelled. A library may raise the same error in other cases."""
         return isinstance(error, asyncio.CancelledError) and waits.cancelling() > self._cancelling

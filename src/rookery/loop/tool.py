@@ -74,7 +74,7 @@ class Replay(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The specification of a tool. `deadline_seconds` is the time limit of a call, which the call may extend.
+    """The specification of a tool. `deadline_seconds` is the time limit of a call; the call may extend it.
 
     `shell_argument` is the name of the argument with a shell command; users are shown the programs that it runs.
     `rule_name` is the tool's name in approval rules, if it differs from `name`.

@@ -155,7 +155,7 @@ class FakeCompletions:
         return None if problem is None else (400, error_body(400, problem))
 
     def _too_long(self, request: RecordedRequest) -> str | None:
-        """Return the error if prompt and answer exceed the window, which they share, as at OpenAI and vLLM."""
+        """Return the error if prompt and answer together exceed the window. OpenAI and vLLM count both, too."""
         if self._window is None:
             return None
         read = count_tokens(request, self._bytes_per_token)

@@ -2140,7 +2140,7 @@ export interface StreamSummary {
   last_error?: string | null;
 }
 
-/** `chat_default` is the model of the parent, `deployment_default` the administrators' choice for the kind. */
+/** `chat_default` is the model of the parent. `deployment_default` is the administrators' choice for the kind. */
 export interface SubagentOverrideChange {
   mode: "chat_default" | "deployment_default" | "model";
   model_config_id?: string | null;

@@ -69,7 +69,7 @@ class OverrideChange(Body):
 
 
 class SubagentOverrideChange(Body):
-    """`chat_default` is the model of the parent, `deployment_default` the administrators' choice for the kind."""
+    """`chat_default` is the model of the parent. `deployment_default` is the administrators' choice for the kind."""
 
     mode: Literal["chat_default", "deployment_default", "model"]
     model_config_id: UUID | None = None

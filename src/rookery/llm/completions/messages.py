@@ -201,7 +201,7 @@ def _tool_call(call: PromptCall, *, keeps_meta: bool) -> dict[str, Json]:
 
 
 def _tool_messages(message: PromptMessage, caps: Capabilities, *, images: list[Json]) -> list[Json]:
-    """Return the tool messages of one message. Images, which they cannot contain, are added to `images`."""
+    """Return the tool messages of one message. Tool messages cannot contain images, so images are added to `images`."""
     built = []
     for part in message.parts:
         if not isinstance(part, PromptResult) or part.provider_executed:

@@ -114,7 +114,7 @@ async def pop_steering(tx: Tx) -> list[QueuedMessage]:
 
 
 def require_id(queued_id: QueuedMessageId) -> None:
-    """Raise `QueuedMessageNotFound` for an id that is no bigint, which the driver would refuse."""
+    """Raise `QueuedMessageNotFound` if the id is no bigint, because the driver would refuse such an id."""
     if not is_id(queued_id):
         raise QueuedMessageNotFound(queued_id)
 
