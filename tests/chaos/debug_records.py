@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -22,8 +22,8 @@ import msgspec
 MAX_OPEN_SECONDS = 150.0
 
 _RUNS = """
-    SELECT r.id, r.chat_id, r.kind, r.status, r.summary, r.trigger_message_id, r.started_at, r.finished_at,
-           t.role AS trigger_role
+    SELECT r.id, r.chat_id, r.kind, r.status, r.summary, r.trigger_message_id, r.snapshot_version, r.started_at,
+           r.finished_at, t.role AS trigger_role
       FROM chat_debug_runs r
       LEFT JOIN chat_messages t ON t.chat_id = r.chat_id AND t.id = r.trigger_message_id AND NOT t.deleted
 """
@@ -63,6 +63,7 @@ class RunRecord:
     summary: dict[str, Any]
     trigger_message_id: int | None
     trigger_role: str | None
+    snapshot_version: int
     started_at: datetime
     finished_at: datetime | None
     steps: list[StepRecord] = field(default_factory=list)
@@ -88,6 +89,7 @@ async def read(pool: asyncpg.Pool) -> list[RunRecord]:
             summary=msgspec.json.decode(record["summary"]),
             trigger_message_id=record["trigger_message_id"],
             trigger_role=record["trigger_role"],
+            snapshot_version=record["snapshot_version"],
             started_at=record["started_at"],
             finished_at=record["finished_at"],
         )
@@ -182,8 +184,8 @@ def continued_runs_are_of_the_same_turn(runs: list[RunRecord]) -> Iterator[str]:
         before = by_id.get(named)
         if before is None or (before.chat_id, before.trigger_message_id) != (run.chat_id, run.trigger_message_id):
             yield f"{run.id}: it continues {named}, which is not a run of its turn"
-        elif before.started_at > run.started_at + timedelta(seconds=1):
-            yield f"{run.id}: it continues a run that began later"
+        elif before.snapshot_version >= run.snapshot_version:
+            yield f"{run.id}: it continues a run of a later version of the chat"
 
 
 INVARIANTS: tuple[Callable[[list[RunRecord]], Iterator[str]], ...] = (

@@ -32,6 +32,7 @@ RUN = RunRecord(
     summary={"step_count": 1},
     trigger_message_id=6,
     trigger_role="user",
+    snapshot_version=3,
     started_at=NOON,
     finished_at=LATER,
     steps=[STEP],
@@ -52,7 +53,7 @@ WRONG: dict[str, list[RunRecord]] = {
 
 
 def test_good_records_have_no_fault() -> None:
-    continued = replace(OTHER, summary={"step_count": 0, "continues": str(RUN.id)}, started_at=LATER, finished_at=LATER)
+    continued = replace(OTHER, summary={"step_count": 0, "continues": str(RUN.id)}, snapshot_version=5)
 
     assert find_faults([RUN, continued]) == []
     assert find_faults([LOST]) == []

@@ -30,17 +30,20 @@ async def state_of(rows: DebugRows, run: NewRun, chat_id: ChatId) -> RunState:
 
 async def test_run_of_a_takeover_names_the_run_it_continues(rows: DebugRows) -> None:
     chat_id = await rows.rig.chat(State.R0)
+    version = (await rows.rig.load(chat_id)).snapshot_version
     first = await rows.run(chat_id)
 
-    second = await rows.run(chat_id, started_at=NOON + timedelta(seconds=1))
-    third = await rows.run(chat_id, started_at=NOON + timedelta(seconds=2))
-    other = await rows.run(chat_id, trigger_message_id=1_000_000)
-    title = await rows.run(chat_id, kind=RunKind.TITLE_GENERATION)
+    second = await rows.run(chat_id, snapshot_version=version + 3, started_at=NOON - timedelta(hours=1))
+    third = await rows.run(chat_id, snapshot_version=version + 5)
+    late = await rows.run(chat_id, snapshot_version=version + 2, started_at=NOON + timedelta(hours=1))
+    other = await rows.run(chat_id, snapshot_version=version + 6, trigger_message_id=1_000_000)
+    title = await rows.run(chat_id, snapshot_version=version + 6, kind=RunKind.TITLE_GENERATION)
 
-    assert [(await rows.summary(run)).get("continues") for run in (first, second, third, other, title)] == [
+    assert [(await rows.summary(run)).get("continues") for run in (first, second, third, late, other, title)] == [
         None,
         str(first.id),
         str(second.id),
+        str(first.id),  # a displaced replica, whose run was inserted late
         None,
         None,
     ]

@@ -46,7 +46,8 @@ class RunState(StrEnum):
 
 
 # The chat is locked before its state, as by a deletion of the chat. The SHARE lock waits for an edit or archive that is
-# not committed yet, and reads its floor. A chat that was never recorded gets its state here.
+# not committed yet, and reads its floor. A chat that was never recorded gets its state here. A run continues one of the
+# same turn from an earlier version: a displaced replica may insert its run after the replica that took over.
 _INSERT = """
     WITH chat AS MATERIALIZED (SELECT id FROM chats WHERE id = $2 FOR KEY SHARE),
          made AS (
@@ -67,7 +68,8 @@ _INSERT = """
                 AND $7 = 'chat_turn'
                 AND o.kind = 'chat_turn'
                 AND o.trigger_message_id = $13
-              ORDER BY o.started_at DESC, o.id DESC
+                AND o.snapshot_version < $6
+              ORDER BY o.snapshot_version DESC, o.started_at DESC, o.id DESC
               LIMIT 1)))
       FROM state
      WHERE $6 >= state.floor
