@@ -249,9 +249,10 @@ class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item of the context that the model gets. `tools` are the names of an MCP server's tools.
 
-    `tools` are the names of an MCP server's tools.
+    `status` is one of `ok`, `truncated`, `oversize`, `unreadable`, `invalid`, `excluded`, or, for an MCP server that
+    has not run yet, `pending`.
     """
 
     kind: str
@@ -438,7 +439,10 @@ class DebugRunPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebugRunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The label and the sums of a run. Sums that are zero are absent, except the first four."""
+    """The label and the sums of a run.
+
+    The first four sums are always present; the others are left out if they are zero.
+    """
 
     step_count: int = 0
     attempt_count: int = 0

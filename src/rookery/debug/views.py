@@ -47,7 +47,10 @@ T = TypeVar("T")
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The label and the sums of a run. Sums that are zero are absent, except the first four."""
+    """The label and the sums of a run.
+
+    The first four sums are always present; the others are left out if they are zero.
+    """
 
     step_count: int = 0
     attempt_count: int = 0

@@ -87,7 +87,10 @@ class SseDecoder:
         return first.removeprefix(_BOM)
 
     def _normalize_newlines(self, chunk: bytes) -> bytes:
-        r"""Return the chunk with `\n` for every line end. A `\n` after a chunk that ends with `\r` is skipped."""
+        r"""Return the chunk with `\n` for every line end.
+
+        If the previous chunk ended with `\r`, a `\n` at the start of this chunk is skipped.
+        """
         if self._skip_newline and chunk:
             self._skip_newline = False
             chunk = chunk.removeprefix(b"\n")

@@ -37,7 +37,10 @@ class Arguments(msgspec.Struct, frozen=True):
 
 
 def read(text: str) -> Arguments:
-    """Parse the arguments of a call. Blank text means an empty object. A JSON string may contain the object."""
+    """Parse the arguments of a call. Blank text means an empty object.
+
+    The object may be encoded twice, as JSON text inside a JSON string.
+    """
     if not text.strip():
         return Arguments(Raw(b"{}"), True)
     try:

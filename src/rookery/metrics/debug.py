@@ -10,7 +10,8 @@ OPERATIONS = ("run", "step", "finish", "attempt", "retry", "message", "close", "
 DEBUG: tuple[Family[DebugStats], ...] = (
     counter(
         "debug_ops_total",
-        "Operations on debug records, by result: written, older than the stored state, or not written.",
+        "Operations on debug records, by result: written (ok), older than the stored state (stale), the run has ended "
+        "or is removed (refused), not finished in time (timeout), or failed (failed).",
         lambda stats: stats.operations,
         labels=("op", "result"),
         known=every(OPERATIONS, Result),

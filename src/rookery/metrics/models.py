@@ -60,8 +60,8 @@ CALLS: tuple[Family[CallStats], ...] = (
     ),
     counter(
         "overflow_rungs_total",
-        "Methods by which chats were compacted (whole, trimmed, pieces, spilled), and compaction requests "
-        "that were refused as too long.",
+        "Compactions by method (whole, trimmed, pieces, spilled) with the result success, and requests for a summary "
+        "that were refused as too long, with the result too_long.",
         lambda calls: calls.rungs,
         labels=(*MODEL, "rung", "result"),
     ),

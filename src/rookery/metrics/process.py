@@ -57,7 +57,7 @@ HTTP: tuple[Family[HttpStats], ...] = (
 APPROVALS: tuple[Family[HttpStats], ...] = (
     counter(
         "approvals_answered_total",
-        "Tool calls that users answered, by the answer.",
+        "Approval requests that users answered, by answer.",
         lambda http: http.approvals,
         labels=("answer",),
         known=APPROVAL_ANSWERS,

@@ -10,7 +10,7 @@ from rookery.stream.service import Streams
 STREAMS: tuple[Family[Streams], ...] = (
     gauge(
         "streams_open",
-        ("Open streams of clients, of a chat or of a list of chats."),
+        "Open client streams. Each follows one chat or a list of chats.",
         lambda streams: len(streams.sessions),
     ),
     counter(

@@ -38,7 +38,11 @@ RUNNERS: tuple[Family[Worker], ...] = (
         labels=("state",),
         known=RUNNER_STATES,
     ),
-    gauge("inflight_tasks", "Background tasks of finished turns that still run.", lambda worker: worker.inflight_tasks),
+    gauge(
+        "inflight_tasks",
+        "Background tasks that still run after their turn has finished.",
+        lambda worker: worker.inflight_tasks,
+    ),
     counter(
         "acquire_total",
         "Attempts to acquire a chat, by result.",
@@ -177,7 +181,8 @@ APPROVALS: tuple[Family[Worker], ...] = (
     ),
     gauge(
         "approval_oldest_seconds",
-        "Waiting time of the oldest of them at the last count; 0 if there is none. Aggregate with max.",
+        "Waiting time of the tool call that has waited longest for approval, at the last count; 0 if none waits. "
+        "Aggregate with max.",
         lambda worker: worker.stats.approval_oldest_seconds,
     ),
 )

@@ -131,7 +131,7 @@ class Connector:
         return self._encoded_requests.entries, *self._memory.caches
 
     async def close(self) -> None:
-        """Close all connections. Open answers end with an error."""
+        """Close all connections. Answers that are still streaming end with an error."""
         await self._reports.close()
         if self._bridge_clients is not None:
             await self._bridge_clients.close()

@@ -102,7 +102,7 @@ class Ticker:
 
 
 class Expiry:
-    """Cancels the block of a deadline, and raises `DeadlineExceeded`. The test clock uses it as well.
+    """Cancels a `with` block when its deadline passes, and raises `DeadlineExceeded`. The test clock uses it as well.
 
     `leave` compares `Task.cancelling()` with its value at `enter`, as `asyncio.timeout` does, to recognize a
     cancellation by other code.

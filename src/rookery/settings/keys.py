@@ -169,7 +169,9 @@ KEYS: tuple[Key, ...] = (
     Key("database_pool_worker", INTEGER, 8, "Maximum connections of a replica for running chats.", check=_POOL),
     Key("database_statement_timeout", DURATION, "30s", "Statements that run longer are canceled.", check=_TIMEOUT),
     Key("auto_migrate", BOOLEAN, True, "Update the schema at start; otherwise run `rookery admin migrate` first."),
-    Key("secret_keys", TEXT, None, "Key ring that encrypts stored keys: `id:base64` of 32 bytes, the active key first.",
+    Key("secret_keys", TEXT, None,
+        "Keys that encrypt stored secrets: one text with entries `id:base64`, separated by commas, each with 32 "
+        "bytes. The first one is the active key.",
         "a key file in `data_dir`; none with `database_url`", secret=True, check=_ring_problem),
     Key("worker.enabled", BOOLEAN, True, "Run chats on this server. If false, it only serves requests."),
     Key("worker.acquire_interval", DURATION, "5s",
@@ -227,7 +229,7 @@ KEYS: tuple[Key, ...] = (
         check=between(1 * _SECOND, _DAY)),
     Key("worker.max_steps", INTEGER, 1200, "Maximum number of steps of a turn.", check=between(1, 100_000)),
     Key("worker.max_output_tokens", INTEGER, 32_000,
-        "Maximum output tokens of a model call, unless the model's options set them.",
+        "Maximum output tokens of a model call, unless the model's options set another maximum.",
         check=between(256, 1_000_000)),
     Key("worker.connect_timeout", DURATION, "10s", "Time limit for connecting to a provider.",
         check=between(100 * _MS, 5 * _MINUTE)),
@@ -283,10 +285,10 @@ KEYS: tuple[Key, ...] = (
         "When the server runs as root, each local workspace has its own user and group from this range. Nothing "
         "else on the machine may use the range, including other Rookery servers."),
     Key("drivers.local.uid", INTEGER, None,
-        "When the server runs as root: the id of one user and group for all local workspaces that may write to a "
-        "shared folder, so that these workspaces and users of the machine can change each other's files there. Must be "
+        "Used only if the server runs as root. All local workspaces that may write to a shared folder run with this "
+        "user and group id. They and the machine's users can then change each other's files in the folder. Must be "
         "outside of `drivers.local.uid_range`.",
-        "none: each of them has its own user", check=_UID),
+        "none: each workspace has its own user", check=_UID),
     Key("drivers.local.cgroup", PATH, None,
         "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; the limits of templates "
         "are enforced in it.",
@@ -311,8 +313,9 @@ Generated from `src/rookery/settings/keys.py`. A flag takes precedence over the 
 the TOML file, the file over the default. `rookery admin config --sources` shows the effective values and their sources.
 
 - Key `a.b_c` is the flag `--a-b-c`, the variable `ROOKERY_A_B_C`, and `b_c` in the table `[a]` of the TOML file.
-- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. It has
-  no flag, because other users of the machine can read command lines; `--database-url` is accepted without a password.
+- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. A
+  secret key has no flag, because other users of the machine can read command lines; `--database-url` is accepted
+  without a password.
 - Durations are written `500ms`, `25s`, `2m`, `1h`, or as a number of seconds.
 - Lists are arrays in TOML, and separated by commas in flags and variables. An empty variable counts as not set.
 - A relative path in the TOML file is relative to the directory of that file.

@@ -51,7 +51,7 @@ class FakeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeUsage:
-    """Token counts. `prompt` includes cached tokens, and `completion` includes reasoning, as in this wire."""
+    """Token counts. As in the Chat Completions API, `prompt` includes cached tokens, and `completion` reasoning."""
 
     prompt: int = 100
     completion: int = 20

@@ -27,7 +27,10 @@ FOLDER = "/.rookery/results/"
 
 
 class ResultKeeper:
-    """Stores the results of one chat. A call returns the path of the file, or None if nothing was stored."""
+    """Stores the results of one chat.
+
+    Calling it stores a result and returns the path of the file, or None if nothing was stored.
+    """
 
     def __init__(self, workspace: ChatWorkspace, clock: Clock) -> None:
         self._workspace = workspace
@@ -51,9 +54,10 @@ class ResultKeeper:
 
 
 def own_file(output: ToolOutput) -> str | None:
-    """Return the file that the result itself names: `execute` stores long output itself.
+    """Return the path that the result already contains; None if it contains none.
 
-    Only paths in the folder of results count, because a result of another tool may have a field of the same name.
+    The tool `execute` stores its long output and puts the path into its result. Only paths in the folder of results
+    count, because a result of another tool may have a field of the same name.
     """
     cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
     file = cut.get("file") if isinstance(cut, Mapping) else None

@@ -154,7 +154,7 @@ class Prepared:
 
 
 class _OfferedTools(msgspec.Struct, frozen=True):
-    """The parts of a step's tools that its prompt depends on."""
+    """The properties of the offered tools that affect the prompt of the step."""
 
     plan_path: str | None
     names: frozenset[str]

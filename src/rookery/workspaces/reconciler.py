@@ -172,6 +172,9 @@ def _is_silent(workspace: Workspace, *, now: datetime) -> bool:
 
 
 def _is_from_before(workspace: Workspace, node_since: datetime | None) -> bool:
-    """Return whether the workspace was last seen before all current replicas of its node: the node has restarted."""
+    """Return whether the workspace was last seen before any current replica of its node started.
+
+    This means that the node has restarted.
+    """
     seen = workspace.last_seen_at or workspace.started_at
     return node_since is not None and seen is not None and seen < node_since

@@ -349,7 +349,7 @@ export interface ContextFile {
   truncated?: boolean;
 }
 
-/** An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's tools. */
+/** An item of the context that the model gets. `tools` are the names of an MCP server's tools. `status` is one of `ok`, `truncated`, `oversize`, `unreadable`, `invalid`, `excluded`, or, for an MCP server that has not run yet, `pending`. */
 export interface ContextItemView {
   kind: string;
   source: string;
@@ -1826,7 +1826,7 @@ export interface Rule {
   problem?: string | null;
 }
 
-/** The effect of a rule on a call that it matches, the strongest first. `always` answers a question in advance. The answer "do not ask again" creates such a rule. */
+/** The effects that a rule can have on a matching call, from strongest to weakest. `always` approves the call without asking. The answer "do not ask again" creates such a rule. */
 export type RuleAction = "allow" | "always" | "ask" | "deny";
 
 /** A rule. `tool` is a glob over the tool's name; the values in `match` are globs over arguments, by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
@@ -1877,7 +1877,7 @@ export interface RunListView {
 
 export type RunStatus = "completed" | "error" | "in_progress" | "interrupted";
 
-/** The label and the sums of a run. Sums that are zero are absent, except the first four. */
+/** The label and the sums of a run. The first four sums are always present; the others are left out if they are zero. */
 export interface RunSummary {
   step_count?: number;
   attempt_count?: number;
@@ -2171,7 +2171,7 @@ export interface Synced {
   last_message_id: number;
 }
 
-/** The fields to change; absent fields keep their values. Empty lists allow all users. */
+/** The fields to change; absent fields keep their values. If `allowed_users` and `allowed_roles` are both empty, all users may use the template. */
 export interface TemplatePatchBody {
   enabled?: boolean;
   deprecated?: boolean;

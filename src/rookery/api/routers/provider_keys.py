@@ -43,7 +43,7 @@ def router(services: ApiServices) -> Routes:
 
     @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])
     async def list_keys(caller: Caller) -> Response:
-        """List the enabled providers, and those that the caller has a key for."""
+        """List the enabled providers, and also disabled ones for which the caller has a key."""
         return answer(Items(tuple(map(_view, await caller.store.provider_keys.list(caller.user.id)))))
 
     @routes.put("/me/provider-keys/{provider}", "provider_keys.put", body=ProviderKeyPut, errors=(404, 412))

@@ -87,9 +87,10 @@ def router(services: ApiServices) -> Routes:
 
     @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html", is_public=True)
     async def show_docs() -> Response:
-        """Show this document in a page that can also send requests, with a login or a token.
+        """Show the OpenAPI document as a page.
 
-        The page contains no data of this server, so it needs no login.
+        The page needs no login, because it contains no data of this server. To send requests from it, log in or enter
+        a token.
         """
         return Response(page, headers={"Content-Security-Policy": POLICY}, media_type="text/html")
 

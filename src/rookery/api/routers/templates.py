@@ -91,7 +91,10 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplatePatchBody(Body):
-    """The fields to change; absent fields keep their values. Empty lists allow all users."""
+    """The fields to change; absent fields keep their values.
+
+    If `allowed_users` and `allowed_roles` are both empty, all users may use the template.
+    """
 
     enabled: bool = True
     deprecated: bool = False

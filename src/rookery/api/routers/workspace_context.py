@@ -20,9 +20,10 @@ from rookery.store.people.errors import Denied
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of the context that the model gets. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item of the context that the model gets. `tools` are the names of an MCP server's tools.
 
-    `tools` are the names of an MCP server's tools.
+    `status` is one of `ok`, `truncated`, `oversize`, `unreadable`, `invalid`, `excluded`, or, for an MCP server that
+    has not run yet, `pending`.
     """
 
     kind: str

@@ -34,9 +34,9 @@ _DESCRIPTIVE = frozenset({"model_intent", "timeout", "wait_timeout"})
 
 
 class RuleAction(StrEnum):
-    """The effect of a rule on a call that it matches, the strongest first.
+    """The effects that a rule can have on a matching call, from strongest to weakest.
 
-    `always` answers a question in advance. The answer "do not ask again" creates such a rule.
+    `always` approves the call without asking. The answer "do not ask again" creates such a rule.
     """
 
     DENY = "deny"

@@ -1,7 +1,7 @@
 """`Prompt`: the content of a request to a model, independent of the wire.
 
 `prompt` builds it from committed rows, and the wires in `llm/` convert it to requests. It includes media and opaque
-provider data (`meta`). Each wire decides what it can send back.
+provider data (`meta`). Each wire decides which of these data it can return to its provider.
 """
 
 from __future__ import annotations

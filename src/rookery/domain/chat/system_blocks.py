@@ -210,7 +210,7 @@ def for_tools(text: str, tools: Collection[str]) -> str:
 
 
 def with_plan_path(text: str, path: str | None) -> str:
-    """Return the text with the path of the plan file. If the path is unknown, the placeholder is removed."""
+    """Replace the placeholder `PLAN_PATH` by the path of the plan file, or remove it if the path is unknown."""
     if path:
         block = f"<plan-file-path>\n{path}\n</plan-file-path>"
         return text.replace(PLAN_PATH, block)

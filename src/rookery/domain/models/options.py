@@ -81,7 +81,10 @@ class CapabilityOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All options of models. None means that an option is not set. `FAMILIES` lists the options of a provider type."""
+    """All options of models. None means that an option is not set.
+
+    `FAMILIES` maps each provider type to the options that it supports.
+    """
 
     # common
     max_output_tokens: Count | None = None

@@ -364,7 +364,7 @@ class BridgeFold:
         return FinishReason.STOP if response.provider_url is None else FinishReason.OTHER
 
     def _count(self, response: StreamedResponse, parts: Parts) -> None:
-        """Emit the usage when the input tokens are known. The output tokens are in the last part."""
+        """Emit the usage as soon as the input tokens are known. The output tokens follow with the last part."""
         counted = response.usage.input_tokens
         if counted and counted != self._reported_input:
             self._reported_input = counted

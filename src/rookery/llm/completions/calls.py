@@ -43,7 +43,8 @@ class OpenCall:
     def is_runnable(self, *, is_last: bool) -> bool:
         """Return whether the call can run although the answer was cut short.
 
-        The input of the last call may be missing.
+        The answer may have ended before the input of its last call, so the last call cannot run without input. No call
+        can run if its input is incomplete.
         """
         return bool(self.name) and self.is_complete() and (bool(self.pieces) or not is_last)
 

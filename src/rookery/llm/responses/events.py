@@ -79,7 +79,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields of all items, for items of unknown kinds."""
+    """The fields that every item has. Used to read items of unknown kinds."""
 
     type: str = ""
     id: str | None = None

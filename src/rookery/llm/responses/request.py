@@ -357,9 +357,10 @@ def _without_sources(item: Item) -> Item:
 
 
 def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
-    """Yield the items. Ids, reasoning and parts that the provider executed are left out.
+    """Yield the messages, tool calls and tool outputs of an assistant message as items of a request.
 
-    The texts of one item stay one message.
+    Ids, reasoning and parts that the provider executed are left out. Several texts of one item are yielded as one
+    message.
     """
     open_message: Item | None = None
     open_id: str | None = None

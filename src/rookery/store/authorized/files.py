@@ -1,6 +1,6 @@
 """Files on behalf of an actor: upload, read, delete unlinked files, and copy files of other users.
 
-If a message names a file that its author can read only by a share, the author gets a copy of the file.
+If a message names a file that its author can read only through a share, the author gets a copy of the file.
 """
 
 from __future__ import annotations
@@ -155,9 +155,10 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 async def copy_foreign_files(at: Grant, chat_id: ChatId | None, *contents: Sequence[ContentPart]) -> Copies:
-    """Copy the files that the author can read only by a share. The author's chat keeps the copies when the share ends.
+    """Copy the files that the author can read only through a share.
 
-    Files that the author may not read are refused as missing. With sharing disabled, no file is readable by a share.
+    The author's chat keeps the copies when the share ends. Files that the author may not read are refused as missing.
+    With sharing disabled, no file is readable through a share.
     """
     named = frozenset().union(*(parts.file_ids(content) for content in contents))
     if not named:

@@ -79,7 +79,7 @@ class ActorStore:
 
 
 class Store:
-    """Creates actor stores. There is one for each process."""
+    """Creates actor stores. Each process has one `Store`."""
 
     def __init__(
         self,

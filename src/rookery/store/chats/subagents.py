@@ -544,7 +544,10 @@ async def hold_wake(conn: Connection, parent_id: UUID) -> None:
 
 
 class WakeState(msgspec.Struct, frozen=True):
-    """Whether children resume the chat now, and the number of times that they did since the user's last message."""
+    """Whether a child that ended may resume the chat, and how often children have resumed it.
+
+    Only the times since the user's last message are counted.
+    """
 
     is_due: bool
     wakes: int

@@ -48,7 +48,7 @@ class KeyStatus(msgspec.Struct, frozen=True):
 
 
 def row_id(user_id: UUID, provider_id: UUID) -> str:
-    """Return the row id that the sealed key is bound to, besides table and column."""
+    """Return the row id of a sealed key. The key is bound to it, and to its table and column."""
     return f"{user_id}/{provider_id}"
 
 

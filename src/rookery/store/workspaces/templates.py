@@ -105,7 +105,7 @@ class Template(msgspec.Struct, frozen=True):
     readme: str
 
     def is_allowed(self, user_id: UUID, role: Role) -> bool:
-        """Return whether this user may create workspaces from the template while it is enabled."""
+        """Return whether the template's lists allow this user. `enabled` is not checked."""
         if not self.allowed_users and not self.allowed_roles:
             return True
         return user_id in self.allowed_users or role in self.allowed_roles

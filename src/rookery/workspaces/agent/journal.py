@@ -98,7 +98,7 @@ class Attempt:
 
 
 class Journal:
-    """The keys of the last day. Only the agent that was started last writes the file."""
+    """A file with the idempotency keys of the past 24 hours. Only the most recently started agent writes it."""
 
     def __init__(self, path: Path, clock: Clock, log: Callable[[str], None]) -> None:
         self._path = path

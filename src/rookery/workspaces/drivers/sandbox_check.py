@@ -118,9 +118,9 @@ class SandboxReport(msgspec.Struct, frozen=True):
 
 
 async def check(config: LocalConfig, agent: Path) -> Machine:
-    """Start a sandbox, and check from inside that it confines. Raise `DriverUnavailable` if it does not.
+    """Start a sandbox, and check from inside that it confines its processes. Raise `DriverUnavailable` if not.
 
-    With `config.unsafe`, return a result without a sandbox instead. `unconfined_because` is the reason.
+    With `config.unsafe`, do not raise: return a result without a sandbox, with the reason in `unconfined_because`.
     """
     python, prefix = await _find_python()
     try:

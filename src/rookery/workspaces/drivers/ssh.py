@@ -59,7 +59,7 @@ class RemoteSandbox(msgspec.Struct, frozen=True):
 
 
 class RemoteState(msgspec.Struct, frozen=True):
-    """The running sandboxes of a workspace on the remote machine, and the end of the sandbox log."""
+    """The running sandboxes of a workspace on the remote machine, and the last part of the sandbox log."""
 
     running: tuple[RemoteSandbox, ...] = ()
     log: str = ""

@@ -55,7 +55,7 @@ async def list_models(conn: Connection) -> list[Named]:
 
 
 def find_model(found: Sequence[Named], reference: str) -> Named:
-    """Return the one model with this id, `provider/model`, name or display name."""
+    """Return the only model that matches: by id, by `provider/model`, by name, or by display name."""
     fitting = [model for model in found if reference in (str(model.config.id), model.name)]
     if not fitting:
         folded = reference.casefold()
