@@ -40,7 +40,7 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     gauge(
         "inflight_tasks",
-        "Background tasks that still run after their turn has finished.",
+        "Background tasks of the worker that run now, such as writing usage or labels.",
         lambda worker: worker.inflight_tasks,
     ),
     counter(
