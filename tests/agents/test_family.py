@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -790,6 +791,21 @@ async def test_phase_says_what_a_child_waits_for(database_url: str, phase: str) 
         await until(is_told)
         # It is no passing state: a child without a slot would be `queued` for a moment, too.
         assert await found() == phase
+
+
+async def test_users_see_that_a_tool_runs_before_the_next_heartbeat(database_url: str) -> None:
+    gate = Gate("My report.")
+    parent = steps((SPAWN,), lambda found: wait_for(found, timeout_seconds=3600), (Say("ok"),))
+    async with open_family(database_url, parent=parent, child=gate.child, tools=[gate.tool]) as rig:
+        chat_id = await rig.worker.ask()
+        await gate.tool.started.wait()
+        # The last heartbeat was in the model's time.
+        await rig.sql("UPDATE chat_heartbeats SET phase = 'model'")
+
+        async with rig.worker.database.api.acquire() as conn:
+            (agent,) = (await subagents.list_views(conn, chat_id, stall_after=timedelta(minutes=10))).agents
+
+        assert (agent.phase, agent.activity) == ("tool", "hold")
 
 
 async def test_cost_of_children_counts_against_the_limit_of_their_owner(database_url: str) -> None:

@@ -262,6 +262,12 @@ async def test_report_of_an_agent_is_told_without_its_start() -> None:
     assert await text_of(asking(asked, *rows)) == "The agent reports:\n\nSeven."
 
 
+async def test_semicolon_of_a_command_does_not_end_a_task() -> None:
+    calls = await calls_of(asking("delegate: run `sleep 1; date`; list the files; say `"))
+
+    assert [json.loads(call.input)["prompt"] for call in calls] == ["run `sleep 1; date`", "list the files", "say `"]
+
+
 @pytest.mark.parametrize("asked", ["ask an agent to list the files", "delegate: list the files; run x"])
 async def test_workspace_is_made_before_agents_are_started(asked: str) -> None:
     tools = ["spawn_agent", "wait_agent", "list_templates", "create_workspace"]

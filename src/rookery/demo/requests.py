@@ -122,8 +122,8 @@ def plan_for(wish: str, prompt: Prompt) -> Request:
 
 
 def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> Request:
-    tasks = [task.strip() for task in found["what"].split(";") if task.strip()] if found["several"] else []
-    tasks = tasks[:MAX_AGENTS] or [found["what"].strip()]
+    tasks = _tasks(found["what"]) if found["several"] else []
+    tasks = tasks or [found["what"].strip()]
     spawns = [CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]}) for task in tasks]
     started = [result for result in results if result.name == "spawn_agent"]
     waits = [
@@ -134,10 +134,16 @@ def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> 
     return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)), needs_workspace=True)
 
 
+def _tasks(what: str) -> list[str]:
+    """Return the tasks between semicolons. A semicolon in a command between backticks belongs to the command."""
+    found = re.findall(r"(?:`[^`]*`|[^;])+", what)
+    return [task.strip() for task in found if task.strip()][:MAX_AGENTS]
+
+
 def _delegate(found: re.Match[str], prompt: Prompt, results: Sequence[PromptResult]) -> Request:
     """Return calls that start subagents in parallel, for the named tasks or for two tasks of the guide."""
     what = " ".join(found["what"].split())[:MAX_GOAL]
-    tasks = [task.strip() for task in what.split(";") if task.strip()][:MAX_AGENTS]
+    tasks = _tasks(what)
     if len(tasks) < 2:
         tasks = ["list the files", f"write {_folder(prompt)}/delegated.md with {what}"]
     spawns = [CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]}) for task in tasks]

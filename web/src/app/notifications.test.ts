@@ -21,6 +21,14 @@ test("ends, failures and questions of root chats are news", () => {
   expect(newsOf(running, chat({ needs_user: "plan", snapshot_version: 2 }))?.event).toBe("needs");
 });
 
+test("a question of a subagent is news, and its end is none", () => {
+  const child = chat({ parent_chat_id: "r", root_chat_id: "r", status: "running" });
+  const asks = chat({ parent_chat_id: "r", root_chat_id: "r", status: "requires_action", snapshot_version: 2 });
+  expect(newsOf(child, asks)).toEqual({ event: "needs", text: "The agent “One” needs you." });
+  expect(newsOf(asks, { ...asks, snapshot_version: 3 })).toBeNull();
+  expect(newsOf(child, chat({ parent_chat_id: "r", status: "error", snapshot_version: 2 }))).toBeNull();
+});
+
 test("what is old, one's own stop, a child's or a first sight is none", () => {
   expect(newsOf(undefined, chat({}))).toBeNull();
   expect(newsOf(running, chat({ snapshot_version: 1 }))).toBeNull();

@@ -9,10 +9,14 @@ import { toast } from "@/ui/toast";
 
 export type News = { event: "done" | "failed" | "needs"; text: string } | null;
 
-/** Return the notification for a change of a root chat that is not in view. */
+/** Return the notification for a change of a chat that is not in view. Of subagents, only questions are reported. */
 export function newsOf(old: ChatView | undefined, chat: ChatView): News {
-  if (!old || chat.parent_chat_id !== null || old.snapshot_version >= chat.snapshot_version) return null;
+  if (!old || old.snapshot_version >= chat.snapshot_version) return null;
   const [before, after] = [markOf(old), markOf(chat)];
+  if (chat.parent_chat_id !== null) {
+    if (after !== "needs" || before === "needs") return null;
+    return { event: "needs", text: `The agent “${chat.title}” needs you.` };
+  }
   if (after === "needs" && before !== "needs") return { event: "needs", text: `“${chat.title}” needs you.` };
   if (chat.status === "error" && old.status !== "error") return { event: "failed", text: `“${chat.title}” failed.` };
   // A turn that a user stopped needs no notification.
@@ -30,7 +34,8 @@ export function useNotifications(): void {
         const news = newsOf(seen.get(chat.id), chat);
         seen.set(chat.id, chat);
         if (!news || !appearance.getState()[`notify_${news.event}`]) return;
-        const isInView = location.pathname === `/c/${chat.id}` && document.visibilityState === "visible";
+        const shown = [chat.id, chat.root_chat_id].map((id) => `/c/${id}`);
+        const isInView = shown.includes(location.pathname) && document.visibilityState === "visible";
         const name = `rookery:${chat.id}:${chat.snapshot_version}`;
         // The tab that shows the chat takes the lock too and shows nothing, so that no other tab does.
         void inOneTab(name, turnOf(isInView), () => {
@@ -49,7 +54,8 @@ function turnOf(isInView: boolean): number {
 
 function tell(text: string, chat: ChatView, open: (path: string) => void): void {
   const { notify_desktop, notify_sound } = appearance.getState();
-  const path = `/c/${chat.id}`;
+  // The questions of a subagent are answered at its root.
+  const path = `/c/${chat.root_chat_id}`;
   if (notify_sound) beep();
   if (
     document.visibilityState === "hidden" &&

@@ -38,8 +38,8 @@ test.each([
   [{ stalled: true, silent_seconds: 660 }, "No progress for 11 min (running a tool)", "warn"],
   [{ status: "interrupting" }, "Stopping", "busy"],
   [{ status: "waiting", outcome: "finished" }, "Finished", "ok"],
-  [{ status: "waiting", outcome: "interrupted" }, "Was stopped", "muted"],
-  [{ status: "error", outcome: "error" }, "Stopped with an error", "danger"],
+  [{ status: "waiting", outcome: "interrupted" }, "Stopped", "muted"],
+  [{ status: "error", outcome: "error" }, "Failed", "danger"],
   [{ status: "waiting", outcome: "deadline" }, "Reached its time limit", "warn"],
   [{ status: "waiting" }, "At rest", "muted"],
 ] as const)("state of %o", (more, text, tone) => {
@@ -49,7 +49,7 @@ test.each([
 test("a wait that timed out is not failed", () => {
   expect(toldState({ status: "running", phase: "model", timed_out: true }).tone).toBe("busy");
   expect(toldState({ status: "waiting", end_id: 1, report: "x" }).tone).toBe("ok");
-  expect(toldState({ status: "waiting", end_id: 1, interrupted: true }).text).toBe("Was stopped");
+  expect(toldState({ status: "waiting", end_id: 1, interrupted: true }).text).toBe("Stopped");
   expect(toldState({ status: "waiting" }).text).toBe("At rest");
   expect(toldState({ status: "waiting", last_error_kind: "deadline" }).text).toBe("Reached its time limit");
   expect(toldState({ status: "error", last_error_kind: "overloaded" }).tone).toBe("danger");
@@ -68,6 +68,6 @@ test("a notice names the agent and its end", () => {
     kind: "explore",
     outcome: "deadline",
   } as const;
-  expect(noticeTitle(notice)).toBe("Agent callers reached its time limit");
-  expect(noticeTitle({ ...notice, outcome: "new" })).toBe("Agent callers ended");
+  expect(noticeTitle(notice)).toBe("Agent “callers” reached its time limit");
+  expect(noticeTitle({ ...notice, outcome: "new" })).toBe("Agent “callers” ended");
 });

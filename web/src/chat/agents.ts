@@ -13,7 +13,7 @@ export interface AgentState {
 
 const ENDS: Record<string, AgentState> = {
   finished: { text: "finished", tone: "ok" },
-  error: { text: "stopped with an error", tone: "danger" },
+  error: { text: "failed", tone: "danger" },
   interrupted: { text: "was stopped", tone: "muted" },
   deadline: { text: "reached its time limit", tone: "warn" },
 };
@@ -34,9 +34,9 @@ export function endOf(outcome: string | null | undefined): AgentState {
   return pick(ENDS, outcome) ?? { text: "ended", tone: "muted" };
 }
 
-/** "Agent explore callers finished". */
+/** "Agent “explore callers” finished". */
 export function noticeTitle(notice: NoticePart): string {
-  return `Agent ${notice.title || "without a title"} ${endOf(notice.outcome).text}`;
+  return `${notice.title ? `Agent “${notice.title}”` : "An agent"} ${endOf(notice.outcome).text}`;
 }
 
 type Status = Pick<AgentView, "status" | "phase" | "stalled" | "silent_seconds" | "outcome">;
@@ -57,12 +57,16 @@ export function agentState(agent: Status): AgentState {
     }
     return phase ?? { text: "Working", tone: "busy" };
   }
-  if (agent.status === "error" && agent.outcome !== "deadline") return capital(endOf("error"));
-  return agent.outcome ? capital(endOf(agent.outcome)) : { text: "At rest", tone: "muted" };
+  if (agent.status === "error" && agent.outcome !== "deadline") return ended("error");
+  return agent.outcome ? ended(agent.outcome) : { text: "At rest", tone: "muted" };
 }
 
-function capital(state: AgentState): AgentState {
-  return { ...state, text: state.text.charAt(0).toUpperCase() + state.text.slice(1) };
+const ALONE: Record<string, string> = { interrupted: "Stopped" };
+
+/** Return how a turn ended, without a title before it. */
+function ended(outcome: string): AgentState {
+  const { text: words, tone } = endOf(outcome);
+  return { text: ALONE[outcome] ?? words.charAt(0).toUpperCase() + words.slice(1), tone };
 }
 
 /** Return the state of a subagent as a tool's result tells it. A wait that timed out is no failure. */

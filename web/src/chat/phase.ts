@@ -12,12 +12,13 @@ export type Phase =
   | "needs_you"
   | "waiting_for_slot"
   | "streaming"
+  | "tools"
   | "thinking"
   | "idle";
 
 export interface PhaseInput {
   status: Status;
-  data: Pick<ChatData, "retry" | "error" | "preview">;
+  data: Pick<ChatData, "retry" | "error" | "preview" | "messages" | "order">;
   isLive: boolean;
   queuedForCapacity: boolean;
 }
@@ -30,5 +31,14 @@ export function phaseOf({ status, data, isLive, queuedForCapacity }: PhaseInput)
   if (status === "requires_action") return "needs_you";
   if (status !== "running") return "idle";
   if (queuedForCapacity) return "waiting_for_slot";
-  return data.preview && shownBlocks(data.preview).length > 0 ? "streaming" : "thinking";
+  if (data.preview && shownBlocks(data.preview).length > 0) return "streaming";
+  return hasOpenCalls(data) ? "tools" : "thinking";
+}
+
+/** Return whether calls of the last step have no result yet. Their cards show that they run. */
+function hasOpenCalls({ messages, order }: Pick<ChatData, "messages" | "order">): boolean {
+  const last = messages.get(order.at(-1) ?? 0);
+  return (
+    last?.role === "assistant" && last.content.some((part) => part.type === "tool-call" && !part.provider_executed)
+  );
 }

@@ -92,6 +92,11 @@ export class ChatSession {
     };
   }
 
+  /** Whether a component shows the chat. */
+  get isShown(): boolean {
+    return this.users > 0;
+  }
+
   reconnect(): void {
     if (this.users > 0) this.connection.connect();
   }

@@ -1,8 +1,9 @@
-/** The sessions of the last eight open chats, so that they can be shown again immediately. */
+/** The sessions of open chats, and of those that were open last, so that they can be shown again at once. */
 import { dropEarly } from "@/api/http";
 import { ChatSession } from "@/state/chat_session";
 
-const KEPT = 8;
+// Chosen: some chats, each with a few subagents.
+const KEPT = 12;
 const sessions = new Map<string, ChatSession>();
 
 export function chatSession(id: string): ChatSession {
@@ -11,6 +12,7 @@ export function chatSession(id: string): ChatSession {
   sessions.set(id, known);
   for (const [other, session] of sessions) {
     if (sessions.size <= KEPT) break;
+    if (session.isShown || other === id) continue;
     session.close();
     sessions.delete(other);
   }

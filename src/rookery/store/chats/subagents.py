@@ -18,7 +18,7 @@ from rookery.domain.chat import agent_reports, parts
 from rookery.domain.chat.agent_reports import AgentOutcome
 from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.parts import AgentNotice, ContentError, Text, ToolCall
+from rookery.domain.chat.parts import AgentNotice, ContentError, Part, Text, ToolCall
 from rookery.store.db.pool import Connection
 
 # The limit of unarchived subagents of a root.
@@ -166,12 +166,14 @@ STOP_AT_DEADLINE = """
     RETURNING true
 """
 
-# The newest visible answer of each child: its last text, or its current calls.
+# The newest visible answer of each child, and whether results of its calls are stored.
 LAST_ANSWERS = """
-    SELECT c.id, m.content, m.content_version
+    SELECT c.id, m.content, m.content_version,
+           EXISTS (SELECT FROM chat_messages r
+                    WHERE r.chat_id = c.id AND r.role = 'tool' AND NOT r.deleted AND r.id > m.id) AS has_results
       FROM unnest($1::uuid[]) AS c (id)
      CROSS JOIN LATERAL (
-           SELECT content, content_version
+           SELECT id, content, content_version
              FROM chat_messages
             WHERE chat_id = c.id AND role = 'assistant' AND NOT deleted AND NOT compressed AND visibility <> 'model'
             ORDER BY chat_id, role, id DESC
@@ -234,6 +236,13 @@ class NewSubagent(msgspec.Struct, frozen=True, kw_only=True):
     budget_micros: int | None = None
 
 
+class Activity(msgspec.Struct, frozen=True):
+    """The last answer of a child in one line, and whether calls of it have no results yet."""
+
+    line: str = ""
+    has_open_calls: bool = False
+
+
 class Subagent(msgspec.Struct, frozen=True):
     """A child chat as its parent and the user see it. `end_id` is the newest end of a turn, if there was one.
 
@@ -280,6 +289,12 @@ class Subagent(msgspec.Struct, frozen=True):
         if not self.is_leased:
             return Phase.QUEUED
         return Phase(self.worker_phase) if self.worker_phase in tuple(Phase) else None
+
+    def phase_in(self, activity: Activity) -> Phase | None:
+        """Return the phase according to the stored history, which is newer than the worker's last heartbeat."""
+        if self.status != "running" or self.phase not in (None, Phase.MODEL, Phase.TOOL):
+            return self.phase
+        return Phase.TOOL if activity.has_open_calls else Phase.MODEL
 
     def is_stalled(self, after: timedelta) -> bool:
         """Return whether the child is working and has made no progress for this long."""
@@ -401,7 +416,7 @@ async def list_views(conn: Connection, root_id: UUID, *, stall_after: timedelta)
         return AgentList(())
     ids = [child.chat_id for child in children]
     answers = {
-        record[0]: _activity(record["content"], record["content_version"])
+        record[0]: _activity(record["content"], record["content_version"], has_results=record["has_results"])
         for record in await conn.fetch(LAST_ANSWERS, ids)
     }
     figures = {record[0]: AgentFigures(*record[1:]) for record in await conn.fetch(FIGURES, ids)}
@@ -410,7 +425,7 @@ async def list_views(conn: Connection, root_id: UUID, *, stall_after: timedelta)
             _view(
                 child,
                 figures.get(child.chat_id, AgentFigures()),
-                activity=answers.get(child.chat_id, ""),
+                answers.get(child.chat_id, Activity()),
                 is_stalled=child.is_stalled(stall_after),
             )
             for child in children
@@ -418,7 +433,7 @@ async def list_views(conn: Connection, root_id: UUID, *, stall_after: timedelta)
     )
 
 
-def _view(child: Subagent, figures: AgentFigures, *, activity: str, is_stalled: bool) -> AgentView:
+def _view(child: Subagent, figures: AgentFigures, activity: Activity, *, is_stalled: bool) -> AgentView:
     silent = None if child.is_at_rest else max(round((child.now - child.progress_at).total_seconds()), 0)
     return AgentView(
         chat_id=child.chat_id,
@@ -428,10 +443,10 @@ def _view(child: Subagent, figures: AgentFigures, *, activity: str, is_stalled: 
         kind=child.kind,
         kind_source=child.kind_source,
         status=child.status,
-        phase=child.phase,
+        phase=child.phase_in(activity),
         stalled=is_stalled,
         silent_seconds=silent,
-        activity=activity,
+        activity=activity.line,
         outcome=child.outcome if child.is_at_rest else None,
         model_config_id=child.model_config_id,
         reasoning_effort=child.reasoning_effort,
@@ -447,19 +462,24 @@ def _view(child: Subagent, figures: AgentFigures, *, activity: str, is_stalled: 
     )
 
 
-def _activity(content: str, version: int) -> str:
-    """Return one line about an answer: its last tool call, or its last line of text."""
+def _activity(content: str, version: int, *, has_results: bool) -> Activity:
     try:
         said = parts.decode(content, version=version)
     except ContentError:
-        return ""
+        return Activity()
+    has_calls = any(isinstance(part, ToolCall) and not part.provider_executed for part in said)
+    return Activity(_last_line(said)[:MAX_ACTIVITY_CHARS], has_open_calls=has_calls and not has_results)
+
+
+def _last_line(said: Sequence[Part]) -> str:
+    """Return one line about an answer: its last tool call, or its last line of text."""
     for part in reversed(said):
         if isinstance(part, ToolCall):
             commands = " ".join(part.parsed_commands[0]) if part.parsed_commands else ""
-            return f"{part.tool_name} {commands}".strip()[:MAX_ACTIVITY_CHARS]
+            return f"{part.tool_name} {commands}".strip()
         # The last line may be the end of a code block.
         if isinstance(part, Text) and (lines := [line for line in part.text.splitlines() if _WORD.search(line)]):
-            return lines[-1].strip()[:MAX_ACTIVITY_CHARS]
+            return lines[-1].strip()
     return ""
 
 

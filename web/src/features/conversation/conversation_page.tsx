@@ -18,7 +18,7 @@ import { PrintSheet } from "@/features/conversation/print";
 import { useTurnAnnouncements } from "@/features/conversation/turn_announcements";
 import { useGoToPlace } from "@/features/debug/place";
 import { Timeline } from "@/features/timeline/timeline";
-import { useFollowAgents } from "@/state/agents";
+import { useFollowAgents, useHasAgents } from "@/state/agents";
 import type { ChatSession } from "@/state/chat_session";
 import { useSession } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
@@ -26,6 +26,10 @@ import { useHasDebug, useRecordedTurns } from "@/state/recorded_turns";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
+// Loaded with the first subagent.
+const AgentQuestions = lazy(async () => ({
+  default: (await import("@/features/conversation/agent_questions")).AgentQuestions,
+}));
 // Loaded with the first chat that has a workspace, because only workspaces have servers.
 const ServerQuestions = lazy(async () => ({
   default: (await import("@/features/panel/mcp_servers")).ServerQuestions,
@@ -61,6 +65,7 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
   const openFile = useOpenFile(chat);
   useTurnAnnouncements(session);
   useFollowAgents(chatId, chat?.root_chat_id);
+  const hasAgents = useHasAgents(chat);
   useRecordedTurns(session);
   const hasDebug = useHasDebug(chat);
   const goToDebug = useGoToPlace();
@@ -195,6 +200,11 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
           <ConnectionBanner session={session} />
           {isOwner && !isArchived ? (
             <>
+              {chat && hasAgents && (
+                <Suspense>
+                  <AgentQuestions chat={chat} />
+                </Suspense>
+              )}
               {chat?.context && (
                 <Suspense>
                   <ServerQuestions chat={chat} />

@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { ConversationContext } from "@/features/conversation/context";
+import { AgentGallery, fillAgents } from "@/features/gallery/agent_gallery";
 import { DebugGallery } from "@/features/gallery/debug_gallery";
 import {
   AGENTS,
@@ -35,6 +36,7 @@ import { Button } from "@/ui/button";
 export function GalleryPage() {
   const [session] = useState(() => {
     queryClient.setQueryData(keys.agents("gallery"), { agents: AGENTS });
+    fillAgents();
     return new ChatSession("gallery");
   });
   const [opened, setOpened] = useState(false);
@@ -111,6 +113,7 @@ export function GalleryPage() {
           {ERRORS.map((error) => (
             <ErrorRow key={error.kind} error={error} queued={2} lastPrompt={() => {}} />
           ))}
+          <AgentGallery />
           <DebugGallery />
         </div>
       </div>

@@ -203,7 +203,28 @@ function ownStates(name: string, call: ToolView): Sample[] {
               last_error: "The subagent was stopped at its time limit. The report is what it had by then.",
               report: "Half of it.",
             },
+            {
+              chat_id: "c-4",
+              title: "release notes",
+              status: "error",
+              type: "general",
+              end_id: 3,
+              last_error_kind: "overloaded",
+              last_error: "The provider did not answer.",
+              report: "",
+            },
+            { chat_id: "c-5", title: "changelog", status: "requires_action", type: "general", phase: "approval" },
           ],
+        }),
+        done("timed out", {
+          chat_id: "c-2",
+          title: "tests",
+          status: "running",
+          type: "general",
+          phase: "model",
+          stalled: true,
+          silent_seconds: 660,
+          timed_out: true,
         }),
       ];
     case "advisor":
@@ -261,7 +282,7 @@ function statesOf(name: string): Sample[] {
 
 export const GALLERY_TOOLS = [...TOOL_NAMES, "github__create_issue"];
 
-const MESSAGE: Message = {
+export const MESSAGE: Message = {
   id: 1,
   chat_id: "gallery",
   role: "user",

@@ -39,6 +39,9 @@ const TABS = [
 // The last place in the Debug tab for each chat, until the page is closed.
 const places = new Map<string, string>();
 
+/** Return whether the panel covers the conversation. */
+const isOverlay = () => window.innerWidth < 1024;
+
 /** The panel next to the conversation. On screens narrower than 1024 px it covers the conversation. */
 export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) {
   const width = useStore(layout, (state) => state.panelWidth);
@@ -100,7 +103,7 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
             <FilesTab chat={chat} file={file} line={line} onFile={onFile} />
           </Tabs.Content>
           <Tabs.Content value="agents" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
-            <AgentsTab chat={chat} agents={agents} />
+            <AgentsTab chat={chat} agents={agents} onAnswer={() => isOverlay() && onClose()} />
           </Tabs.Content>
           <Tabs.Content value="debug" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
             <Suspense>

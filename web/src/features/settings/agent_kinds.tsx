@@ -49,8 +49,12 @@ export function AgentKinds() {
             { title: "Description", cell: (kind) => kind.description },
             {
               title: "Source",
-              cell: (kind) =>
-                `${SOURCES[kind.source] ?? kind.source}${kind.hidden_by ? ", hidden by the server's kind" : ""}`,
+              cell: (kind) => (
+                <span className="sm:whitespace-nowrap">
+                  {SOURCES[kind.source] ?? kind.source}
+                  {kind.hidden_by && ", hidden by the server's kind"}
+                </span>
+              ),
             },
             {
               title: "",
@@ -135,6 +139,7 @@ function KindDialog({ kind, isAdmin, onClose }: DialogProps) {
         {!kind && (
           <TextField
             label="Name"
+            hint="A short word, such as reviewer. Agents use it to start a subagent of this kind."
             value={draft.name}
             onChange={(e) => set({ name: e.target.value })}
             error={refused?.field("name")}
@@ -160,6 +165,7 @@ function KindDialog({ kind, isAdmin, onClose }: DialogProps) {
         />
         <TextArea
           label="Prompt"
+          hint="Instructions that every subagent of this kind gets before its task."
           rows={6}
           value={draft.prompt}
           onChange={(e) => set({ prompt: e.target.value })}
@@ -167,12 +173,17 @@ function KindDialog({ kind, isAdmin, onClose }: DialogProps) {
         />
         <TextField
           label="Tools"
-          hint="Names with spaces between them. Empty allows every tool of a subagent."
+          hint="Names with spaces between them, such as read_file execute. Empty allows every tool of a subagent."
           value={draft.tools}
           onChange={(e) => set({ tools: e.target.value })}
           error={refused?.field("tools")}
         />
-        <Switch label="Read only" checked={draft.readOnly} onChange={(readOnly) => set({ readOnly })} />
+        <Switch
+          label="Read only"
+          hint="Commands run in a read-only view of the workspace, and no tool changes files."
+          checked={draft.readOnly}
+          onChange={(readOnly) => set({ readOnly })}
+        />
         <div className="grid gap-4 sm:grid-cols-3">
           <Select
             label="Model"
@@ -193,6 +204,7 @@ function KindDialog({ kind, isAdmin, onClose }: DialogProps) {
           />
           <TextField
             label="Time limit, in minutes"
+            placeholder="The server's"
             inputMode="numeric"
             value={draft.minutes}
             onChange={(e) => set({ minutes: e.target.value })}

@@ -2,7 +2,7 @@ import { ChevronDown, ChevronRight, Ellipsis } from "lucide-react";
 import { type DragEvent, type MouseEvent, memo, useState } from "react";
 import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
-import { isBusy, lineOf, markOf } from "@/chat/sidebar_list";
+import { isBusy, lineOf, type Mark, markOf } from "@/chat/sidebar_list";
 import { movePin } from "@/features/sidebar/actions";
 import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
 import { ChatMark } from "@/features/sidebar/mark";
@@ -33,10 +33,13 @@ let dragged: ChatView | null = null;
 export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }: Props) {
   const children = chat.children ?? [];
   const isChosen = children.some((one) => one.id === current);
-  const isActive = children.some(isBusy);
+  const isActive = children.some((one) => isBusy(one) || one.status === "requires_action");
   const [opened, setOpened] = useState<boolean | null>(null);
   const isOpen = opened ?? (isActive || isChosen);
   const hasMenu = useHasRowMenu(chat.id);
+  // The parent reads the answers of a subagent, so they are not news for the user.
+  const isUnread = chat.has_unread && !isChild;
+  const mark = markOf({ ...chat, has_unread: isUnread });
   return (
     <li>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: a button opens the same menu for keyboard users */}
@@ -53,14 +56,20 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
           isChild && "ml-4",
         )}
       >
-        {children.length > 0 ? (
-          <Disclosure chat={chat} isOpen={isOpen} onToggle={() => setOpened(!isOpen)} />
-        ) : (
+        {children.length > 0 && <Disclosure chat={chat} isOpen={isOpen} onToggle={() => setOpened(!isOpen)} />}
+        {(children.length === 0 || mark !== "idle") && (
           <span className="mt-0.5">
-            <ChatMark mark={markOf(chat)} />
+            <ChatMark mark={mark} />
           </span>
         )}
-        <RowText chat={chat} isCurrent={chat.id === current} search={search} hasMenu={hasMenu} />
+        <RowText
+          chat={chat}
+          mark={mark}
+          isUnread={isUnread}
+          isCurrent={chat.id === current}
+          search={search}
+          hasMenu={hasMenu}
+        />
         <span
           className={cx(
             "absolute top-1 right-1 rounded-md bg-bg3 pointer-coarse:top-0 group-hover:opacity-100 focus-within:opacity-100 pointer-coarse:bg-transparent pointer-coarse:opacity-100",
@@ -96,7 +105,6 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
 });
 
 function Disclosure({ chat, isOpen, onToggle }: { chat: ChatView; isOpen: boolean; onToggle: () => void }) {
-  const mark = markOf(chat);
   const Icon = isOpen ? ChevronDown : ChevronRight;
   return (
     <button
@@ -104,33 +112,25 @@ function Disclosure({ chat, isOpen, onToggle }: { chat: ChatView; isOpen: boolea
       aria-expanded={isOpen}
       aria-label={`Subagents of ${chat.title}`}
       onClick={onToggle}
-      className="relative z-10 -mx-1 mt-px grid size-6 shrink-0 place-items-center rounded-md hover:bg-bg1"
+      className="relative z-10 -mx-1 mt-px grid size-6 shrink-0 place-items-center rounded-md hover:bg-bg1 pointer-coarse:-my-2 pointer-coarse:h-11"
     >
-      {mark === "idle" ? (
-        <Icon className="size-4 text-muted" />
-      ) : (
-        <>
-          <span className="group-hover:hidden">
-            <ChatMark mark={mark} />
-          </span>
-          <Icon className="hidden size-4 text-muted group-hover:block" />
-        </>
-      )}
+      <Icon aria-hidden className="size-4 text-muted" />
     </button>
   );
 }
 
 interface TextProps {
   chat: ChatView;
+  mark: Mark;
+  isUnread: boolean;
   isCurrent: boolean;
   search: string;
   hasMenu: boolean;
 }
 
-function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
+function RowText({ chat, mark, isUnread, isCurrent, search, hasMenu }: TextProps) {
   const navigate = useNavigate();
   const line = lineOf(chat);
-  const mark = markOf(chat);
   const to = `/c/${chat.id}${search}`;
   // Not the router's link, which would render at every change of the URL.
   const go = (event: MouseEvent) => {
@@ -146,10 +146,8 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
       className="min-w-0 flex-1 rounded-sm after:absolute after:inset-0 pointer-coarse:pr-10"
     >
       <span className="flex items-baseline gap-2">
-        <span className={cx("min-w-0 flex-1 truncate", chat.has_unread && "font-semibold")}>
-          {chat.title || "Untitled"}
-        </span>
-        {chat.has_unread && mark !== "unread" ? (
+        <span className={cx("min-w-0 flex-1 truncate", isUnread && "font-semibold")}>{chat.title || "Untitled"}</span>
+        {isUnread && mark !== "unread" ? (
           <span role="img" aria-label="Unread" className="size-2 shrink-0 self-center rounded-full bg-accent" />
         ) : (
           <Ago

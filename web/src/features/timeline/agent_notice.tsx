@@ -1,8 +1,8 @@
 import { Bot, ChevronDown, ChevronUp } from "lucide-react";
-import { Link } from "react-router";
 import { endOf, noticeTitle } from "@/chat/agents";
 import type { NoticePart } from "@/chat/types";
 import { Markdown } from "@/features/timeline/markdown";
+import { OpenAgent } from "@/features/tools/agent_line";
 import { isLongBody } from "@/features/tools/parts";
 import { useOpen } from "@/state/open_state";
 import { cx } from "@/ui/cx";
@@ -23,13 +23,11 @@ export function AgentNoticeCard({ id, notice }: { id: string; notice: NoticePart
         tone === "danger" ? "border-danger" : tone === "warn" ? "border-warn" : "border-line",
       )}
     >
-      <div className="flex min-h-9 items-center gap-2 px-3 py-1.5">
+      <div className="flex min-h-9 items-center gap-2 py-1.5 pr-2 pl-3">
         <Bot aria-hidden className="size-4 shrink-0 text-muted" />
         <span className="min-w-0 flex-1 break-words">{noticeTitle(notice)}</span>
         <span className="shrink-0 text-small text-muted">{notice.kind}</span>
-        <Link className="shrink-0 text-small text-accent underline" to={`/c/${notice.chat_id}`}>
-          Open
-        </Link>
+        <OpenAgent chatId={notice.chat_id} title={notice.title} />
       </div>
       {(report || notice.error) && (
         <div className="border-t border-line px-3 py-2">

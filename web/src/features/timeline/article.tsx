@@ -56,7 +56,7 @@ export const Article = memo(function Article({
 });
 
 /** If a row fails to render, an error is shown in its place, and other rows are not affected. */
-class RowBoundary extends Component<{ row: Row; children: ReactNode }, { failed: boolean }> {
+export class RowBoundary extends Component<{ row: Row; children: ReactNode }, { failed: boolean }> {
   override state = { failed: false };
   static getDerivedStateFromError() {
     return { failed: true };

@@ -19,12 +19,14 @@ interface Props {
   session: ChatSession;
   /** Returns whether the end of the timeline is visible. */
   isEndSeen?: () => boolean;
+  /** Whether the stream was closed on purpose. The text so far is shown then, without a status. */
+  isPaused?: boolean;
 }
 
 const always = () => true;
 
 /** The running step. It is the only row that renders while text arrives. */
-export const LiveRow = memo(function LiveRow({ session, isEndSeen = always }: Props) {
+export const LiveRow = memo(function LiveRow({ session, isEndSeen = always, isPaused = false }: Props) {
   const preview = usePreview(session);
   const { groupTools } = useDisplay();
   const messages = useStore(session.store, (state) => state.data.messages);
@@ -55,7 +57,7 @@ export const LiveRow = memo(function LiveRow({ session, isEndSeen = always }: Pr
           Searching the web
         </p>
       )}
-      <LiveStatus session={session} />
+      {!isPaused && <LiveStatus session={session} />}
     </div>
   );
 });

@@ -1,9 +1,9 @@
 import { ShieldQuestion } from "lucide-react";
-import { useState } from "react";
+import { type MouseEvent, type ReactNode, useState } from "react";
 import { sentence } from "@/api/errors";
 import { post } from "@/api/http";
+import type { Action } from "@/api/types.gen";
 import { fields, text, words } from "@/chat/tools";
-import type { Action } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { Json, Output } from "@/features/tools/parts";
 import { Button } from "@/ui/button";
@@ -33,8 +33,20 @@ export function permits(action: Action, scope: Scope): string[] {
   return [...new Set(lines)];
 }
 
+interface Props {
+  action: Action;
+  /** The chat that asks; that of the conversation if it is absent. */
+  askedBy?: string;
+  /** Says who asks, if it is not the conversation's own agent. */
+  origin?: ReactNode;
+  /** Called when an answer is sent, before the request. */
+  onAnswer?: () => void;
+  /** Called when the request has ended, even if it failed. */
+  onAnswered?: () => void;
+}
+
 /** The card for calls that need the owner's approval. All are answered in one request. */
-export function ApprovalCard({ action }: { action: Action }) {
+export function ApprovalCard({ action, askedBy, origin, onAnswer, onAnswered }: Props) {
   const { chatId, isOwner } = useConversation();
   const [denying, setDenying] = useState(false);
   const [choosing, setChoosing] = useState(false);
@@ -44,23 +56,32 @@ export function ApprovalCard({ action }: { action: Action }) {
   const scopes = (["chat", "user"] as const).filter((scope) => permits(action, scope).length > 0);
   const send = ({ decision, always, reason: why }: Answer) => {
     setBusy(true);
+    onAnswer?.();
     const answers = calls.map((call) => ({
       tool_call_id: call.tool_call_id,
       decision,
       ...(why ? { reason: why } : {}),
       ...(always && call.always?.[always] ? { always } : {}),
     }));
-    post(`/chats/${chatId}/approvals`, { answers })
+    post(`/chats/${askedBy ?? chatId}/approvals`, { answers })
       .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
-      .finally(() => setBusy(false));
+      .finally(() => {
+        setBusy(false);
+        onAnswered?.();
+      });
+  };
+  // The second click of a double click would answer the next question, which has taken the place of this one.
+  const once = (answer: Answer) => (event: MouseEvent) => {
+    if (event.detail <= 1) send(answer);
   };
   return (
     <section aria-label="Approval" className="rounded-lg border border-warn bg-bg1 p-4" data-testid="approval">
-      <p className="mb-2 flex items-center gap-2 font-medium">
-        <ShieldQuestion aria-hidden className="size-4 text-warn" />
-        {calls.length === 1 ? "May this run?" : `May these ${calls.length} calls run?`}
+      <p className="flex items-center gap-2 font-medium">
+        <ShieldQuestion aria-hidden className="size-4 shrink-0 text-warn" />
+        {calls.length === 1 ? "Allow this action?" : `Allow these ${calls.length} actions?`}
       </p>
-      <div className="space-y-3">
+      {origin && <p className="pl-6 text-small break-words text-muted">{origin}</p>}
+      <div className="mt-2 space-y-3">
         {calls.map((call) => (
           <div key={call.tool_call_id} className="space-y-1">
             <p>{words(call.tool_name)}</p>
@@ -108,7 +129,7 @@ export function ApprovalCard({ action }: { action: Action }) {
               </div>
               <Button
                 aria-label={scope === "chat" ? "Always in this chat" : "Always in my chats"}
-                onClick={() => send({ decision: "approve", always: scope, reason: "" })}
+                onClick={once({ decision: "approve", always: scope, reason: "" })}
                 disabled={busy}
               >
                 Approve
@@ -127,11 +148,7 @@ export function ApprovalCard({ action }: { action: Action }) {
               Always
             </Button>
           )}
-          <Button
-            kind="primary"
-            onClick={() => send({ decision: "approve", always: null, reason: "" })}
-            disabled={busy}
-          >
+          <Button kind="primary" onClick={once({ decision: "approve", always: null, reason: "" })} disabled={busy}>
             Approve
           </Button>
         </div>

@@ -14,7 +14,8 @@ export function Mark({ call, state }: { call: ToolView; state: ToolState }) {
       return (
         <span className="flex min-w-0 shrink items-center gap-1 text-small text-danger">
           <TriangleAlert aria-label="Failed" className="size-3.5 shrink-0" />
-          <span className="max-w-48 truncate">{failureOf(call) || "failed"}</span>
+          {/* On a phone the message would leave no room for the label. The open card shows it. */}
+          <span className="max-w-48 truncate max-sm:hidden">{failureOf(call) || "failed"}</span>
         </span>
       );
     case "stopped":
@@ -28,8 +29,10 @@ export function Mark({ call, state }: { call: ToolView; state: ToolState }) {
     case "lost":
       return (
         <span className="flex shrink-0 items-center gap-1 text-small text-muted">
-          <CircleDashed aria-hidden className="size-3.5" />
-          No result recorded
+          <CircleDashed aria-label="No result recorded" className="size-3.5" />
+          <span aria-hidden className="max-sm:hidden">
+            No result recorded
+          </span>
         </span>
       );
     case "done":

@@ -1,72 +1,15 @@
-import { Bot, ChevronRight } from "lucide-react";
-import { fields, labelOf, text } from "@/chat/tools";
-import { useConversation } from "@/features/conversation/context";
-import { AgentActions, AgentFacts, OpenAgent } from "@/features/tools/agent_line";
-import { Mark } from "@/features/tools/mark";
-import { Box, Note } from "@/features/tools/parts";
+import { Bot } from "lucide-react";
+import { lazy, Suspense } from "react";
 import type { BodyProps, Tool } from "@/features/tools/tool";
-import { useAgents } from "@/state/agents";
-import { useOpen } from "@/state/open_state";
-import { cx } from "@/ui/cx";
 
-/** The live card of a subagent: its state, figures and last activity. It opens to its task. */
-function Card({ call, state }: BodyProps) {
-  const { chatId, isOwner, isArchived, modelName } = useConversation();
-  const args = fields(call.args);
-  const result = fields(call.result);
-  const child = text(result.chat_id);
-  const { data } = useAgents(chatId, call.hasResult && !call.isError);
-  const agent = data?.agents.find((one) => (child ? one.chat_id === child : one.tool_call_id === call.id));
-  const [open, setOpen] = useOpen(call.id, false);
-  const label = agent ? `Agent: ${agent.title}` : labelOf(call, state);
-  const prompt = text(args.prompt);
+// Loaded with the first subagent. A direct import would be circular, because the card shows a timeline.
+const SpawnCard = lazy(async () => ({ default: (await import("@/features/tools/spawn_card")).SpawnCard }));
+
+function Card(props: BodyProps) {
   return (
-    <div className="rounded-lg border border-line bg-bg1" data-testid="tool-spawn_agent" data-state={state}>
-      <div className="flex items-center gap-2 pr-2">
-        <button
-          type="button"
-          aria-expanded={open}
-          onClick={() => setOpen(!open)}
-          className="flex min-h-9 min-w-0 flex-1 items-center gap-2 rounded-lg px-3 py-1.5 text-left hover:bg-bg2"
-        >
-          <Bot aria-hidden className="size-4 shrink-0 text-muted" />
-          <span className="min-w-0 flex-1 truncate">{label}</span>
-          <span className="shrink-0 text-small text-muted max-sm:hidden">
-            {agent?.kind ?? (text(result.type) || text(args.type))}
-          </span>
-          <Mark call={call} state={state} />
-          <ChevronRight
-            aria-hidden
-            className={cx("size-4 shrink-0 text-muted transition-transform", open && "rotate-90")}
-          />
-        </button>
-        {agent ? (
-          <AgentActions agent={agent} chatId={chatId} mayStop={isOwner && !isArchived} />
-        ) : (
-          child && <OpenAgent chatId={child} title={text(result.title)} />
-        )}
-      </div>
-      {agent && (
-        <div className="px-3 pb-2">
-          <AgentFacts agent={agent} model={modelName(agent.model_config_id)} />
-        </div>
-      )}
-      {open && (
-        <div className="space-y-2 border-t border-line p-3">
-          {state === "failed" && (
-            <p className="text-small break-words whitespace-pre-wrap text-danger">
-              {text(result.error) || text(call.result)}
-            </p>
-          )}
-          {prompt && (
-            <Box label="Task" copy={prompt}>
-              <p className="whitespace-pre-wrap">{prompt}</p>
-            </Box>
-          )}
-          {agent?.deadline_at && <Note>Time limit: {new Date(agent.deadline_at).toLocaleTimeString()}</Note>}
-        </div>
-      )}
-    </div>
+    <Suspense fallback={<div className="h-22 rounded-lg border border-line bg-bg1" />}>
+      <SpawnCard {...props} />
+    </Suspense>
   );
 }
 

@@ -9,7 +9,11 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 /** One line for each subagent, with its report. */
 function Body({ call, state }: BodyProps) {
   const agents = call.isError ? [] : waitedFor(fields(call.result));
-  if (agents.length === 0) return state === "running" ? <Note>Waiting for reports</Note> : null;
+  if (agents.length === 0) {
+    if (state === "failed") return null;
+    const isOver = state === "stopped" || state === "lost";
+    return <Note>{isOver ? "The wait ended before a report came." : "Waiting for reports"}</Note>;
+  }
   return (
     <ul className="space-y-3">
       {agents.map((agent) => {
