@@ -359,7 +359,7 @@ class Texts:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def propose_title(self, chat: object, said: str) -> str:
+    async def propose_title(self, chat: object, said: str, *, about: object) -> str:
         raise self._error
 
 

@@ -553,6 +553,19 @@ async def test_deployment_may_forbid_records_of_errors(database_url: str) -> Non
         assert await records.runs(rig, chat_id, kind=None) == []
 
 
+async def test_failed_turn_of_a_chat_that_is_never_recorded_is_not_stored(database_url: str) -> None:
+    script = in_turn((Say("done"),), (Fail(ErrorKind.AUTH, "Bad key.", retryable=False),))
+    async with open_house(database_url, script=script, records=Records(is_forced=False)) as rig:
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
+        await rig.sql("INSERT INTO chat_debug_state (chat_id, mode) VALUES ($1, 'off')", chat_id)
+        await rig.send(chat_id, "and on")
+        await rig.error(chat_id)
+        await records.settled(rig)
+
+        assert await records.runs(rig, chat_id, kind=None) == []
+
+
 # Replicas that die
 
 

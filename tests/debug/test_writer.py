@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rookery.debug.recorder import Limits, Run, Step, cut_label, new_id
 from rookery.debug.redaction import CapturedBody
 from rookery.debug.stats import Dropped, Result
-from rookery.debug.transport import AttemptRecord
+from rookery.debug.transport import AttemptBodies, AttemptRecord
 from rookery.debug.writer import AWAY_SECONDS, OPERATION_SECONDS, RECONNECT_SECONDS
 from rookery.llm.types import ErrorKind, Finish, FinishReason, ProviderError, TextDelta, Tool, Usage
 from rookery.runtime.clock import SystemClock
@@ -110,6 +110,17 @@ async def test_second_record_of_an_attempt_replaces_the_first(rig: RecordingRig)
 
     (row,) = await rig.rows("attempts")
     assert (row["status"], row["error"], row["body_meta"]["response"]["size"]) == ("failed", "Connection lost.", 10)
+
+
+async def test_stored_attempt_says_that_its_body_was_cut(rig: RecordingRig) -> None:
+    step = record_call(await rig.run(), "hello")
+    long = msgspec.json.encode({"messages": [{"role": "user", "content": "word " * 200}] * 200})
+    step.attempt_ended(msgspec.structs.replace(attempt(1), request_body=long))
+
+    (row,) = await rig.rows("attempts")
+    stored = msgspec.convert(row["body_meta"], AttemptBodies)
+    assert stored.request is not None
+    assert (stored.request.size, stored.request.is_truncated) == (len(long), True)
 
 
 async def test_run_of_removed_history_is_refused_and_the_rest_is_dropped(rig: RecordingRig) -> None:

@@ -46,8 +46,12 @@ class Policy:
         self._pool = pool
         self.is_forced = is_forced
 
-    async def of_turn(self, *, wants_debug: bool) -> Recording:
-        """Return the recording of a turn. `wants_debug` is the choice of the root chat or its owner."""
+    async def of_turn(self, *, wants_debug: bool | None) -> Recording:
+        """Return the recording of a turn.
+
+        `wants_debug` is the choice of the root chat or its owner; None if neither has chosen. A chat that must never be
+        recorded is not kept for errors either.
+        """
         if self.is_forced:
             return Recording.FULL
         settings = await self._settings()
@@ -55,7 +59,7 @@ class Policy:
             return Recording.OFF
         if settings.allow_users and wants_debug:
             return Recording.FULL
-        return Recording.ON_ERROR if settings.record_on_error else Recording.OFF
+        return Recording.ON_ERROR if settings.record_on_error and wants_debug is not False else Recording.OFF
 
     async def records_call(self, chat_id: UUID) -> bool:
         """Return whether a single call for a chat is recorded, for example a title."""

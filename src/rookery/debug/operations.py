@@ -19,7 +19,7 @@ from rookery.debug.cache_diagnosis import CacheDiagnosis, CachedStep
 from rookery.debug.normalize import NormalizedError, NormalizedResponse, StreamSummary
 from rookery.debug.redaction import RedactedBody, Redactor
 from rookery.debug.stats import Result
-from rookery.debug.transport import AttemptRecord, redact_attempt
+from rookery.debug.transport import AttemptRecord, body_meta, redact_attempt
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import ProviderError, StreamPart, Usage
 from rookery.models import cost
@@ -365,7 +365,6 @@ class WriteAttempt(Operation):
     def prepare(self) -> None:
         stored = redact_attempt(self._record, self.run.redactor)
         keeps_bodies = not self.run.is_full and not self._is_stripped
-        bodies = {} if self._is_stripped else {"request": stored.request_body, "response": stored.response_body}
         self._attempt = NewAttempt(
             number=stored.number,
             status=AttemptStatus(stored.status),
@@ -378,7 +377,7 @@ class WriteAttempt(Operation):
             response_status=stored.response_status,
             response_headers=json_text(stored.response_headers),
             response_body=_compressed(stored.response_body) if keeps_bodies else None,
-            body_meta=json_text({name: _body_meta(body) for name, body in bodies.items() if body is not None}),
+            body_meta=json_text({} if self._is_stripped else msgspec.to_builtins(body_meta(stored))),
             error=None if stored.error is None else plain_text(stored.error),
             ttfb_ms=stored.ttfb_ms,
             duration_ms=stored.duration_ms,
@@ -474,12 +473,3 @@ def _normalized(error: ProviderError | SeenError | None, redactor: Redactor) -> 
 
 def _compressed(body: RedactedBody | None) -> bytes | None:
     return None if body is None else zlib.compress(body.data, _LEVEL)
-
-
-def _body_meta(body: RedactedBody) -> dict[str, object]:
-    return {
-        "size": body.size,
-        "encoding": body.encoding,
-        "truncated": body.is_truncated,
-        "replaced": body.is_replaced,
-    }

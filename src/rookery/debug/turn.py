@@ -47,7 +47,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     root_chat_id: UUID
     parent_chat_id: UUID | None
     snapshot_version: int
-    wants_debug: bool
+    wants_debug: bool | None
     trigger_message_id: int | None
     history_tip_message_id: int | None
     label: Callable[[], str]

@@ -131,7 +131,7 @@ class ShortTexts:
             label=request,
         )
 
-    async def propose_title(self, chat: Chat, request: str) -> str:
+    async def propose_title(self, chat: Chat, request: str, *, about: Subject = NOTHING) -> str:
         """Return a title for a user who waits for it.
 
         Raise `NoDefaultModel`, `SpendLimitReached`, `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded` or
@@ -142,6 +142,8 @@ class ShortTexts:
             lambda model, build: generate.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
             seconds=generate.TITLE_SECONDS,
+            about=about,
+            label=request,
         )
         if proposed is None:
             raise NoTitle

@@ -130,6 +130,7 @@ async def test_records_are_exported_to_a_new_file(desk: Desk) -> None:
     assert written.name in shown
     assert json.loads(written.read_text())["runs"][0]["id"] == str(desk.run)
     assert one["bytes"] == (desk.home / "one.json").stat().st_size
+    assert (desk.home / "one.json").stat().st_mode & 0o777 == 0o600
     assert again.returncode == 1
     assert "exists" in again.stderr
 

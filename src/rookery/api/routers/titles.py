@@ -24,7 +24,7 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.authorized.chat_changes import TitledChat
 from rookery.store.chats.chat_views import ChatView
 from rookery.titles.generate import TITLE_INPUT
-from rookery.worker.short_texts import NoTitle
+from rookery.worker.short_texts import NoTitle, Subject
 
 # The number of messages from each end of the chat.
 MESSAGES_READ = 50
@@ -70,23 +70,24 @@ async def _admit(services: ApiServices, caller: Caller, chat_id: ChatId) -> Titl
 
 
 async def _propose(services: ApiServices, caller: Caller, titled: TitledChat) -> str:
-    said = await _transcript(caller, titled.chat.id)
+    said, about = await _transcript(caller, titled.chat.id)
     if not said:
         return ""
     try:
-        return await services.texts.propose_title(titled.chat, said)
+        return await services.texts.propose_title(titled.chat, said, about=about)
     except (CallFailed, NoObject, NoTitle) as error:
         raise ApiError(502, "upstream_failed", str(error)) from None
     except (TimeoutError, DeadlineExceeded):
         raise ApiError(504, "upstream_timeout", "The model took too long to find a title. Try again.") from None
 
 
-async def _transcript(caller: Caller, chat_id: ChatId) -> str:
-    """Return texts of the user and the model from the start and the end of the chat."""
+async def _transcript(caller: Caller, chat_id: ChatId) -> tuple[str, Subject]:
+    """Return texts of the user and the model from the start and the end of the chat, and the messages they are from."""
     newest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ)
     oldest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ, after_id=0) if newest.has_more else None
     rows = {row.message.id: row for row in (*(oldest.items if oldest else ()), *reversed(newest.items))}
-    return titles.transcript(list(_turns(rows.values())), per_turn=MAX_CHARS_PER_MESSAGE, limit=TITLE_INPUT)
+    said = titles.transcript(list(_turns(rows.values())), per_turn=MAX_CHARS_PER_MESSAGE, limit=TITLE_INPUT)
+    return said, Subject(history_tip_message_id=max(rows, default=None))
 
 
 def _turns(rows: Iterable[PromptRow]) -> Iterable[tuple[str, str]]:

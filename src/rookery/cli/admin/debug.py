@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID
 
 from msgspec import UNSET
@@ -113,7 +114,7 @@ async def export(settings: Settings, out: Output, *, chat: str, run: str | None,
             runs = await list_exported(conn, chat_id, run_id)
             if run_id is not None and not runs:
                 raise Refused(f"There is no run {run_id} of this chat.", code=Exit.USAGE)
-            file = await asyncio.to_thread(path.open, "xb")
+            file = await asyncio.to_thread(_create, path)
             try:
                 writer = ExportWriter(lambda data: asyncio.to_thread(file.write, data))
                 writer.begin(chat_id, run_id, exported_at=now)
@@ -128,6 +129,11 @@ async def export(settings: Settings, out: Output, *, chat: str, run: str | None,
         out.line(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}")
         out.result({"file": str(path), "bytes": size})
     return outcome.code
+
+
+def _create(path: Path) -> BinaryIO:
+    """Create the file of an export. Only its owner may read it, because records can hold sensitive text."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 async def replay(

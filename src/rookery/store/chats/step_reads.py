@@ -136,7 +136,8 @@ class ChatMeta(msgspec.Struct, frozen=True):
 
     `refused_tokens` is the approximate size of the smallest request with this history that a provider refused as too
     long. `has_untold_ends`: subagents have ended, and the history has no notice about it yet. `agent` is set for a
-    subagent. `wants_debug`: the family, or else its owner, wants debug records.
+    subagent. `wants_debug`: the family, or else its owner, wants debug records; False if
+    the family must never be recorded, None if neither has chosen.
     """
 
     title: str
@@ -164,7 +165,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
     has_children: bool = False
     has_untold_ends: bool = False
     agent: AgentTerms | None = None
-    wants_debug: bool = False
+    wants_debug: bool | None = None
 
     @property
     def has_captured_context(self) -> bool:

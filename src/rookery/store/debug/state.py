@@ -31,14 +31,16 @@ IS_KEPT = """NOT EXISTS (
                                AND (s.history_tip_message_id >= d.delete_from
                                     OR s.assistant_message_id >= d.delete_from))))"""
 
-# True if the family of a chat, or else its owner, wants to be recorded. For a statement over `chats`.
+# True if the family of a chat, or else its owner, wants to be recorded. False if the family must never be recorded.
+# NULL if neither has chosen. For a statement over `chats`.
 WANTS_DEBUG = """
-    coalesce(
-      CASE (SELECT d.mode FROM chat_debug_state d WHERE d.chat_id = coalesce(chats.root_chat_id, chats.id))
-      WHEN 'on' THEN true
-      WHEN 'off' THEN false
-      ELSE (SELECT p.value = 'true' FROM user_settings p WHERE p.user_id = chats.owner_id AND p.key = 'debug')
-      END, false)"""
+    CASE (SELECT d.mode FROM chat_debug_state d WHERE d.chat_id = coalesce(chats.root_chat_id, chats.id))
+    WHEN 'on' THEN true
+    WHEN 'off' THEN false
+    ELSE (SELECT true
+            FROM user_settings p
+           WHERE p.user_id = chats.owner_id AND p.key = 'debug' AND p.value = 'true')
+    END"""
 READ_WANTS_DEBUG = f"SELECT {WANTS_DEBUG} FROM chats WHERE id = $1"
 FIND_MODE = "SELECT mode FROM chat_debug_state WHERE chat_id = $1"
 SET_MODE = """
