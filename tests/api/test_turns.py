@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from rookery.api.middleware import ApiMiddleware
+from rookery.domain.access.rights import Role
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
 from rookery.models.connect import Connector
@@ -277,6 +278,29 @@ async def test_proposed_title_is_not_stored(chat_rig: ChatRig) -> None:
     assert proposed.status_code == 200, proposed.text
     assert proposed.json()["title"]
     assert await chat_rig.get(chat) == before
+
+
+async def test_record_of_a_proposed_title_names_the_last_message_that_it_describes(
+    rig: ApiRig, chat_rig: ChatRig
+) -> None:
+    chief = await rig.add("chief", role=Role.ADMIN)
+    assert (await chief.http.put("/api/v1/settings/debug", json={"allow_users": True})).status_code == 200
+    chat = await chat_rig.waiting()
+    switched = await chat_rig.http.patch(f"{CHATS}/{chat}", json={"debug_mode": "on"})
+    assert switched.status_code == 200, switched.text
+    last = max(row["id"] for row in (await chat_rig.http.get(f"{CHATS}/{chat}/messages")).json()["items"])
+
+    async def tips() -> list[int | None]:
+        runs = (await chat_rig.http.get(f"{CHATS}/{chat}/debug/runs", params={"kind": "title_generation"})).json()
+        return [run["history_tip_message_id"] for run in runs["runs"]]
+
+    async def is_recorded() -> bool:
+        return bool(await tips())
+
+    await chat_rig.http.post(f"{CHATS}/{chat}/title/propose")
+    await until(is_recorded)
+
+    assert await tips() == [last]
 
 
 async def test_regenerated_title_is_stored_and_moves_no_version(chat_rig: ChatRig) -> None:
