@@ -88,13 +88,32 @@ async def test_turns_beyond_the_memory_of_the_process_are_not_kept(rig: Recordin
     stats = DebugStats()
     turns = KeptTurns(stats, max_bytes=1000)
     first = await begin(rig, turns)
-    call(first, 1, "x" * 2000)
+    call(first, 1, "x" * 1000)
 
     assert turns.begin(await rig.facts(), rig.recorder) is None
     first.end(RunStatus.COMPLETED)
     assert turns.begin(await rig.facts(), rig.recorder) is not None
     assert stats.dropped[Dropped.KEPT_TURN] == 1
     assert await rig.rows("runs") == []
+
+
+async def test_turns_that_grow_together_stay_within_the_memory_of_the_process(rig: RecordingRig) -> None:
+    stats = DebugStats()
+    turns = KeptTurns(stats, max_bytes=1000)
+    first, second = await begin(rig, turns), await begin(rig, turns)
+    call(first, 1, "x" * 600)
+    call(second, 1, "x" * 300)
+    call(second, 2, "x" * 600)
+    call(second, 3, "short", error=CallFailed(ERROR, Usage()))
+    held = turns.size_bytes
+
+    second.end(RunStatus.ERROR)
+    first.end(RunStatus.ERROR)
+
+    (run,) = await rig.rows("runs")
+    assert (held, turns.size_bytes, stats.dropped[Dropped.KEPT_TURN]) == (600, 0, 1)
+    assert len(await rig.rows("steps")) == 1
+    assert run["status"] == "error"
 
 
 async def test_turn_without_a_call_stores_nothing(rig: RecordingRig) -> None:

@@ -52,8 +52,9 @@ class KeptTurns:
             return None
         return KeptTurn(self, facts, recorder)
 
-    def has_room(self, size_bytes: int) -> bool:
-        return size_bytes <= self.max_turn_bytes and self.size_bytes <= self._max_bytes
+    def has_room(self, added_bytes: int) -> bool:
+        """Return whether a turn may grow by this size."""
+        return added_bytes <= 0 or self.size_bytes + added_bytes <= self._max_bytes
 
 
 class KeptCall(msgspec.Struct, kw_only=True):
@@ -74,9 +75,19 @@ class KeptCall(msgspec.Struct, kw_only=True):
 
 
 class KeptTurn:
-    """One turn. `end` stores it if it ended with an error."""
+    """One turn. `end` stores it if it ended with an error. A turn that there is no memory for is given up."""
 
-    __slots__ = ("_calls", "_dropped", "_facts", "_recorder", "_size_bytes", "_started", "_started_at", "_turns")
+    __slots__ = (
+        "_calls",
+        "_dropped",
+        "_facts",
+        "_is_given_up",
+        "_recorder",
+        "_size_bytes",
+        "_started",
+        "_started_at",
+        "_turns",
+    )
 
     def __init__(self, turns: KeptTurns, facts: RunFacts, recorder: Recorder) -> None:
         self._turns = turns
@@ -86,12 +97,14 @@ class KeptTurn:
         self._calls: list[KeptCall] = []
         self._dropped = 0
         self._size_bytes = 0
+        self._is_given_up = False
 
     def call(self, model: LanguageModel, call: Call, facts: CallFacts) -> CallScope:
+        if self._is_given_up:
+            return CallScope(model)
         kept = KeptCall(facts=facts, wire=model.wire, call=call, started=self._recorder.clock.monotonic())
         self._calls.append(kept)
-        self._count()
-        return _KeptScope(model, self, kept)
+        return _KeptScope(model, self, kept) if self._has_counted() else CallScope(model)
 
     def call_ended(self, kept: KeptCall, error: BaseException | None) -> None:
         kept.ended = self._recorder.clock.monotonic()
@@ -152,15 +165,24 @@ class KeptTurn:
                 step.retry_planned(*kept.retry)
         run.finish(RunStatus.ERROR)
 
-    def _count(self) -> None:
-        """Count the memory of the turn. Only its longest prompt counts, because prompts share their messages."""
+    def _has_counted(self) -> bool:
+        """Count the memory of the turn. Return False if the turn is given up, because there is no memory for it.
+
+        Only the longest prompt counts, because prompts share their messages.
+        """
         size = self._size()
         while len(self._calls) > 1 and (len(self._calls) > MAX_CALLS or size > self._turns.max_turn_bytes):
             self._calls.pop(0)
             self._dropped += 1
             size = self._size()
+        if not self._turns.has_room(size - self._size_bytes):
+            self._is_given_up = True
+            self._turns.stats.dropped[Dropped.KEPT_TURN] += 1
+            self._calls.clear()
+            size = 0
         self._turns.size_bytes += size - self._size_bytes
         self._size_bytes = size
+        return not self._is_given_up
 
     def _size(self) -> int:
         return max((kept.call.prompt.size_bytes for kept in self._calls), default=0)
