@@ -34,6 +34,12 @@ export default defineConfig(({ mode }) => ({
               test: /node_modules\/(@radix-ui|@floating-ui|radix-ui|aria-hidden|react-remove-scroll[\w-]*|react-style-singleton|use-[\w-]+|get-nonce|tslib)\//,
             },
             { name: "markdown", test: /node_modules\/(marked|remend)\// },
+            // Small files compress badly, and the start needs all of these.
+            { name: "requests", test: /\/src\/(api|state)\/(chat_list|chats|watch|queries|connection|http)\.ts$/ },
+            {
+              name: "icons",
+              test: /lucide-react\/dist\/esm\/(createLucideIcon|Icon|icons\/(check|x|download|copy))\./,
+            },
           ],
         },
       },
