@@ -6,6 +6,7 @@ VENV_STAMP := $(VENV)/.made
 RUN_STAMP := $(VENV)/.run-installed
 DEV_STAMP := $(VENV)/.dev-installed
 NODE_STAMP := $(VENV)/.node-found
+MCP_STAMP := tests/mcp/npm/node_modules/.installed
 WITH_NODE := PATH="$(CURDIR)/$(BIN):$$PATH"
 WEB_STAMP := web/node_modules/.installed
 WEB_DIST := src/rookery/web_dist
@@ -18,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools chaos-agents chaos-slots soak docs lock drift clean install collected unit browser web web-test gallery
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools chaos-agents chaos-mcp chaos-slots soak docs lock drift clean install collected unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,6 +54,11 @@ $(WEB_STAMP): web/package-lock.json web/.npmrc $(NODE_STAMP)
 	cd web && $(WITH_NODE) npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# For the tests of the MCP client: the conformance kit and the reference servers.
+$(MCP_STAMP): tests/mcp/npm/package-lock.json $(NODE_STAMP)
+	cd tests/mcp/npm && $(WITH_NODE) npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 $(WEB_DIST)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
 	cd web && $(WITH_NODE) npx vite build --logLevel warn
 	@touch $@
@@ -85,7 +91,7 @@ collected: $(DEV_STAMP)
 	@-$(BIN)/python -m pytest --collect-only -qq -p no:randomly --ignore=tests/browser > $(VENV)/collected.log
 
 # Few at a time: else one process would get all the tests of the commands, which are long, and the others wait for it.
-unit: $(DEV_STAMP)
+unit: $(DEV_STAMP) $(MCP_STAMP)
 	$(BIN)/python -m tools.run_tests -n $(WORKERS) --maxschedchunk=16 --ignore=tests/browser $(ARGS)
 
 # In processes of their own: Playwright keeps an event loop running, beside which no other test could run its own. Each of
@@ -124,6 +130,9 @@ chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work 
 chaos-agents: $(DEV_STAMP) ## Kill processes two hundred times while chats and their subagents work (ARGS="--seed 7 --kills 40")
 	$(BIN)/python -m tests.chaos.family_kills $(ARGS)
 
+chaos-mcp: $(DEV_STAMP) ## Kill a replica fifty times while its chats call an MCP server (ARGS="--seed 7 --kills 10")
+	$(BIN)/python -m tests.chaos.mcp_kills $(ARGS)
+
 chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, the first one and then any, and ask the server meanwhile
 	$(BIN)/python -m tests.chaos.slot_kills $(ARGS)
 
@@ -148,8 +157,8 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again and write the lock files
 # Beside the locked packages, and before them on the path.
 drift: $(DEV_STAMP) ## Compare the catalog and the wires with the newest packages of the providers
 	$(BIN)/uv pip install --quiet --upgrade --python $(BIN)/python --target $(VENV)/drift anthropic openai pydantic-ai-slim
-	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/models/test_catalog.py $(ARGS)
+	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/models/test_capability_catalog.py $(ARGS)
 
 clean: ## Remove the virtual environment and caches (never data)
-	rm -rf $(VENV) web/node_modules $(WEB_DIST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) web/node_modules tests/mcp/npm/node_modules $(WEB_DIST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -121,9 +121,10 @@ def answer(wire: str, tokens: int, words: int) -> list[bytes]:
 
 
 def call_events(number: int) -> list[bytes]:
-    """Return an answer of the completions wire that calls the tool."""
+    """Return an answer of the completions wire that calls the tool. Equal calls would be held by the brake."""
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    call = {"index": 0, "id": f"call_{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    function = {"name": "look", "arguments": json.dumps({"number": number})}
+    call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
     delta = {"role": "assistant", "content": None, "tool_calls": [call]}
     usage = {"prompt_tokens": 1000, "completion_tokens": 5, "total_tokens": 1005}
     return [

@@ -1,8 +1,10 @@
 """The cost of debug records: a complete replica with recording on, kept in memory for errors, and off, in one run.
 
-The provider and the clients run in separate processes, so that only the CPU of the replica counts. The whole path is
-that of `streaming.py`: from the provider's socket to one WebSocket client, while answers stream. The end of a call
-costs CPU beside that path, in the thread that redacts and compresses; it is measured over whole turns.
+The provider and the clients run in separate processes, so that only the CPU of the replica counts. Figures are medians
+of pairs that are measured one after the other, because a shared machine changes its speed by more than what recording
+costs. The whole path is that of `streaming.py`: from the provider's socket to one WebSocket client, while answers
+stream. The end of a call costs CPU beside that path, in the thread that redacts and compresses; it is measured over
+whole turns.
 
     python benchmarks/debug.py [--quick]
 
@@ -13,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -32,11 +35,14 @@ from benchmarks.streaming import PACE as STREAM_PACE
 from benchmarks.streaming import WIRE, claim, window
 
 from rookery.debug.enablement import Recording
+from rookery.debug.model_wrapper import RecordedStream
 from rookery.debug.operations import Operation
-from rookery.debug.recorded_model import RecordedStream
-from rookery.debug.recorder import ModelFacts, Recorder, RunFacts
+from rookery.debug.recorder import ModelFacts, Recorder, Room, RunFacts
+from rookery.debug.transport import RecordedHttp
+from rookery.debug.writer import MAX_BYTES, MAX_OPERATIONS
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm.http import HttpClient, HttpStream
 from rookery.llm.types import Call, Finish, FinishReason, StreamPart, TextDelta, Usage, Wire
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.heap import share_heap
@@ -50,11 +56,14 @@ PATH_BUDGET = 1.10
 # Nothing measurable: the ratio of two equal measurements differs from 1 by about this much here.
 OFF_BUDGET = 1.04
 FIRST_BUDGET_MS = 5.0
-# Redaction of an event stream takes about 14 us per event in the thread, and each operation some time of the loop.
-BESIDE_BUDGET_US = 30.0
+# Redaction of an event stream takes about 14 us per event in the thread. The first request of a turn and its statements
+# take 5 ms together, which are 17 us per token here.
+BESIDE_BUDGET_US = 40.0
 TOKENS, PACE, ANSWERS = 300, 200.0, 20
 
 MODES = (Recording.OFF, Recording.ON_ERROR, Recording.FULL)
+PAIR = (Recording.OFF, Recording.FULL)
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
 Claims = dict[str, dict[str, object]]
 
 
@@ -68,6 +77,9 @@ class Kept:
         self.operations.append(operation)
         return True
 
+    def room(self) -> Room:
+        return Room(bytes=MAX_BYTES, operations=MAX_OPERATIONS)
+
 
 async def words(count: int) -> AsyncGenerator[StreamPart, None]:
     for _ in range(count):
@@ -75,15 +87,55 @@ async def words(count: int) -> AsyncGenerator[StreamPart, None]:
     yield Finish(FinishReason.STOP, Usage(input=1, output=count))
 
 
-async def read(stream: AsyncGenerator[StreamPart, None]) -> float:
-    started = time.perf_counter()
+class MemoryStream:
+    """A response whose chunks are in memory."""
+
+    status = 200
+
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
+        self._chunks = iter(chunks)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        for chunk in self._chunks:
+            yield chunk
+
+    async def gathered(self) -> bytes:
+        return next(self._chunks, b"")
+
+    async def read(self, limit: int) -> bytes:
+        return b"".join(self._chunks)[:limit]
+
+    async def finish(self) -> bytes:
+        return b""
+
+    def close(self) -> None: ...
+
+    def unread(self) -> bytes:
+        return b""
+
+
+class MemoryHttp:
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        self._chunks = chunks
+
+    async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
+        return MemoryStream(self._chunks)
+
+
+async def read(stream: AsyncGenerator[StreamPart, None], http: HttpClient) -> float:
+    """Return the CPU seconds of reading all parts, and as many chunks of the response."""
+    response = await http.open("http://127.0.0.1/v1", headers={}, body=b"{}")
+    started = time.thread_time()
     async for _ in stream:
-        pass
-    return time.perf_counter() - started
+        await response.gathered()
+    seconds = time.thread_time() - started
+    await response.finish()
+    return seconds
 
 
-async def token_us(count: int) -> float:
-    """Return the time of the event loop that recording adds to a token, in us."""
+async def token_us(count: int) -> list[float]:
+    """Return the CPU us of the event loop that recording adds to a token, which arrives in a chunk of its own."""
     clock, chat_id = SystemClock(), ChatId(uuid4())
     wire: Wire = "completions"
     model = ModelFacts(model_config_id=uuid4(), provider="bench", model="bench")
@@ -100,14 +152,16 @@ async def token_us(count: int) -> float:
     )
     assert run is not None
     call = Call(prompt=Prompt((PromptMessage(role=Role.USER, parts=(PromptText("hello"),)),)))
+    http = MemoryHttp([CHUNK] * (count + 1))
     added = []
-    for _ in range(5):
-        bare = await read(words(count))
+    for _ in range(9):
+        bare = await read(words(count), http)
         step = run.step(key=None)
         assert step is not None
-        recorded = await read(RecordedStream(words(count), step.begin(call, model, wire=wire)))
+        stream = RecordedStream(words(count), step.begin(call, model, wire=wire))
+        recorded = await read(stream, RecordedHttp(http, lambda step=step: step))  # type: ignore[misc]  # the loop's
         added.append((recorded - bare) / count * 1e6)
-    return min(added)
+    return added
 
 
 class Switch:
@@ -163,38 +217,70 @@ async def measure(rig: ReplicaRig, claims: Claims, *, quick: bool) -> None:
     switch = Switch()
     rig.replica.debug.recordings.policy = switch  # type: ignore[assignment]  # a policy for this benchmark
     await turns_us(rig, answers=ANSWERS, tokens=20)
-    rounds = 4 if quick else 10
-    seconds = 0.8 if quick else 4.0
-    path: dict[Recording, list[float]] = {mode: [] for mode in MODES}
-    turns: dict[Recording, list[float]] = {mode: [] for mode in MODES}
-    for number in range(rounds):
-        # The order changes, so that no mode always has the warmer process.
-        for mode in MODES if number % 2 else reversed(MODES):
-            switch.recording = mode
-            path[mode].append(await path_us(rig, answers=30, seconds=seconds))
-            if mode is not Recording.ON_ERROR and (number % 2 or not quick):
-                turns[mode].append(await turns_us(rig, answers=ANSWERS, tokens=TOKENS))
-    # The least of several rounds is the least disturbed by other processes.
-    print("whole path while answers stream, least CPU us per token:")
-    for mode in MODES:
-        print(f"  {mode:8} {min(path[mode]):6.1f}  ({shown(path[mode])})")
-    off, kept, on = (min(path[mode]) for mode in MODES)
-    claims["whole path: recorded over unrecorded"] = claim(on / off, PATH_BUDGET)
-    claims["whole path: kept for errors over unrecorded"] = claim(kept / off, OFF_BUDGET)
-    beside = min(turns[Recording.FULL]) - min(turns[Recording.OFF])
-    print(f"whole turns of {TOKENS} tokens, CPU us per token: {shown(turns[Recording.OFF])}; recorded", end=" ")
-    print(shown(turns[Recording.FULL]))
-    claims["whole turns: us per token that recording adds, with its thread"] = claim(beside, BESIDE_BUDGET_US)
-    times: dict[Recording, list[float]] = {mode: [] for mode in MODES}
-    for _ in range(15 if quick else 60):
-        for mode in MODES:
-            switch.recording = mode
-            times[mode].append(await short_turn_ms(rig))
-    base, slowest = statistics.median(times[Recording.OFF]), statistics.median(times[Recording.FULL])
-    print(f"turns of one token: {base:.1f} ms, recorded {slowest:.1f} ms (medians)")
-    claims["recording: ms added to a turn of one token"] = claim(slowest - base, FIRST_BUDGET_MS)
+    await measure_path(rig, switch, claims, rounds=4 if quick else 12, seconds=1.0 if quick else 1.5)
+    await measure_turns(rig, switch, claims, rounds=4 if quick else 10)
+    await measure_short_turns(rig, switch, claims, rounds=20 if quick else 60)
     count = await rig.replica.database.api.fetchval("SELECT count(*) FROM chat_debug_steps")
     print(f"{count} steps were recorded; dropped: {dict(rig.replica.debug.stats.dropped)}")
+
+
+async def measure_path(rig: ReplicaRig, switch: Switch, claims: Claims, *, rounds: int, seconds: float) -> None:
+    """Compare the modes within rounds that run forwards and back, so that a machine that slows down affects all alike.
+
+    A round gives one ratio, and the median of the rounds counts. The first and the last window of a round are both off:
+    their ratio is the noise.
+    """
+    found: dict[Recording, list[float]] = {mode: [] for mode in MODES}
+    noise = []
+    for _ in range(rounds):
+        times: dict[Recording, list[float]] = {mode: [] for mode in MODES}
+        for mode in (*MODES, *reversed(MODES)):
+            switch.recording = mode
+            gc.collect()
+            times[mode].append(await path_us(rig, answers=30, seconds=seconds))
+        for mode in MODES:
+            found[mode].append(statistics.mean(times[mode]))
+        noise.append(times[Recording.OFF][1] / times[Recording.OFF][0])
+    print("whole path while answers stream, CPU us per token, one figure per round:")
+    for mode in MODES:
+        print(f"  {mode:8} {shown(found[mode])}")
+    print(f"  off against off: {', '.join(f'{ratio:.2f}' for ratio in noise)}")
+    on, kept = (
+        statistics.median(one / off for one, off in zip(found[mode], found[Recording.OFF], strict=True))
+        for mode in (Recording.FULL, Recording.ON_ERROR)
+    )
+    claims["whole path: recorded over unrecorded"] = claim(on, PATH_BUDGET)
+    claims["whole path: kept for errors over unrecorded"] = claim(kept, OFF_BUDGET)
+
+
+async def measure_turns(rig: ReplicaRig, switch: Switch, claims: Claims, *, rounds: int) -> None:
+    pairs = []
+    for number in range(rounds):
+        pair: dict[Recording, float] = {}
+        for mode in PAIR if number % 2 else reversed(PAIR):
+            switch.recording = mode
+            gc.collect()
+            pair[mode] = await turns_us(rig, answers=ANSWERS, tokens=TOKENS)
+        pairs.append(pair)
+    for mode in PAIR:
+        print(f"whole turns of {TOKENS} tokens, {mode}: CPU us per token {shown([pair[mode] for pair in pairs])}")
+    beside = statistics.median(pair[Recording.FULL] - pair[Recording.OFF] for pair in pairs)
+    claims["whole turns: us per token that recording adds, with its thread"] = claim(beside, BESIDE_BUDGET_US)
+
+
+async def measure_short_turns(rig: ReplicaRig, switch: Switch, claims: Claims, *, rounds: int) -> None:
+    added, base = [], []
+    for number in range(rounds):
+        pair: dict[Recording, float] = {}
+        for mode in PAIR if number % 2 else reversed(PAIR):
+            switch.recording = mode
+            pair[mode] = await short_turn_ms(rig)
+            # The records of this turn are not written during the next one.
+            await rig.replica.debug.writer.flush()
+        added.append(pair[Recording.FULL] - pair[Recording.OFF])
+        base.append(pair[Recording.OFF])
+    print(f"turns of one token: {statistics.median(base):.1f} ms; recording adds {shown(sorted(added))} ms")
+    claims["recording: ms added to a turn of one token"] = claim(statistics.median(added), FIRST_BUDGET_MS)
 
 
 def shown(values: Sequence[float]) -> str:
@@ -204,8 +290,8 @@ def shown(values: Sequence[float]) -> str:
 async def run(*, quick: bool) -> int:
     claims: Claims = {}
     added = await token_us(20_000 if quick else 100_000)
-    print(f"added to the event loop: {added:.2f} us per token")
-    claims["recording: us per token on the event loop"] = claim(added, TOKEN_BUDGET_US)
+    print(f"added to the event loop, CPU us per token: {', '.join(f'{each:.2f}' for each in sorted(added))}")
+    claims["recording: us per token on the event loop"] = claim(statistics.median(added), TOKEN_BUDGET_US)
     with tempfile.TemporaryDirectory(prefix="rookery-bench-") as folder:
         server = EmbeddedServer(Path(folder) / "data")
         await server.start()
@@ -221,7 +307,7 @@ async def run(*, quick: bool) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What debug records cost, on against off.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, under 40 seconds")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, about a minute")
     arguments = parser.parse_args()
     share_heap()  # `rookery serve` does the same
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
-from rookery.loop.tool import LedgerRun, LedgerState, Replay, ToolCall, ToolContext, ToolOutput, ToolSpec
+from rookery.loop.tool import EarlierRun, LedgerRun, LedgerState, Replay, ToolCall, ToolContext, ToolOutput, ToolSpec
 
 Behaviour = Callable[[ToolContext, ToolCall], Awaitable[ToolOutput]]
 
@@ -126,14 +128,18 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.finished: dict[UUID, str] = {}
         self.begun: set[UUID] = set()
+        self.kept: dict[UUID, EarlierRun] = {}
 
     async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
         if token in self.finished:
             return LedgerRun(LedgerState.FINISHED, self.finished[token])
         if token in self.begun:
-            return LedgerRun(LedgerState.UNFINISHED)
+            return LedgerRun(LedgerState.UNFINISHED, earlier=self.kept.get(token, EarlierRun()))
         self.begun.add(token)
         return LedgerRun(LedgerState.NEW)
 
     async def finish(self, token: UUID, content: str) -> None:
         self.finished[token] = content
+
+    async def keep(self, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None) -> None:
+        self.kept[token] = EarlierRun(msgspec.json.encode(state).decode())

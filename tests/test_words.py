@@ -30,17 +30,19 @@ SCRIPTS = sorted(
 )
 
 # Write "again", and name the role: user, caller, worker, replica.
-UNCLEAR = r"anew|of its own accord|somebody|nobody|anybody|whoever|whosoever|whatsoever"
+UNCLEAR = r"anew|of its own accord|somebody|nobody|anybody|whoever|whosoever|whatsoever|rested for"
+# Say who has reached which limit, and what to do.
+RIDDLES = r"is used up|may (?:more|never) than|may these|may this \w+ run"
 # codespell does not know these.
 BRITISH = (
     r"(?:col|behavi|fav|hon|neighb|lab)our\w*"
     r"|(?:[sS]ummar|general|recogn|organ|initial|normal|serial|optim|author|emphas|minim)is(?:e|es|ed|ing|ations?)"
     r"|analys(?:e|es|ed|ing)|catalogues?|centres?|greys?|artefacts?|licences?|whilst|amongst|(?:lab|mod)ell(?:ed|ing)"
-    r"|programmes?"
+    r"|programmes?|(?:lower|upper)-case"
 )
 # Messages of a validator, which users would have to translate.
 VALIDATOR = r"Input should be|(?:String|List|Value) should|Field required|Extra inputs are not permitted"
-WORDS = re.compile(rf"\b(?:{UNCLEAR}|{BRITISH}|{VALIDATOR})\b", re.IGNORECASE)
+WORDS = re.compile(rf"\b(?:{UNCLEAR}|{RIDDLES}|{BRITISH}|{VALIDATOR})\b", re.IGNORECASE)
 
 # A text by which stored summaries are recognized, the account of Unix, and messages of the server that a fake imitates.
 ALLOWED = {
@@ -77,7 +79,17 @@ def unclear(path: Path, found: Iterator[str]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    "word", ["anew", "Somebody", "behaviour", "summarised", "colours", "String should match pattern"]
+    "word",
+    [
+        "anew",
+        "Somebody",
+        "behaviour",
+        "summarised",
+        "colours",
+        "lower-case",
+        "is used up",
+        "String should match pattern",
+    ],
 )
 def test_words_of_the_list_are_found(word: str) -> None:
     assert WORDS.search(f"It is {word} here.")

@@ -27,6 +27,7 @@ OPERATIONS = (
     "approvals",
     "auth",
     "chats",
+    "debug.compare_runs",
     "debug.get_attempt",
     "debug.get_run",
     "debug.get_step",
@@ -34,18 +35,22 @@ OPERATIONS = (
     "debug.replay",
     "debug.search_run",
     "files",
+    "folders",
+    "mcp",
     "mcp_servers",
     "messages",
     "models",
     "operations.get",
     "preferences",
     "queue",
+    "saved_prompts",
     "server.version",
     "setup",
     "templates",
     "titles",
     "tokens",
     "turns",
+    "usage",
     "users.accesses",
     "users.get",  # the user who logs in
     "users.me",
@@ -53,18 +58,22 @@ OPERATIONS = (
 )
 # Components that only events of streams hold.
 OF_EVENTS = ("ChatView",)
-# Lists and pages, which are generic in client/pages.py.
-GENERIC = ("Page_", "Items_", "ChatListPage")
+# Lists and pages, which are generic in client/pages.py, and the report, of which client/usage.py returns the rows.
+GENERIC = ("Page_", "Items_", "ChatListPage", "UsageReportView")
 # Names for components whose name without its suffix is unclear.
 RENAMED = {
     "AttemptSummaryView": "DebugAttemptSummary",
     "AttemptView": "DebugAttempt",
     "BodyView": "DebugBody",
+    "ComparedRunView": "DebugComparedRun",
+    "ComparedStepView": "DebugComparedStep",
+    "ComparisonView": "DebugComparison",
     "DownloadView": "DownloadUrl",
     "EditView": "EditAnswer",
     "KindView": "AgentKind",
     "KindsView": "AgentKindList",
     "LoginView": "LoggedIn",
+    "MessageDifference": "DebugMessageDifference",
     "MessagesView": "MessagePage",
     "ModelsOfProvider": "ModelProvider",
     "ModelsView": "ModelList",
@@ -75,15 +84,18 @@ RENAMED = {
     "RecordingView": "DebugRecording",
     "RequestedView": "RequestedWorkspace",
     "RunDetailView": "DebugRunDetail",
+    "RunFigures": "DebugRunFigures",
     "RunListView": "DebugRunPage",
     "RunSummary": "DebugRunSummary",
     "RunView": "DebugRun",
     "SendView": "SendAnswer",
     "StepMetadata": "DebugStepMetadata",
+    "StepPair": "DebugStepPair",
     "StepSummaryView": "DebugStepSummary",
     "StepView": "DebugStep",
     "TitleView": "ProposedTitle",
     "TokensView": "TokenCounts",
+    "ToolDifference": "DebugToolDifference",
 }
 # Unions by one of their tags. A new one needs a name here.
 UNIONS = {"tool-call": "Part"}

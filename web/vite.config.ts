@@ -21,10 +21,14 @@ export default defineConfig(({ mode }) => ({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     rolldownOptions: {
+      // The second page draws diagrams, in a frame without an origin. The server gives it a policy of its own.
+      input: {
+        index: fileURLToPath(new URL("./index.html", import.meta.url)),
+        diagram: fileURLToPath(new URL("./sandbox/diagram.html", import.meta.url)),
+      },
       output: {
         // Libraries change less often than the application: they stay in the browser's cache over a new version.
-        // Only what the start needs: the lines of a long diff are windowed by a part of the panel, and icons are
-        // loaded with the pages that show them.
+        // Only what the start needs: the lines of a long diff are windowed by a part of the panel.
         codeSplitting: {
           groups: [
             { name: "react", test: /node_modules\/(react|react-dom|scheduler)\// },
@@ -33,13 +37,11 @@ export default defineConfig(({ mode }) => ({
               name: "controls",
               test: /node_modules\/(@radix-ui|@floating-ui|radix-ui|aria-hidden|react-remove-scroll[\w-]*|react-style-singleton|use-[\w-]+|get-nonce|tslib)\//,
             },
-            { name: "markdown", test: /node_modules\/(marked|remend)\// },
-            // Small files compress badly, and the start needs all of these.
-            { name: "requests", test: /\/src\/(api|state)\/(chat_list|chats|watch|queries|connection|http)\.ts$/ },
-            {
-              name: "icons",
-              test: /lucide-react\/dist\/esm\/(createLucideIcon|Icon|icons\/(check|x|download|copy))\./,
-            },
+            { name: "markdown", test: /web\/node_modules\/(marked|remend)\// },
+            // What the start needs of the application. Without these groups, each part that is loaded later splits the
+            // modules that it shares with the start into small files, which compress badly.
+            { name: "base", tags: ["$initial"], test: /\/src\/(api|chat|lib|state|ui)\/|\/lucide-react\// },
+            { name: "start", tags: ["$initial"], test: /\/src\/(app|features)\// },
           ],
         },
       },

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rookery.agents.advisor import AdvisorParts, AdvisorStats, AdvisorTools
 from rookery.agents.family import FamilyParts
-from rookery.agents.kinds import KindCatalog
+from rookery.agents.subagent_kinds import KindCatalog
 from rookery.agents.tools import SubagentTools
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.prompt_parts import PromptResult, PromptText
@@ -118,6 +118,7 @@ async def open_family(
             stats=stats,
             call_stats=calls,
             retry=AT_ONCE,
+            loop=needs.loop,
             recordings=needs.recordings,
         )
         return FamilyToolbox([SubagentTools(parts, catalog=kinds), AdvisorTools(advisor)], tools)

@@ -432,7 +432,7 @@ async def test_user_stops_a_slow_advisor_and_what_it_sent_is_billed(database_url
 async def test_silent_advisor_ends_at_its_deadline_and_the_agent_goes_on(database_url: str) -> None:
     clock = FakeClock()
     parent = steps((ASK,), (Say("I go on alone."),))
-    loop = LoopConfig(stream_silence_seconds=10 * DEADLINE_SECONDS)
+    loop = LoopConfig(first_byte_seconds=10 * DEADLINE_SECONDS, stream_silence_seconds=10 * DEADLINE_SECONDS)
 
     def advice(call: Call) -> Sequence[Step]:
         return (Wait(10 * DEADLINE_SECONDS),)

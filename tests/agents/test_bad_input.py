@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.agents.kinds import BUILTIN, AllKinds
+from rookery.agents.subagent_kinds import BUILTIN, AllKinds
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import ChatError, InvalidInput
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
@@ -39,7 +39,7 @@ from tests.agents.family_rig import FamilyRig, open_family
 from tests.agents.test_family import SPAWN, Gate, results, steps, until_spawned, wait_for
 from tests.domain.content.test_front_matter import HOSTILE
 from tests.scripted_tools import ScriptedTool
-from tests.worker.worker_rig import KEY, RING
+from tests.worker.worker_rig import BRAKE_OFF, KEY, RING
 
 MEGABYTE = "x" * (1024 * 1024)
 TARGETED = {
@@ -240,6 +240,7 @@ async def test_hostile_files_define_no_kind_and_leave_the_others_alone(database_
 
 async def test_model_that_spawns_without_end_is_stopped_by_the_limits_and_told_so(database_url: str) -> None:
     async with open_family(database_url, parent=lambda call: (SPAWN,) * 16, max_steps=5) as rig:
+        await rig.worker.set("chats", BRAKE_OFF)
         chat_id = await rig.worker.ask()
         await rig.worker.until_status(chat_id, Status.WAITING)
 
@@ -297,7 +298,7 @@ async def test_named_model_that_is_gone_is_refused(database_url: str, column: st
         order = {"type": "general", "prompt": "work", "model_config_id": str(gone)}
         (refused,) = await told(rig, CallTool("spawn_agent", order))
 
-        assert error_of(refused).endswith("Call list_subagent_models for those that can be used.")
+        assert error_of(refused).endswith("Call list_subagent_models to see the models that can be used.")
         assert await rig.sql("SELECT count(*) FROM subagents") == 0
 
 

@@ -17,17 +17,19 @@ from rookery.agents.family import WAIT_GRACE_SECONDS
 from rookery.agents.monitor import SubagentMonitor
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import TransitionNotAllowed
-from rookery.domain.chat.messages import ChatId, Effort, NewMessage, Role
+from rookery.domain.chat.messages import ChatId, Effort, NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
 from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Usage
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
 from rookery.store import machine
-from rookery.store.authorized.store import Store
-from rookery.store.chats import subagents
+from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.chats import step_reads, subagents
+from rookery.store.machine import lock
 from rookery.store.models import model_configs
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.people import preferences
@@ -37,6 +39,7 @@ from tests.agents.family_rig import FamilyRig, open_family, texts
 from tests.eventually import until
 from tests.otlp_collector import exporting, otlp_collector
 from tests.scripted_tools import ScriptedTool
+from tests.worker.worker_rig import BRAKE_OFF
 
 SPAWN = CallTool("spawn_agent", {"type": "general", "prompt": "work"})
 
@@ -73,6 +76,12 @@ def endless(call: Call) -> Sequence[Step]:
 
 def monitor(rig: FamilyRig) -> SubagentMonitor:
     return rig.worker.worker.subagents
+
+
+def owner_store(rig: FamilyRig) -> ActorStore:
+    publisher = rig.worker.replicas[0].notifier
+    store = Store(rig.worker.database.api, machine=rig.worker.machine, publisher=publisher, clock=rig.worker.clock)
+    return store.as_actor(OwnerActor(rig.worker.user))
 
 
 async def told(rig: FamilyRig, parent: ChatId) -> list[str]:
@@ -186,6 +195,22 @@ async def test_general_child_of_a_planning_turn_plans_and_an_explore_child_does_
         assert await rig.sql("SELECT mode FROM chats WHERE id = $1", child) == mode
 
 
+@pytest.mark.parametrize("mode", ["ask", "read_only"])
+async def test_subagent_has_the_permission_mode_of_its_main_chat(database_url: str, mode: str) -> None:
+    order = CallTool("spawn_agent", {"type": "general", "prompt": "look"})
+    async with open_family(database_url, parent=steps((order,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask("hello")
+        await rig.worker.rested(chat_id)
+        (child,) = await rig.children(chat_id)
+        await rig.sql("UPDATE chats SET permission_mode = $2 WHERE id = $1", chat_id, mode)
+
+        async with rig.worker.database.api.acquire() as conn:
+            row = await conn.fetchrow(step_reads.READ_ROW, child)
+
+        assert row is not None
+        assert mode in list(row)
+
+
 @pytest.mark.parametrize(
     ("given", "title"),
     [
@@ -225,8 +250,8 @@ async def test_call_may_ask_for_less_time_and_not_for_more(database_url: str, as
         ({"model_config_id": "gpt"}, "'gpt' is not a model id."),
         ({"model_config_id": str(uuid4())}, "Call list_subagent_models"),
         ({"reasoning_effort": "frantic"}, "There is no reasoning effort 'frantic'."),
-        ({"max_minutes": 0}, "`max_minutes` is at least 1."),
-        ({"budget_usd": -1}, "`budget_usd` is a number of dollars above 0."),
+        ({"max_minutes": 0}, "`max_minutes` must be at least 1."),
+        ({"budget_usd": -1}, "`budget_usd` must be more than 0 and at most 1,000,000."),
         ({"budget_usd": 1}, "This model has no price"),
     ],
 )
@@ -270,6 +295,7 @@ async def test_spawn_that_loses_the_database_is_repeated_and_makes_one_child(dat
 async def test_fifty_first_child_is_refused_however_the_spawns_are_batched(database_url: str) -> None:
     parent = steps((SPAWN,) * 30, (SPAWN,) * 25, (Say("ok"),))
     async with open_family(database_url, parent=parent) as rig:
+        await rig.worker.set("chats", BRAKE_OFF)
         chat_id = await rig.worker.ask()
         await until_spawned(rig, chat_id, subagents.MAX_CHILDREN)
         await rig.worker.until_status(chat_id, Status.WAITING)
@@ -572,6 +598,7 @@ async def test_parent_is_woken_at_most_ten_times_between_messages_of_its_user(da
         return (Say("rest"),) if any(isinstance(part, PromptResult) for part in last.parts) else (SPAWN,)
 
     async with open_family(database_url, parent=parent) as rig:
+        await rig.worker.set("chats", BRAKE_OFF)
         chat_id = await rig.worker.ask()
 
         async def held() -> bool:
@@ -731,6 +758,48 @@ async def test_child_is_stopped_at_its_deadline_and_its_partial_answer_is_its_re
         assert monitor(rig).stats.overdue == 1
 
 
+async def test_monitor_stops_other_chats_before_it_waits_for_one_that_is_locked(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN, SPAWN), (Say("ok"),)), child=endless) as rig:
+        first, second = await two_overdue(rig)
+
+        async with rig.worker.database.api.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
+            round_of_monitor = asyncio.create_task(monitor(rig).look())
+            # Less than the lock timeout of 5 seconds.
+            async with asyncio.timeout(4):
+                await rig.worker.rested(second)
+        await round_of_monitor
+        await rig.worker.rested(first)
+        assert monitor(rig).stats.overdue == 2
+
+
+async def test_monitor_leaves_a_chat_that_stays_locked_to_the_next_round(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_family(database_url, parent=steps((SPAWN, SPAWN), (Say("ok"),)), child=endless) as rig:
+        first, second = await two_overdue(rig)
+        monkeypatch.setattr(lock, "_BEGIN", lock._BEGIN.replace("lock_timeout = '5s'", "lock_timeout = '50ms'"))
+
+        async with rig.worker.database.api.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
+            await monitor(rig).look()
+
+        assert monitor(rig).stats.overdue == 1
+        await rig.worker.rested(second)
+        assert (await rig.worker.chat(first)).status == Status.RUNNING
+
+
+async def two_overdue(rig: FamilyRig) -> list[ChatId]:
+    """Two children of one parent whose deadlines have passed, in the order in which the monitor finds them."""
+    chat_id = await rig.worker.ask()
+    for child in await until_spawned(rig, chat_id, 2):
+        await until_streaming(rig, child)
+    await rig.worker.rested(chat_id)
+    await rig.sql("UPDATE subagents SET deadline_at = clock_timestamp()")
+    async with rig.worker.database.api.acquire() as conn:
+        return [ChatId(each) for each in await subagents.list_overdue(conn, limit=10)]
+
+
 async def test_next_turn_of_a_child_has_a_deadline_of_its_own(database_url: str) -> None:
     async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
         chat_id = await rig.worker.ask()
@@ -886,6 +955,7 @@ async def test_notices_do_not_reset_the_limit_of_steps(database_url: str) -> Non
         return (SPAWN,)
 
     async with open_family(database_url, parent=parent, max_steps=6) as rig:
+        await rig.worker.set("chats", BRAKE_OFF)
         chat_id = await rig.worker.ask()
         await rig.worker.rested(chat_id)
 
@@ -968,6 +1038,79 @@ async def test_message_that_interrupts_stops_the_work_of_a_child_first(database_
         _, _, sent, waited = await rig.worker.results(chat_id)
         assert (sent["status"], sent["interrupted"]) == ("interrupting", True)
         assert waited["report"] == "Second report."
+
+
+@pytest.mark.parametrize("at_work", ["tool", "model"])
+async def test_message_that_interrupts_follows_the_stopped_turn_and_precedes_the_queue(
+    database_url: str, at_work: str
+) -> None:
+    gate = Gate("Never said.")
+
+    def child(call: Call) -> Sequence[Step]:
+        asked = [word for word in ("pears", "plums") if word in texts(call)]
+        if "plums" in asked:
+            return (Say("Answer to plums."),)
+        if asked:
+            return (Say("Answer to pears."),)
+        return gate.child(call) if at_work == "tool" else endless(call)
+
+    def message(text: str, **arguments: Any) -> Callable[[list[Any]], Sequence[Step]]:
+        return lambda found: (
+            CallTool("message_agent", {"chat_id": found[0]["chat_id"], "message": text, **arguments}),
+        )
+
+    async def until_at_work(ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        (busy,) = await rig.children(chat_id)
+        await (gate.tool.started.wait() if at_work == "tool" else until_streaming(rig, busy))
+        return ToolOutput("at work")
+
+    parent = steps(
+        (SPAWN,), (CallTool("pause"),), message("plums"), message("pears", interrupt=True), wait_for, (Say("ok"),)
+    )
+    pause = ScriptedTool("pause", until_at_work)
+    async with open_family(database_url, parent=parent, child=child, tools=[gate.tool, pause]) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, _, plums, pears, waited = await rig.worker.results(chat_id)
+        assert (plums["status"], plums["interrupted"]) == ("running", False)
+        assert (pears["status"], pears["interrupted"]) == ("interrupting", True)
+        assert waited["report"] == "Answer to plums."
+        (made,) = await rig.children(chat_id)
+        story = await rig.worker.story(made)
+        assert [
+            (role, text) for role, text in story if "hold" not in text and "begun" not in text and role != "tool"
+        ] == [
+            ("user", "work"),
+            ("user", "pears"),
+            ("assistant", "Answer to pears."),
+            ("user", "plums"),
+            ("assistant", "Answer to plums."),
+        ]
+        if at_work == "tool":
+            # The stopped turn is closed before the message: its open call has a result.
+            assert [role for role, _ in story[:4]] == ["user", "assistant", "tool", "user"]
+        # The child has ended once, after its last message.
+        assert await told(rig, chat_id) == ["finished"]
+
+
+async def test_message_that_interrupts_a_child_at_rest_resumes_it(database_url: str) -> None:
+    def child(call: Call) -> Sequence[Step]:
+        return (Say("Second report." if "and this" in texts(call) else "First report."),)
+
+    def send(found: list[Any]) -> Sequence[Step]:
+        order = {"chat_id": found[0]["chat_id"], "message": "and this", "interrupt": True}
+        return (CallTool("message_agent", order),)
+
+    async with open_family(
+        database_url, parent=steps((SPAWN,), wait_for, send, wait_for, (Say("ok"),)), child=child
+    ) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+
+        _, first, sent, second = await rig.worker.results(chat_id)
+        assert (first["report"], second["report"]) == ("First report.", "Second report.")
+        assert (sent["status"], sent["interrupted"]) == ("running", False)
 
 
 async def test_interrupt_stops_a_child_and_leaves_one_at_rest_alone(database_url: str) -> None:
@@ -1131,12 +1274,8 @@ async def test_root_at_rest_is_stopped_with_its_busy_children_and_not_woken(data
         (child,) = await until_spawned(rig, chat_id)
         await rig.worker.until_status(chat_id, Status.WAITING)
         await until_streaming(rig, child)
-        replica = rig.worker.replicas[0]
-        store = Store(
-            rig.worker.database.api, machine=rig.worker.machine, publisher=replica.notifier, clock=rig.worker.clock
-        )
 
-        await store.as_actor(OwnerActor(rig.worker.user)).turns.interrupt(chat_id)
+        await owner_store(rig).turns.interrupt(chat_id)
 
         await rig.worker.until_status(child, Status.WAITING)
         await monitor(rig).look()
@@ -1144,15 +1283,60 @@ async def test_root_at_rest_is_stopped_with_its_busy_children_and_not_woken(data
         assert await rig.ends(chat_id) == [("interrupted", None, False)]
 
 
+async def test_stopped_family_does_not_go_on_with_the_messages_in_its_queues(database_url: str) -> None:
+    gate = Gate("Never said.")
+
+    def send(found: list[Any]) -> Sequence[Step]:
+        return (CallTool("message_agent", {"chat_id": found[0]["chat_id"], "message": "plums"}),)
+
+    async def until_held(ctx: ToolContext, given: ToolCall) -> ToolOutput:
+        await gate.tool.started.wait()
+        return ToolOutput("held")
+
+    parent = steps((SPAWN,), (CallTool("pause"),), send, wait_for, (Say("ok"),))
+    tools = [gate.tool, ScriptedTool("pause", until_held)]
+    async with open_family(database_url, parent=parent, child=gate.child, tools=tools) as rig:
+        chat_id = await rig.worker.ask()
+        (child,) = await until_spawned(rig, chat_id)
+
+        async def is_queued() -> bool:
+            return (await rig.worker.chat(child)).queue_len == 1
+
+        await until(is_queued)
+
+        await owner_store(rig).turns.interrupt(chat_id)
+
+        stopped = await rig.worker.until_status(child, Status.WAITING)
+        await rig.worker.until_status(chat_id, Status.WAITING)
+        assert stopped.queue_len == 0
+        assert "plums" not in [text for _, text in await rig.worker.story(child)]
+        assert not any("plums" in texts(call) for call in rig.worker.calls if call.cache_key != call.chat_id)
+        await monitor(rig).look()
+        assert (await rig.worker.chat(chat_id)).status == Status.WAITING
+        assert await rig.ends(chat_id) == [("interrupted", None, False)]
+
+
+async def test_stopped_parent_sends_its_children_no_more_messages(database_url: str) -> None:
+    async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
+        chat_id = await rig.worker.ask()
+        await rig.worker.rested(chat_id)
+        (child,) = await rig.children(chat_id)
+        message = NewQueuedMessage(
+            content=(Text("late"),), created_by=rig.worker.user, model_config_id=rig.worker.model
+        )
+
+        with pytest.raises(TransitionNotAllowed, match="stopped"):
+            await owner_store(rig).turns.send_to_subagent(child, message, busy=BusyBehavior.QUEUE, parent_id=chat_id)
+
+        assert (await rig.worker.chat(child)).status == Status.WAITING
+        assert "late" not in [text for _, text in await rig.worker.story(child)]
+
+
 async def test_stopped_parent_starts_no_more_children(database_url: str) -> None:
     async with open_family(database_url, parent=steps((SPAWN,), wait_for, (Say("ok"),))) as rig:
         chat_id = await rig.worker.ask()
         await rig.worker.rested(chat_id)
         (child,) = await rig.children(chat_id)
-        replica = rig.worker.replicas[0]
-        store = Store(
-            rig.worker.database.api, machine=rig.worker.machine, publisher=replica.notifier, clock=rig.worker.clock
-        )
         spec = machine.ChatSpec(
             owner_id=rig.worker.user,
             title="Late",
@@ -1172,7 +1356,7 @@ async def test_stopped_parent_starts_no_more_children(database_url: str) -> None
         )
 
         with pytest.raises(TransitionNotAllowed):
-            await store.as_actor(OwnerActor(rig.worker.user)).turns.spawn(chat_id, spec, terms)
+            await owner_store(rig).turns.spawn(chat_id, spec, terms)
 
         assert await rig.children(chat_id) == [child]
 

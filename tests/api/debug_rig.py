@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.debug import replay_form
+from rookery.debug import replay_request
 from rookery.debug.normalize import PromptHashes, ResponseCollector, share_prefix
 from rookery.debug.redaction import CapturedBody, Redactor
 from rookery.debug.transport import AttemptRecord, body_meta, redact_attempt
@@ -63,7 +63,9 @@ class DebugRecords:
         at = NOON + timedelta(minutes=minutes)
         async with self._pool.acquire() as conn:
             row = await conn.fetchrow(
-                "SELECT coalesce(root_chat_id, id) AS root, parent_chat_id, snapshot_version FROM chats WHERE id = $1",
+                # The run of a replica that does not exist would be ended while it is written.
+                "SELECT coalesce(root_chat_id, id) AS root, parent_chat_id, snapshot_version,"
+                " (SELECT id FROM replicas LIMIT 1) AS replica_id FROM chats WHERE id = $1",
                 chat_id,
             )
             assert row is not None
@@ -72,7 +74,7 @@ class DebugRecords:
                 "chat_id": chat_id,
                 "root_chat_id": row["root"],
                 "parent_chat_id": row["parent_chat_id"],
-                "replica_id": uuid4(),
+                "replica_id": row["replica_id"] or uuid4(),
                 "snapshot_version": row["snapshot_version"],
                 "kind": RunKind.CHAT_TURN,
                 "started_at": at,
@@ -103,7 +105,7 @@ class DebugRecords:
                 shared_messages=prefix.length,
                 tool_count=len(call.tools),
                 request=json_text(share_prefix(call, self._redactor, prefix)),
-                replay_form=replay_form.pack(replay_form.encode(call, self._redactor, prefix)),
+                replay_form=replay_request.pack(replay_request.encode(call, self._redactor, prefix)),
             )
             step = NewStep(
                 id=step_id,

@@ -88,12 +88,21 @@ class RolesRig:
             case "token":
                 body = {"name": uuid4().hex, "scopes": ["chat:read"]}
                 return str((await self.owner.post("/api/v1/tokens", json=body)).json()["id"])
+            case "folder":
+                made = await self.owner.post("/api/v1/folders", json={"name": uuid4().hex})
+                return str(made.json()["id"])
             case "session":
                 return await self._session()
             case "provider" | "model_config":
                 return await self._configured(name)
             case "template" | "workspace" | "operation":
                 return await self._workspace(name)
+            case "mcp_server":
+                made = await self.clients["admin"].post("/api/v1/mcp-servers", json=mcp_server_body())
+                return str(made.json()["id"])
+            case "own_server":
+                made = await self.owner.post("/api/v1/me/mcp-servers", json=mcp_server_body())
+                return str(made.json()["id"])
             case "entry_hash":
                 return SERVER.hash
             case "run" | "step" | "number":
@@ -170,6 +179,11 @@ def provider_body() -> dict[str, object]:
         "base_url": "http://127.0.0.1:9/v1",
         "allow_user_key": True,
     }
+
+
+def mcp_server_body() -> dict[str, object]:
+    """Return the body for an MCP server that is never reached."""
+    return {"slug": f"s{uuid4().hex[:20]}", "url": "http://127.0.0.1:9/mcp"}
 
 
 @asynccontextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from msgspec import Raw
 
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
-from rookery.domain.chat.parts import Text
+from rookery.domain.chat.parts import Text, ToolCall
 from rookery.store import machine
 from rookery.store.chats import subagents
 from rookery.store.chats.subagents import KindSource, NewSubagent
@@ -84,6 +85,19 @@ async def test_outcome_and_last_words_of_a_child_that_has_ended_are_shown(rig: A
     assert (agent["status"], agent["outcome"], agent["phase"]) == ("waiting", "finished", None)
     assert agent["activity"] == "In LICENSE."
     assert agent["deadline_at"] is None
+
+
+async def test_activity_names_all_commands_of_the_last_call(rig: ApiRig, chat_rig: ChatRig) -> None:
+    root = await chat_rig.create()
+    child = await spawn(chat_rig, root)
+    commands = (("sleep", "25"), ("echo", "apples"))
+    call = ToolCall(tool_call_id="call", tool_name="execute", args=Raw(b"{}"), parsed_commands=commands)
+    answer = NewMessage(role=Role.ASSISTANT, content=(Text("I will run that."), call))
+
+    await chat_rig.act(child, lambda tx: machine.commit_step(tx, [answer]))
+
+    (agent,) = (await chat_rig.http.get(f"{CHATS}/{root}/agents")).json()["agents"]
+    assert (agent["activity"], agent["phase"]) == ("execute sleep 25, echo apples", "queued")
 
 
 async def test_subagents_of_an_archived_chat_are_still_listed(rig: ApiRig, chat_rig: ChatRig) -> None:

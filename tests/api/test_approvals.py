@@ -12,7 +12,7 @@ import pytest
 from rookery.domain.access import rights
 from rookery.domain.chat import approvals as rules_of_approvals
 from rookery.domain.chat import parts
-from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.approvals import Asked, Offers
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import ToolCall
 from rookery.store import machine
@@ -48,6 +48,19 @@ async def ask(chat_rig: ChatRig, chat: str, *call_ids: str, args: dict[str, obje
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
         asked = [Question(call, OFFERS) for call in await machine.open_calls.turn_calls(tx)]
         await machine.ask_approvals(tx, asked)
+
+    await chat_rig.act(chat, park)
+
+
+async def hold(chat_rig: ChatRig, chat: str, *call_ids: str) -> None:
+    """Commit the questions about calls that the brake holds, beside one that a rule holds if there are several."""
+    content = tuple(ToolCall(each, "execute", args=parts.json_raw(ARGS)) for each in call_ids)
+
+    async def park(tx: Tx) -> None:
+        await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
+        first, *others = await machine.open_calls.turn_calls(tx)
+        held = Question(first, Asked(brake="The agent made the same call 5 times."))
+        await machine.ask_approvals(tx, [held, *(Question(call, OFFERS) for call in others)])
 
     await chat_rig.act(chat, park)
 
@@ -126,6 +139,7 @@ async def test_a_denial_is_a_result_that_says_why(chat_rig: ChatRig) -> None:
     part = newest["content"][0]
     assert (part["tool_call_id"], part["is_error"], part["result"]["reason"]) == ("2", True, "denied_by_user")
     assert "too early" in part["result"]["error"]
+    assert part["result"]["comment"] == "too early"
     assert dict(stats_of(chat_rig.rig).approvals) == {"deny": 1, "approve": 1}
 
 
@@ -414,3 +428,59 @@ async def test_always_for_a_call_longer_than_a_pattern_says_what_to_do_instead(c
     assert refused.status_code == 400
     assert "Approve it once" in fields(refused)["answers.match"]
     assert (await answer(chat_rig, chat, yes(always="user", match={"command": "xxx*"})))[0] == 204
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"folder": "/etc"}, "text", [1], {f"p{number}": 1 for number in range(101)}]
+)
+async def test_parameters_are_only_for_calls_that_create_a_workspace(chat_rig: ChatRig, parameters: object) -> None:
+    chat = await asking(chat_rig)
+
+    assert await answer(chat_rig, chat, yes(parameters=parameters)) == (400, "invalid")
+    assert (await chat_rig.get(chat))["status"] == "requires_action"
+
+
+# Calls that the brake holds
+
+
+async def test_a_call_on_hold_says_why_and_offers_no_rule(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
+    await hold(chat_rig, chat, "1", "2")
+
+    held, ruled = (await chat_rig.get(chat))["action"]["tool_calls"]
+
+    assert (held["brake"], "always" in held) == ("The agent made the same call 5 times.", False)
+    assert (ruled["always"]["user"], "brake" in ruled) == ({"command": "git push"}, False)
+
+
+@pytest.mark.parametrize("members", [{"always": "chat"}, {"always": "user", "match": {"command": "git *"}}])
+async def test_a_call_on_hold_cannot_be_answered_with_always(chat_rig: ChatRig, members: dict[str, object]) -> None:
+    chat = await chat_rig.create()
+    await hold(chat_rig, chat, "1")
+
+    body = {"answers": [{**yes(), **members}]}
+    refused = await chat_rig.http.post(f"{CHATS}/{chat}/approvals", json=body)
+
+    assert refused.status_code == 400
+    assert "on hold because it repeats" in refused.text
+    assert (await chat_rig.get(chat))["status"] == "requires_action"
+    assert await answer(chat_rig, chat, yes()) == (204, "")
+    assert (await chat_rig.get(chat))["status"] == "running"
+
+
+async def test_a_call_on_hold_that_is_denied_tells_the_model_the_instruction(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
+    await hold(chat_rig, chat, "1", "2")
+
+    assert await answer(chat_rig, chat, no(reason="Use make."), no("2", reason="Not now.")) == (204, "")
+
+    told = [
+        part["result"]["error"]
+        for message in (await chat_rig.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
+        for part in message["content"]
+        if part["type"] == "tool-result"
+    ]
+    held, denied = sorted(told, key=lambda text: "Use make." not in text)
+    assert held.endswith("because it repeats without a new result; it was not run. The user tells you: Use make.")
+    assert denied.startswith("The user denied this call")
+    assert "Not now." in denied

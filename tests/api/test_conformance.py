@@ -76,7 +76,9 @@ async def furnish(rig: ApiRig, people: list[Person], root: Person) -> dict[str, 
     body = {"name": "spare", "scopes": ["chat:read"]}
     token = (await spare.http.post("/api/v1/tokens", json=body)).json()
     run, (step,) = await DebugRecords(rig.database.api).run(chat["id"], [said("Hello.")], model_config_id=UUID(model))
+    folder = (await owner.post("/api/v1/folders", json={"name": "Work"})).json()
     return {
+        "folder": folder["id"],
         "chat": chat["id"],
         "message": str(messages[0]["id"]),
         "queued": str(sent["queued_message"]["id"]),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx2
 import pytest
 
 from rookery.domain.access.rights import Role
@@ -23,6 +27,7 @@ from tests.api.chat_rig import CHATS, ChatRig, Json
 from tests.api.debug_rig import DebugRecords, said
 from tests.api.more_servers import open_door
 from tests.api.roles_rig import child_of
+from tests.eventually import until
 from tests.otlp_collector import exporting, otlp_collector
 
 NOBODY = UUID(int=1)
@@ -425,6 +430,104 @@ async def test_export_that_is_too_large_says_so(
     assert document["is_complete"] is False
     assert 0 < document["run_count"] < 5
     assert len(document["runs"]) == document["run_count"]
+
+
+async def add_long_run(records: DebugRecords, chat: str) -> UUID:
+    """Write a run whose export is larger than the buffers of a connection."""
+    calls = [said(*(f"{step} {number} " + "word " * 1900 for number in range(60))) for step in range(20)]
+    run, _ = await records.run(chat, calls)
+    return run
+
+
+class SlowReader:
+    """A client that has read the head of an export and reads on when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, head: bytes) -> None:
+        self.status = int(head.split()[1])
+        self._reader = reader
+
+    async def read_rest(self) -> Json:
+        """Return the document. Raises `IncompleteReadError` if the server closes the connection before its end."""
+        document = bytearray()
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            document += (await self._reader.readexactly(size + 2))[:-2]
+        found: Json = json.loads(document)
+        return found
+
+
+@asynccontextmanager
+async def slow_export(rig: ApiRig, person: Person, chat: str) -> AsyncIterator[SlowReader]:
+    target = httpx2.URL(rig.url)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (target.host, target.port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+        lines = (f"GET {CHATS}/{chat}/debug/export HTTP/1.1", f"Host: {target.host}:{target.port}")
+        writer.write("\r\n".join((*lines, f"Authorization: Bearer {person.token}", "", "")).encode())
+        try:
+            async with asyncio.timeout(20):
+                yield SlowReader(reader, await reader.readuntil(b"\r\n\r\n"))
+        finally:
+            writer.transport.abort()
+
+
+async def may_export(person: Person, chat: str) -> bool:
+    return (await person.http.get(f"{CHATS}/{chat}/debug/export")).status_code == 200
+
+
+async def test_slow_readers_hold_slots_and_no_connections(
+    rig: ApiRig, chats: ChatRig, records: DebugRecords, ada: Person, ben: Person
+) -> None:
+    cat, pool = await rig.add("cat"), rig.database.api
+    theirs = {person.id: await ChatRig(rig, person).create() for person in (ada, ben, cat)}
+    for person in (ada, ben):
+        await add_long_run(records, theirs[person.id])
+
+    async with slow_export(rig, ada, theirs[ada.id]) as first:
+        own = await ada.http.get(f"{CHATS}/{theirs[ada.id]}/debug/export")
+        other = await may_export(cat, theirs[cat.id])
+        async with slow_export(rig, ben, theirs[ben.id]) as second:
+            await until(lambda: pool.get_idle_size() == pool.get_size())
+            refused = await cat.http.get(f"{CHATS}/{theirs[cat.id]}/debug/export")
+            assert pool.get_idle_size() == pool.get_size()
+        await until(lambda: may_export(cat, theirs[cat.id]))
+        document = await first.read_rest()
+    await until(lambda: may_export(ada, theirs[ada.id]))
+
+    assert (first.status, second.status, other) == (200, 200, True)
+    for answer in (own, refused):
+        assert (answer.status_code, answer.json()["code"]) == (429, "too_many_exports")
+        assert answer.headers["retry-after"] == "5"
+    assert (document["run_count"], document["is_complete"]) == (1, True)
+    assert len(document["runs"][0]["steps"]) == 20
+
+
+async def test_reader_that_stops_is_disconnected_and_its_slot_is_free(
+    rig: ApiRig, chats: ChatRig, records: DebugRecords, ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await chats.create()
+    await add_long_run(records, chat)
+    monkeypatch.setattr("rookery.api.debug_exports.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("rookery.api.debug_exports.MIN_BYTES_PER_SECOND", 1e12)
+
+    async with slow_export(rig, ada, chat) as reader:
+        await until(lambda: may_export(ada, chat))
+        with pytest.raises(asyncio.IncompleteReadError):
+            await reader.read_rest()
+
+
+async def test_export_of_many_runs_is_one_access_of_an_administrator(
+    chats: ChatRig, records: DebugRecords, ada: Person, root: Person
+) -> None:
+    chat = await chats.create()
+    for minute in range(5):
+        await records.run(chat, [said("Hello."), said("Hello.", "Hi.", "Go on.")], minutes=minute)
+
+    exported = await root.http.get(f"{CHATS}/{chat}/debug/export", headers=REASON)
+
+    assert exported.json()["run_count"] == 5
+    assert len((await ada.http.get("/api/v1/me/accesses")).json()["items"]) == 1
 
 
 # Replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rookery.api.routers.server import Asset
+from rookery.api.routers.version_and_docs import Asset
 from tests.api.api_rig import ApiRig, Person
 
 PATH = "/api/v1/docs"

@@ -158,12 +158,17 @@ class Reader:
         self.variables["QUEUED"] = str(queued["items"][0]["id"])
 
     async def fill_in_records(self) -> None:
-        """Record a run for each block, because some blocks delete it."""
+        """Record two runs for each block, because some blocks delete them."""
         async with self.rig.database.api.acquire() as conn:
             model = await conn.fetchval("SELECT id FROM model_configs LIMIT 1")
         records = DebugRecords(self.rig.database.api)
         run, (step,) = await records.run(self.variables["CHAT"], [said("Say hello.")], model_config_id=model)
-        self.variables |= {"RUN": str(run), "STEP": str(step)}
+        other, _ = await records.run(self.variables["CHAT"], [said("Say hi.")], model_config_id=model)
+        self.variables |= {"RUN": str(run), "OTHER": str(other), "STEP": str(step)}
+
+    async def fill_in_folder(self) -> None:
+        made = await self.chat_rig.http.post("/api/v1/folders", json={"name": "Side projects"})
+        self.variables["FOLDER"] = made.json()["id"]
 
     async def fill_in_file(self) -> None:
         named = {"Content-Type": "image/png", "Content-Disposition": 'attachment; filename="photo.png"'}
@@ -182,6 +187,7 @@ FILLED_IN: dict[str, Callable[[Reader], Awaitable[None]]] = {
     "CHAT": Reader.fill_in_chat,
     "QUEUED": Reader.fill_in_queue,
     "RUN": Reader.fill_in_records,
+    "FOLDER": Reader.fill_in_folder,
     "FILE": Reader.fill_in_file,
     "USER_ID": Reader.fill_in_user,
     "TOKEN": Reader.fill_in_token,

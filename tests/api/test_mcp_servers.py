@@ -1,215 +1,238 @@
-"""Consent for MCP servers of a workspace: who sees them, who answers, and the requests to the agent."""
+"""MCP servers over HTTP: administrators, users' own, bad input, choice of a chat, and the login in the browser."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
+import httpx2
 import pytest
 
-from rookery.workspaces.agent_http import ChatHeaders
-from tests.api.chat_rig import CHATS, text
-from tests.api.test_workspaces import WORKSPACES, Site, open_site
+from rookery.domain.access.rights import Role
+from rookery.testing.fake_authorization import FakeAuthorization
+from tests.api.api_rig import ApiRig, Person
 
-DOCS: dict[str, Any] = {"name": "docs", "folder": "/p", "command": "npx", "args": ["docs-mcp"], "env": ["TOKEN"]}
-TRICKY: dict[str, Any] = {**DOCS, "name": "tri\u202ecky", "command": "sh\u200b", "args": ["a\nb", "\x1b[2J"], "env": []}
+SERVERS = "/api/v1/mcp-servers"
+OWN = "/api/v1/me/mcp-servers"
+URL = "https://mcp.example.org/mcp"
 
 
 @pytest.fixture
-async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    async with open_site(database_url, tmp_path) as opened:
-        await opened.rig.add_model()
-        yield opened
+async def chief(rig: ApiRig) -> Person:
+    return await rig.add("chief", role=Role.ADMIN)
 
 
-async def workspace_with(site: Site, *entries: dict[str, Any]) -> str:
-    """Create a running workspace whose files define these servers."""
-    site.driver.name_servers(*entries)
-    made: str = (await site.create())["workspace"]["id"]
-    await site.until(made, "running")
-
-    await hear(site, made)
-    return made
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeAuthorization]:
+    async with FakeAuthorization().listening() as fake:
+        yield fake
 
 
-async def hear(site: Site, workspace: str) -> None:
-    """Read the context of the workspace, as a step does."""
-    runtime = site.rig.replica.workspaces
-    place = await runtime.directory.find(UUID(workspace))
-    assert place is not None
-    conn = runtime.directory.connect(place, ChatHeaders())
-    await runtime.contexts.refresh(place.id, place.generation, conn, seconds=10)
-
-
-async def servers(site: Site, workspace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await site.ada.http.get(f"{WORKSPACES}/{workspace}/mcp-servers")).json()["items"]
+async def add(person: Person, *, path: str = SERVERS, **fields: Any) -> dict[str, Any]:
+    made = await person.http.post(path, json={"slug": "docs", "url": URL, **fields})
+    assert made.status_code == 201, made.text
+    assert made.headers["location"] == f"{SERVERS}/{made.json()['id']}"
+    found: dict[str, Any] = made.json()
     return found
 
 
-async def answer(site: Site, workspace: str, entry_hash: str, decision: str = "agree") -> dict[str, Any]:
-    path = f"{WORKSPACES}/{workspace}/mcp-servers/{entry_hash}"
-    done = await site.ada.http.put(path, json={"decision": decision})
-    assert done.status_code == 200, done.text
-    (first, *_) = done.json()["items"]
-    found: dict[str, Any] = first
-    return found
+async def test_member_sees_the_server_and_not_its_configuration(chief: Person, ada: Person) -> None:
+    made = await add(
+        chief, auth_type="api_key", api_key_header="X-Key", api_key="key-secret", availability="default_on"
+    )
+
+    seen = (await ada.http.get(f"{SERVERS}/{made['id']}")).json()
+
+    assert (made["url"], made["api_key"]) == (URL, {"name": "X-Key", "has_value": True})
+    assert (seen["slug"], seen["availability"], seen["is_editable"], seen["connected"]) == (
+        "docs",
+        "default_on",
+        False,
+        True,
+    )
+    assert seen["url"] is None
+    assert seen["api_key"] is None
+    for person in (chief, ada):
+        assert "key-secret" not in (await person.http.get(SERVERS)).text
+    assert "key-secret" not in (await chief.http.get("/api/v1/audit")).text
 
 
-async def test_a_server_runs_after_its_owner_has_agreed_and_ends_when_that_is_withdrawn(site: Site) -> None:
-    workspace = await workspace_with(site, DOCS)
-    (asked,) = await servers(site, workspace)
-    assert site.driver.ran == []
+async def test_own_server_is_for_its_owner_alone(chief: Person, ada: Person, ben: Person) -> None:
+    made = await add(ada, path=OWN)
 
-    agreed = await answer(site, workspace, asked["hash"])
-    ran = list(site.driver.ran)
-    withdrawn = await site.ada.http.delete(f"{WORKSPACES}/{workspace}/mcp-servers/{asked['hash']}")
-    denied = await answer(site, workspace, asked["hash"], "deny")
-
-    assert {key: asked[key] for key in ("name", "state", "command", "args", "env", "folder", "running", "tools")} == {
-        "name": "docs",
-        "state": "asked",
-        "command": "npx",
-        "args": ["docs-mcp"],
-        "env": ["TOKEN"],
-        "folder": "/p",
-        "running": False,
-        "tools": [],
-    }
-    assert (agreed["state"], agreed["running"], agreed["tools"]) == ("agreed", True, ["look"])
-    assert agreed["decided_at"] is not None
-    assert ran == [["docs"]]
-    assert withdrawn.json()["items"][0]["state"] == "asked"
-    assert site.driver.ran[-1] == []
-    assert (denied["state"], denied["running"]) == ("denied", False)
+    assert [each["id"] for each in (await ada.http.get(SERVERS)).json()["items"]] == [made["id"]]
+    for person in (ben, chief):
+        assert (await person.http.get(SERVERS)).json()["items"] == []
+        assert (await person.http.get(f"{SERVERS}/{made['id']}")).status_code == 404
+        assert (await person.http.patch(f"{OWN}/{made['id']}", json={"enabled": False})).status_code == 404
+        assert (await person.http.delete(f"{OWN}/{made['id']}")).status_code == 404
+    assert (await chief.http.patch(f"{SERVERS}/{made['id']}", json={"enabled": False})).status_code == 404
+    assert (await ada.http.patch(f"{OWN}/{made['id']}", json={"enabled": False})).json()["enabled"] is False
+    assert (await ada.http.delete(f"{OWN}/{made['id']}")).status_code == 204
 
 
-async def test_a_changed_entry_is_asked_about_again_and_the_old_answer_does_not_start_it(site: Site) -> None:
-    workspace = await workspace_with(site, DOCS)
-    (asked,) = await servers(site, workspace)
-    await answer(site, workspace, asked["hash"])
+async def test_own_servers_can_be_disabled(chief: Person, ada: Person) -> None:
+    await chief.http.put("/api/v1/settings/mcp", json={"allow_user_servers": False})
 
-    for change in ({"command": "sh"}, {"args": ["evil"]}, {"env": ["TOKEN", "LD_PRELOAD"]}, {"folder": "/q"}):
-        site.driver.name_servers({**DOCS, **change})
-        await hear(site, workspace)
-        (changed,) = await servers(site, workspace)
+    refused = await ada.http.post(OWN, json={"slug": "docs", "url": URL})
 
-        assert (changed["state"], changed["running"], changed["decided_at"]) == ("changed", False, None)
-        assert site.driver.ran[-1] != ["docs"] or len(site.driver.ran) == 1
-        late = await site.ada.http.put(
-            f"{WORKSPACES}/{workspace}/mcp-servers/{asked['hash']}", json={"decision": "agree"}
-        )
-        assert (late.status_code, late.json()["code"]) == (404, "not_found")
-
-    site.driver.name_servers(DOCS)
-    await hear(site, workspace)
-    assert (await servers(site, workspace))[0]["running"], "what was agreed to stands while nobody has answered anew"
-
-
-async def test_an_agent_that_forgot_is_told_again_and_one_that_runs_too_much_is_stopped(site: Site) -> None:
-    workspace = await workspace_with(site, DOCS)
-    (asked,) = await servers(site, workspace)
-    await answer(site, workspace, asked["hash"])
-
-    site.driver.name_servers(DOCS, {**DOCS, "name": "other"})
-    await hear(site, workspace)
-
-    assert site.driver.ran[-1] == ["docs"]
-    assert [(each["name"], each["state"], each["running"]) for each in await servers(site, workspace)] == [
-        ("docs", "agreed", True),
-        ("other", "asked", False),
-    ]
-    for each in site.driver.context["resources"]:
-        each["status"] = "ok"
-    site.driver.context = {**site.driver.context, "version": site.driver.context["version"] + 1}
-    await hear(site, workspace)
-    assert site.driver.ran[-1] == ["docs"], "the list is the whole of what may run"
-
-
-async def test_another_workspace_asks_for_itself(site: Site) -> None:
-    first = await workspace_with(site, DOCS)
-    (asked,) = await servers(site, first)
-    await answer(site, first, asked["hash"])
-
-    second = await workspace_with(site, DOCS)
-
-    (again,) = await servers(site, second)
-    assert (again["hash"], again["state"]) == (asked["hash"], "asked")
-
-
-async def test_characters_that_could_hide_a_command_are_escaped(site: Site) -> None:
-    workspace = await workspace_with(site, TRICKY)
-
-    (shown,) = await servers(site, workspace)
-
-    assert (shown["name"], shown["command"]) == ("tri\\u202ecky", "sh\\u200b")
-    assert shown["args"] == ["a\\u000ab", "\\u001b[2J"]
-
-
-async def test_only_the_owner_sees_and_answers(site: Site) -> None:
-    workspace = await workspace_with(site, DOCS)
-    (asked,) = await servers(site, workspace)
-    stranger = await site.rig.add("eve")
-    path = f"{WORKSPACES}/{workspace}/mcp-servers"
-
-    for person, status in ((stranger, 404), (site.root, 403)):
-        refused = [
-            await person.http.get(path),
-            await person.http.put(f"{path}/{asked['hash']}", json={"decision": "agree"}),
-            await person.http.delete(f"{path}/{asked['hash']}"),
-        ]
-        assert [each.status_code for each in refused] == [status] * 3
-    assert (await servers(site, workspace))[0]["state"] == "asked"
-    assert site.driver.ran == []
+    assert (refused.status_code, refused.json()["code"]) == (403, "disabled")
 
 
 @pytest.mark.parametrize(
-    ("entry_hash", "body", "status"),
+    ("field", "body"),
     [
-        ("0" * 64, {"decision": "agree"}, 404),
-        ("zz", {"decision": "agree"}, 404),
-        ("0" * 64, {"decision": "maybe"}, 400),
-        ("0" * 64, {}, 400),
-        ("0" * 64, {"decision": "agree", "always": True}, 400),
+        ("slug", {"slug": "A"}),
+        ("url", {"url": "https://user:pw@mcp.example.org/"}),
+        ("url", {"url": "https://mcp.example.org/?token=abc"}),
+        ("url", {"url": "file:///etc/passwd"}),
+        ("headers.X-A", {"auth_type": "custom_headers", "headers": {"X-A": "a\r\nX-B: c"}}),
+        ("headers", {"auth_type": "custom_headers"}),
+        ("api_key", {"auth_type": "api_key", "api_key_header": "X"}),
+        ("oauth_token_url", {"auth_type": "oauth2", "oauth_client_id": "c", "oauth_authorization_url": URL}),
+        ("call_timeout_seconds", {"call_timeout_seconds": 1801}),
+        ("transport", {"transport": "stdio"}),
+        ("color", {"color": "red"}),
     ],
 )
-async def test_bad_answers_are_refused(site: Site, entry_hash: str, body: dict[str, object], status: int) -> None:
-    workspace = await workspace_with(site, DOCS)
+async def test_bad_field_is_named_and_nothing_is_stored(chief: Person, field: str, body: dict[str, Any]) -> None:
+    refused = await chief.http.post(SERVERS, json={"slug": "docs", "url": URL, **body})
 
-    refused = await site.ada.http.put(f"{WORKSPACES}/{workspace}/mcp-servers/{entry_hash}", json=body)
-
-    assert refused.status_code == status, refused.text
-
-
-async def test_chats_in_the_workspace_are_told_of_news_and_answers_are_audited_without_commands(site: Site) -> None:
-    workspace = await workspace_with(site, DOCS)
-    made = await site.ada.http.post(CHATS, json={"content": text("hello"), "workspace_id": workspace})
-    chat = made.json()["id"]
-
-    async def version() -> int:
-        return int(await site.rig.database.api.fetchval("SELECT context_servers FROM chats WHERE id = $1", UUID(chat)))
-
-    before = await version()
-    (asked,) = await servers(site, workspace)
-    await answer(site, workspace, asked["hash"])
-
-    assert await version() > before
-    rows = await site.rig.database.api.fetch("SELECT action, extra::text FROM audit_log WHERE action LIKE '%.mcp_%'")
-    assert [row["action"] for row in rows] == ["workspace.mcp_agree"]
-    assert "npx" not in rows[0][1]
+    assert refused.status_code == 400, refused.text
+    assert field in [each["field"] for each in refused.json()["fields"]]
+    assert (await chief.http.get(SERVERS)).json()["items"] == []
 
 
-async def test_an_agent_that_does_not_say_what_it_runs_is_not_believed(site: Site) -> None:
-    site.driver.context = {
-        "version": 1,
-        "hash": "h",
-        "resources": [{"kind": "mcp_server", "source": "old", "tools": [{"name": "x"}]}],
-    }
-    made = (await site.create())["workspace"]["id"]
-    await site.until(made, "running")
-    await hear(site, made)
+async def test_slug_is_taken_once(chief: Person, ada: Person) -> None:
+    own = await add(ada, path=OWN)
+    await add(chief)
 
-    assert await servers(site, made) == []
-    stored = await site.rig.database.api.fetchval("SELECT resources->0->>'error' FROM workspace_context")
-    assert "Restart the workspace" in stored
+    for person, path in ((chief, SERVERS), (ada, OWN)):
+        refused = await person.http.post(path, json={"slug": "docs", "url": URL})
+        assert (refused.status_code, refused.json()["code"]) == (409, "already_exists")
+    assert (await ada.http.get(f"{SERVERS}/{own['id']}")).json()["slug"] == "docs-2"
+
+
+async def test_chat_takes_only_servers_of_its_owner(chief: Person, ada: Person, ben: Person, rig: ApiRig) -> None:
+    await rig.add_model()
+    forced = (await add(chief, slug="forced", availability="force_on"))["id"]
+    default = (await add(chief, slug="default", availability="default_on"))["id"]
+    plain = (await add(chief, slug="plain"))["id"]
+    foreign = (await add(ben, path=OWN, slug="foreign"))["id"]
+    content = [{"type": "text", "text": "hi"}]
+
+    made = (await ada.http.post("/api/v1/chats", json={"content": content})).json()
+    assert made["mcp_server_ids"] == [default, forced]
+    chosen = await ada.http.post("/api/v1/chats", json={"content": content, "mcp_server_ids": [plain, plain]})
+    assert chosen.json()["mcp_server_ids"] == [plain, forced]
+    for refused in (
+        await ada.http.post("/api/v1/chats", json={"content": content, "mcp_server_ids": [foreign]}),
+        await ada.http.patch(f"/api/v1/chats/{made['id']}", json={"mcp_server_ids": [foreign]}),
+        await ada.http.post(
+            f"/api/v1/chats/{made['id']}/messages", json={"content": content, "mcp_server_ids": [foreign]}
+        ),
+    ):
+        assert refused.status_code == 400
+        assert foreign in refused.json()["fields"][0]["message"]
+    changed = await ada.http.patch(f"/api/v1/chats/{made['id']}", json={"mcp_server_ids": []})
+    assert changed.json()["mcp_server_ids"] == [forced]
+    await chief.http.delete(f"{SERVERS}/{forced}")
+    assert (await ada.http.get(f"/api/v1/chats/{made['id']}")).json()["mcp_server_ids"] == []
+
+
+async def test_catalog_lists_well_known_servers(ada: Person) -> None:
+    items = (await ada.http.get(f"{SERVERS}/catalog")).json()["items"]
+
+    assert {"slug": "linear", "auth_type": "oauth2"}.items() <= next(
+        each for each in items if each["slug"] == "linear"
+    ).items()
+
+
+async def test_failed_test_says_why_in_words(chief: Person) -> None:
+    made = await add(chief, url="http://127.0.0.1:9/mcp")
+
+    tested = (await chief.http.post(f"{SERVERS}/{made['id']}/test")).json()
+
+    assert tested["ok"] is False
+    assert "private network" in tested["error"]["message"]
+
+
+async def test_user_connects_in_the_browser_and_disconnects(
+    rig: ApiRig, chief: Person, ada: Person, fake: FakeAuthorization
+) -> None:
+    await chief.http.put("/api/v1/settings/mcp", json={"allow_private_addresses": True})
+    server = f"{SERVERS}/{(await add(chief, url=fake.resource, auth_type='oauth2'))['id']}"
+    assert (await ada.http.get(server)).json()["login"]["state"] == "none"
+
+    begun = await ada.http.post(f"{server}/oauth/connect")
+    assert begun.status_code == 200, begun.text
+    assert "HttpOnly" in begun.headers["set-cookie"]
+    assert "SameSite=Lax" in begun.headers["set-cookie"]
+    answer = fake.approve(begun.json()["authorization_url"])
+    cookie = begun.headers["set-cookie"].split(";")[0]
+    page = {"Accept": "text/html"}
+    # Another browser, without the cookie, cannot finish the login.
+    stolen = await rig.nobody.get(f"{server}/oauth/callback", params=answer, headers=page)
+    assert stolen.status_code == 400
+    assert "Not connected" in stolen.text
+    finished = await rig.nobody.get(
+        f"{server}/oauth/callback", params={**answer, "session_state": "x"}, headers={**page, "Cookie": cookie}
+    )
+    assert finished.status_code == 200, finished.text
+    assert "script-src 'nonce-" in finished.headers["content-security-policy"]
+    assert "Max-Age=0" in finished.headers["set-cookie"]
+
+    seen = (await ada.http.get(server)).json()
+    assert (seen["connected"], seen["login"]["state"]) == (True, "connected")
+    assert (await chief.http.get(server)).json()["login"]["state"] == "none"
+    ended = await ada.http.delete(f"{server}/oauth")
+    assert ended.json() == {"revoked": True, "error": None}
+    assert (await ada.http.get(server)).json()["login"]["state"] == "none"
+    log = (await chief.http.get("/api/v1/audit", params={"action": "mcp_login"})).json()["items"]
+    assert [each["action"] for each in log] == ["mcp_login.disconnect", "mcp_login.connect"]
+
+
+async def test_denied_login_is_shown_as_text(rig: ApiRig, chief: Person, ada: Person, fake: FakeAuthorization) -> None:
+    await chief.http.put("/api/v1/settings/mcp", json={"allow_private_addresses": True})
+    server = f"{SERVERS}/{(await add(chief, url=fake.resource, auth_type='oauth2'))['id']}"
+    begun = await ada.http.post(f"{server}/oauth/connect")
+    answer = {**fake.deny(begun.json()["authorization_url"]), "error_description": "</script><b>no</b>"}
+
+    page = await rig.nobody.get(
+        f"{server}/oauth/callback",
+        params=answer,
+        headers={"Accept": "text/html", "Cookie": begun.headers["set-cookie"].split(";")[0]},
+    )
+
+    assert page.status_code == 502
+    assert "<b>no" not in page.text
+    assert page.text.count("</script>") == 1
+
+
+async def test_login_needs_a_server_with_oauth(chief: Person, ada: Person) -> None:
+    server = f"{SERVERS}/{(await add(chief))['id']}"
+
+    refused = await ada.http.post(f"{server}/oauth/connect")
+
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+
+
+async def test_unreachable_authorization_server_is_reported(chief: Person, ada: Person) -> None:
+    server = f"{SERVERS}/{(await add(chief, url='http://127.0.0.1:9/mcp', auth_type='oauth2'))['id']}"
+
+    refused = await ada.http.post(f"{server}/oauth/connect")
+
+    assert (refused.status_code, refused.json()["code"]) == (502, "upstream_failed")
+    assert "private network" in refused.json()["message"]
+
+
+async def test_client_document_names_its_own_address_and_callback(rig: ApiRig, chief: Person) -> None:
+    server = f"{SERVERS}/{(await add(chief, auth_type='oauth2'))['id']}"
+
+    found: httpx2.Response = await rig.nobody.get(f"{server}/oauth/client-metadata")
+
+    document = found.json()
+    base = document["client_id"].removesuffix("/client-metadata")
+    assert base.endswith(f"{server}/oauth")
+    assert document["redirect_uris"] == [f"{base}/callback"]
+    assert document["token_endpoint_auth_method"] == "none"

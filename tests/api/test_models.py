@@ -247,6 +247,51 @@ async def test_provider_that_refuses_the_key_fails_its_test_without_telling_the_
     assert KEY not in found.text
 
 
+async def test_provider_is_tried_before_anything_is_stored(rig: ApiRig, root: Person) -> None:
+    fake = FakeCompletions(api_key=KEY)
+    fake.enqueue(Answer(text="ok"))
+    fake.pages["GET /models"] = Scenario(body={"data": [{"id": "b"}, {"id": "a"}]})
+    async with fake.server.listening() as url:
+        given = {"type": "openai_compat", "base_url": url, "api_key": KEY}
+        listed = (await root.http.post("/api/v1/model-providers/try", json=given)).json()
+        asked = (await root.http.post("/api/v1/model-providers/try", json={**given, "model": "a"})).json()
+        wrong = await root.http.post("/api/v1/model-providers/try", json={**given, "api_key": "sk-wrong-key"})
+
+    assert (listed["ok"], listed["models"], listed["tried"]) == (True, ["a", "b"], f"GET {url}/models")
+    assert (asked["ok"], asked["error"]) == (True, None)
+    assert asked["tried"] == f"a short message to the model a at {url}"
+    assert wrong.json()["ok"] is False
+    assert url in wrong.json()["error"]["message"]
+    assert "API key" in wrong.json()["error"]["message"]
+    assert "sk-wrong-key" not in wrong.text
+    gone = (await root.http.post("/api/v1/model-providers/try", json=given)).json()
+    assert (gone["ok"], gone["models"]) == (False, [])
+    assert "could not be reached" in gone["error"]["message"]
+    assert url in gone["error"]["message"]
+    stored = (await root.http.get("/api/v1/model-providers")).json()["items"]
+    assert [each for each in stored if each["source"] != "env" and each["type"] == "openai_compat"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"type": "openai_compat"}, "base_url"),
+        ({"type": "openai_compat", "base_url": "javascript:alert(1)"}, "base_url"),
+        ({"type": "openai_compat", "base_url": "http://" + "x" * 3000}, "base_url"),
+        ({"type": "anthropic"}, "api_key"),
+        ({"type": "anthropic", "api_key": " sk\u0000 "}, "api_key"),
+        ({"type": "nonsense"}, "type"),
+        ({"type": "scripted", "model": "m" * 500}, "model"),
+        ({"type": "scripted", "name": "x"}, "name"),
+    ],
+)
+async def test_wrong_field_of_a_try_is_named(rig: ApiRig, root: Person, given: dict[str, str], field: str) -> None:
+    refused = await root.http.post("/api/v1/model-providers/try", json=given)
+
+    assert refused.status_code == 400, refused.text
+    assert field in [each["field"] for each in refused.json()["fields"]]
+
+
 async def test_provider_without_a_model_cannot_be_tried(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root)
 

@@ -102,7 +102,8 @@ def test_every_operation_that_is_not_public_needs_a_token_or_a_session(document:
     open_ones = {each["operationId"] for each in operations(document) if not each["security"]}
 
     people = {"setup.get", "setup.complete", "auth.login", "links.get", "links.use"}
-    assert open_ones == {*people, "files.download", "docs.page", "docs.asset"}
+    logins = {"mcp.callback", "mcp.client_metadata"}
+    assert open_ones == {*people, *logins, "files.download", "docs.page", "docs.asset"}
 
 
 def test_headers_that_other_sites_may_send_and_read_are_described(document: dict[str, Any]) -> None:
@@ -132,7 +133,8 @@ def test_new_things_say_where_they_are(document: dict[str, Any]) -> None:
         if "Location" in each["responses"].get("201", {}).get("headers", {})
     }
 
-    assert makers == {"users.create", "chats.create", "files.upload", "providers.create", "model_configs.create"}
+    people = {"users.create", "chats.create", "files.upload"}
+    assert makers == {*people, "providers.create", "model_configs.create", "mcp.create", "mcp.create_own"}
 
 
 def test_upload_is_bytes_and_download_may_be_a_part_of_them(document: dict[str, Any]) -> None:
@@ -184,7 +186,9 @@ def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> Non
     secret = {"api_key", "password", "password_hash", "secret", "api_key_enc", "key_enc"}
     holders = {name for name, schema in schemas.items() if secret & schema.get("properties", {}).keys()}
 
-    assert [name for name in holders if name.endswith("View")] == []
+    # The key of an MCP server is shown as the name of its header, without its value.
+    assert [name for name in holders if name.endswith("View")] == ["McpServerView"]
+    assert not schemas["HeaderView"]["properties"].keys() & {"value", "secret"}
     assert "example" not in json.dumps(document)
 
 

@@ -30,7 +30,7 @@ from tests.api.rights_table import (
     expected,
     operation_of,
 )
-from tests.api.roles_rig import NOWHERE, PRIVATE, RolesRig, client_of, open_town, provider_body
+from tests.api.roles_rig import NOWHERE, PRIVATE, RolesRig, client_of, mcp_server_body, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
 GROUPS = (
@@ -40,6 +40,7 @@ GROUPS = (
     "subagents",
     "advisor",
     "approvals",
+    "mcp",
     "sharing",
     "spend",
     "workspaces",
@@ -73,6 +74,10 @@ def sends(body: object, *, bad: object = UNHEARD_OF, before: Before | None = Non
 async def _put_key(roles: RolesRig, client: httpx2.AsyncClient) -> None:
     provider = await roles.parameter("provider", "")
     await client.put(f"/api/v1/me/provider-keys/{provider}", json={"api_key": "sk-of-my-own"})
+
+
+async def _put_prompt(roles: RolesRig, client: httpx2.AsyncClient) -> None:
+    await client.put("/api/v1/saved-prompts/reviewer", json={"text": "Review this."})
 
 
 async def _put_kind(roles: RolesRig, client: httpx2.AsyncClient) -> None:
@@ -115,8 +120,10 @@ ASKS = {
     "workspaces.folder": Ask(reads=(409,)),
     "chats.update title": sends({"title": "another"}, bad={"title": 7}),
     "chats.update debug_mode": sends({"debug_mode": "off"}, bad={"debug_mode": "perhaps"}),
+    "chats.update folder_id": sends({"folder_id": None}, bad={"folder_id": "perhaps"}),
     "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
     "chats.update archived": sends({"archived": False}, bad={"archived": "perhaps"}),
+    "debug.compare_runs": Ask(query=lambda roles: {"other": str(uuid4())}, reads=(404,)),
     "debug.search_run": Ask(query=lambda roles: {"q": "hello"}),
     "debug.replay": sends({}),
     "chats.mark_read": sends({"message_id": None}),
@@ -145,7 +152,14 @@ ASKS = {
     "workspaces.update": sends({"idle_stop_after": 60}),
     "workspaces.start": sends({}),
     "mcp_servers.answer": sends({"decision": "agree"}),
+    "mcp.create": Ask(body=lambda roles: mcp_server_body(), bad=UNHEARD_OF),
+    "mcp.create_own": Ask(body=lambda roles: mcp_server_body(), bad=UNHEARD_OF),
+    "mcp.update": sends({"description": "None"}),
+    "mcp.update_own": sends({"description": "None"}),
+    # Without the cookie of its beginning, no login ends.
+    "mcp.callback": Ask(reads=(400,)),
     "providers.create": Ask(body=lambda roles: provider_body(), bad=UNHEARD_OF),
+    "providers.try_unsaved": Ask(body=lambda roles: {"type": "scripted"}, bad=UNHEARD_OF),
     "providers.update": sends({"display_name": "Nowhere"}),
     "providers.upstream_models": Ask(reads=(502,)),
     "model_configs.create": Ask(
@@ -157,6 +171,11 @@ ASKS = {
     "provider_keys.put": sends({"api_key": "sk-of-my-own"}),
     "provider_keys.delete": Ask(before=_put_key),
     **{f"settings.put_{group}": sends({}) for group in GROUPS},
+    "folders.create": Ask(body=lambda roles: {"name": uuid4().hex}, bad=UNHEARD_OF),
+    "folders.update": sends({"color": "red"}),
+    "saved_prompts.get": Ask(before=_put_prompt),
+    "saved_prompts.put": sends({"text": "Review this."}),
+    "saved_prompts.delete": Ask(before=_put_prompt),
     "agent_kinds.put": sends({"description": "Reviews changes."}),
     "agent_kinds.delete": Ask(before=_put_kind),
     "preferences.update": sends({"custom_prompt": ""}),

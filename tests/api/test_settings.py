@@ -64,6 +64,7 @@ async def test_member_sees_the_public_keys_alone(rig: ApiRig, root: Person, ada:
         "sharing",
         "spend",
         "workspaces",
+        "mcp",
         "debug",
     }
     assert found["models"]["values"] == {"allow_personal_overrides": False}

@@ -30,6 +30,7 @@ NUMBERS = frozenset({"message", "queued", "number"})
 NAMES = frozenset({"template", "asset"})
 # Parameters that are checked before the object is looked up.
 NEEDED: dict[str, tuple[str, dict[str, str]]] = {
+    "debug.compare_runs": (f"?other={UUID(int=2)}", {}),
     "debug.search_run": ("?q=word", {}),
     "messages.search": ("?q=word", {}),
     "provider_keys.put": ("", {"api_key": "sk-none"}),

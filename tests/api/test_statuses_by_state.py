@@ -49,6 +49,12 @@ ELSEWHERE = {
     ("chats.file", 200): "test_git",
     ("chats.file_bytes", 200): "test_git",
     ("workspaces.folder", 200): "test_git",
+    ("mcp.connect", 200): "test_mcp_servers",
+    ("mcp.connect", 502): "test_mcp_servers",
+    ("mcp.callback", 200): "test_mcp_servers",
+    ("mcp.callback", 502): "test_mcp_servers",
+    ("mcp.callback", 409): "test_logins",
+    ("mcp.connect", 412): "test_logins",
 }
 # One key of each group, as in the environment.
 PINNED = {
@@ -63,9 +69,20 @@ PINNED = {
     "subagents": ("max_minutes", "5", 6),
     "advisor": ("max_uses_per_run", "4", 6),
     "debug": ("retention_days", "5", 6),
+    "mcp": ("allow_user_servers", "false", True),
 }
 
 Known = tuple[str, int]
+
+
+def mcp_server_body() -> dict[str, Any]:
+    return {
+        "slug": f"s-{uuid4().hex[:12]}",
+        "url": "https://mcp.example.org/mcp",
+        "auth_type": "api_key",
+        "api_key_header": "X-Key",
+        "api_key": "a-key-of-a-server",
+    }
 
 
 class Notes:
@@ -195,6 +212,7 @@ class Story:
             ("POST", f"/chats/{await chat_rig.create()}/interrupt", None),
             ("POST", f"/chats/{waiting}/retry", None),
             ("POST", f"/chats/{await chat_rig.failed()}/retry", None),
+            ("POST", f"/chats/{await chat_rig.create()}/nudge", None),
             ("POST", f"/chats/{running}/compact", None),
             ("POST", f"/chats/{running}/reconcile-invalid", None),
             ("DELETE", f"/chats/{waiting}", None),
@@ -289,6 +307,7 @@ class Story:
         store._ring = None
         file, provider, workspace = await self.make("file"), await self.make("provider"), await self.make("workspace")
         template = await self.make("template")
+        server, own_server = await self.make_mcp_server("/mcp-servers"), await self.make_mcp_server("/me/mcp-servers")
         specs = parts.workspaces.service._parts.specs
         kept, specs._ring = specs._ring, None
         try:
@@ -299,10 +318,27 @@ class Story:
                     ("PATCH", f"model-providers/{provider}", {"api_key": "sk-central"}),
                     ("POST", "workspaces", {"template": template}),
                     ("POST", f"workspaces/{workspace}/start", {}),
+                    ("POST", "mcp-servers", mcp_server_body()),
+                    ("POST", "me/mcp-servers", mcp_server_body()),
+                    ("PATCH", f"mcp-servers/{server}", {"api_key": "a-key-of-a-server"}),
+                    ("PATCH", f"me/mcp-servers/{own_server}", {"api_key": "a-key-of-a-server"}),
                 ):
                     await self.http.request(method, f"{url}{API}/{path}", json=body)
         finally:
             specs._ring = kept
+
+    async def make_mcp_server(self, path: str) -> str:
+        made = await self.ask("POST", path, json=mcp_server_body())
+        assert made.status_code == 201, (path, made.text)
+        return str(made.json()["id"])
+
+    async def name_mcp_servers(self) -> None:
+        for path in ("/mcp-servers", "/me/mcp-servers"):
+            taken = mcp_server_body()
+            await self.ask("POST", path, json=taken)
+            await self.ask("POST", path, json=taken)
+            other = await self.make_mcp_server(path)
+            await self.ask("PATCH", f"{path}/{other}", json={"slug": taken["slug"]})
 
     async def change_settings(self) -> None:
         pins = {f"ROOKERY_PIN_{group}_{key}".upper(): value for group, (key, value, _) in PINNED.items()}
@@ -311,6 +347,19 @@ class Story:
         for group, (key, _, value) in PINNED.items():
             await self.ask("PUT", f"/settings/{group}", json={key: value})
             await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
+
+    async def compare_runs(self) -> None:
+        chat = await self.chat_rig.create()
+        records = DebugRecords(self.roles.rig.database.api)
+        (one, _), (other, _) = [await records.run(chat, [said("Hello.")]) for _ in range(2)]
+        await self.ask("GET", f"/chats/{chat}/debug/runs/{one}/compare?other={other}")
+
+    async def name_folders(self) -> None:
+        """Give two folders the same name."""
+        first = (await self.ask("POST", "/folders", json={"name": "one"})).json()
+        await self.ask("POST", "/folders", json={"name": "two"})
+        await self.ask("POST", "/folders", json={"name": "two"})
+        await self.ask("PATCH", f"/folders/{first['id']}", json={"name": "two"})
 
     async def replay_a_call(self) -> None:
         """Replay a step whose record names no model."""
@@ -376,7 +425,10 @@ async def test_every_status_that_is_promised_is_answered_and_no_other(roles: Rol
         story.keep_files,
         story.have_workspaces,
         story.set_up_models,
+        story.name_mcp_servers,
         story.change_settings,
+        story.name_folders,
+        story.compare_runs,
         story.replay_a_call,
         story.repair_a_chat,
         story.spend_everything,

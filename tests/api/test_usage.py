@@ -64,13 +64,14 @@ async def test_chat_without_calls_costs_nothing(rig: ApiRig, ada: Person) -> Non
         "runtime_ms": 0,
         "by_model": {},
         "by_chat": {},
+        "by_purpose": {},
     }
 
 
-async def test_cost_of_a_chat_is_summed_by_model_and_chat(rig: ApiRig, ada: Person, ben: Person) -> None:
+async def test_cost_of_a_chat_is_summed_by_model_chat_and_purpose(rig: ApiRig, ada: Person, ben: Person) -> None:
     chat = await make_chat(rig, ada)
     await record(rig, ada.id, chat_id=chat)
-    await record(rig, ada.id, chat_id=chat, model="fake-2", cost_micros=None)
+    await record(rig, ada.id, chat_id=chat, model="fake-2", cost_micros=None, purpose="title")
 
     found = (await ada.http.get(f"/api/v1/chats/{chat}/cost")).json()
 
@@ -78,6 +79,7 @@ async def test_cost_of_a_chat_is_summed_by_model_and_chat(rig: ApiRig, ada: Pers
     assert found["tokens"]["input"] == 20
     assert set(found["by_model"]) == {MODEL, "fake-2"}
     assert found["by_chat"][str(chat)]["cost_micros"] == 100
+    assert {key: each["cost_micros"] for key, each in found["by_purpose"].items()} == {"turn": 100, "title": 0}
     assert (await ben.http.get(f"/api/v1/chats/{chat}/cost")).json()["code"] == "chat_not_found"
 
 
@@ -113,7 +115,7 @@ async def test_member_sees_own_usage_and_administrators_everybodys(
     assert [row["name"] for row in one] == ["ben"]
 
 
-@pytest.mark.parametrize("group_by", ["user", "model", "provider", "day", "purpose"])
+@pytest.mark.parametrize("group_by", ["user", "model", "provider", "day", "purpose", "chat"])
 async def test_usage_is_grouped_by_each_key_there_is(rig: ApiRig, ada: Person, group_by: str) -> None:
     await record(rig, ada.id)
 
@@ -122,6 +124,27 @@ async def test_usage_is_grouped_by_each_key_there_is(rig: ApiRig, ada: Person, g
     assert row["request_count"] == 1
     if group_by == "day":
         assert row["key"] == datetime.now(UTC).date().isoformat()
+
+
+async def test_usage_by_chat_has_the_titles_of_ones_own_chats_and_the_most_expensive_first(
+    rig: ApiRig, root: Person, ada: Person
+) -> None:
+    cheap = await make_chat(rig, ada)
+    made = await ada.http.post("/api/v1/chats", json={"content": [{"type": "text", "text": "hello"}]})
+    dear = UUID(made.json()["id"])
+    await ada.http.patch(f"/api/v1/chats/{dear}", json={"title": "A dear chat"})
+    await record(rig, ada.id, chat_id=cheap)
+    for _ in range(3):
+        await record(rig, ada.id, chat_id=dear)
+    await record(rig, ada.id, cost_micros=1)
+
+    own, all_users = [
+        (await each.http.get("/api/v1/usage", params={"group_by": "chat"})).json()["items"] for each in (ada, root)
+    ]
+
+    assert [(row["key"], row["cost_micros"]) for row in own] == [(str(dear), 300), (str(cheap), 100), ("", 1)]
+    assert (own[0]["name"], own[2]["name"]) == ("A dear chat", None)
+    assert [(row["key"], row["name"]) for row in all_users] == [(row["key"], None) for row in own]
 
 
 async def test_usage_is_of_the_time_that_is_asked_for(rig: ApiRig, ada: Person) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tarfile
 import tempfile
@@ -19,7 +20,7 @@ from rookery.domain.access.rights import Role
 from rookery.store.workspaces import context
 from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.context import ContextResource, Snapshot
-from rookery.workspaces import agent_bundle, manifest, templates
+from rookery.workspaces import agent_bundle, generated_names, manifest, templates
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.service import as_push
@@ -127,6 +128,38 @@ async def test_workspace_lives_its_life_over_http(site: Site) -> None:
 
     await until(is_gone, timeout=30)
     assert (await site.ada.http.get(WORKSPACES)).json()["items"] == []
+
+
+async def test_workspace_without_a_name_gets_one_of_two_words_and_can_be_renamed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generated_names, "ADJECTIVES", ("amber",))
+    monkeypatch.setattr(generated_names, "ANIMALS", ("otter",))
+    first, second = (await site.create())["workspace"], (await site.create())["workspace"]
+    assert first["name"] == "amber-otter"
+    assert re.fullmatch("amber-otter-[0-9]{1,4}", second["name"])  # the two words are taken
+
+    address = f"{WORKSPACES}/{second['id']}"
+    renamed = await site.ada.http.patch(address, json={"name": "paper-crane"})
+    assert (renamed.status_code, renamed.json()["name"]) == (200, "paper-crane")
+    taken = await site.ada.http.patch(address, json={"name": "amber-otter"})
+    assert (taken.status_code, taken.json()["code"]) == (409, "already_exists")
+    assert "amber-otter" in taken.json()["message"]
+    eve = await site.rig.add("eve")
+    assert (await eve.http.patch(address, json={"name": "mine"})).status_code == 404
+    assert (await eve.http.post(WORKSPACES, json={"template": "plain"})).json()["workspace"]["name"] == "amber-otter"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "A-B", "a--b", "-a", "a b", "a\u0000b", "..", "<img>", "\u202ea", "é", "a" * 33, "x" * 5000, 7, None, []],
+)
+async def test_hostile_name_is_refused_with_a_sentence_about_its_field(site: Site, name: object) -> None:
+    made = (await site.create(name="desk"))["workspace"]
+    refused = await site.ada.http.patch(f"{WORKSPACES}/{made['id']}", json={"name": name})
+    assert refused.status_code == 400
+    assert [each["field"] for each in refused.json()["fields"]] == ["name"]
+    assert (await site.ada.http.get(f"{WORKSPACES}/{made['id']}")).json()["name"] == "desk"
 
 
 async def test_workspace_that_stops_soon_says_so(site: Site) -> None:
@@ -383,6 +416,16 @@ async def test_server_that_cannot_confine_says_why_and_what_helps_and_offers_wha
 
 async def test_template_of_a_server_that_confines_is_available(site: Site) -> None:
     assert (await site.ada.http.get(f"{TEMPLATES}/plain")).json()["unavailable"] is None
+
+
+async def test_template_of_a_folder_says_that_none_is_shared_and_how_to_share_one(site: Site) -> None:
+    await site.rig.replica.workspaces.push_templates()
+
+    found = (await site.ada.http.get(f"{TEMPLATES}/host-folder")).json()
+
+    assert [each["suggestions"] for each in found["parameters"]] == [[]]
+    assert "ROOKERY_WORKSPACES_SHARED_FOLDERS" in found["unavailable"]
+    assert (await site.ada.http.get(f"{TEMPLATES}/git")).json()["unavailable"] is None
 
 
 @pytest.mark.parametrize("kind", ["ro_binds", "rw_binds"])

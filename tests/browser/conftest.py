@@ -118,6 +118,9 @@ def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[V
             elif name is not None:
                 visitor.log_in(name)
                 known[name] = (visitor.context.cookies(), visitor.key)
+                if name == "ada":
+                    # The tests share the server, and some leave workspaces running.
+                    visitor.ask("PUT", "/settings/workspaces", {"max_per_user": 0, "max_running_per_user": 0})
             return visitor
 
         yield open_for

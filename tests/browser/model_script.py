@@ -97,8 +97,12 @@ class _Fake(FakeCompletions):
 
 
 def _prompt(messages: Sequence[Any]) -> str:
-    last = next((each for each in reversed(messages) if each["role"] == "user"), {"content": ""})
-    content = last["content"]
+    """Return what the user said last. Notices of the server have the same role."""
+    said = (_text(each["content"]) for each in reversed(messages) if each["role"] == "user")
+    return next((text for text in said if not text.startswith("<notice>")), "")
+
+
+def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 

@@ -21,6 +21,9 @@ END = "this is the end of chat"
 # Both people and the model speak of it, once in a thousand messages.
 RARE = "heron"
 
+# A stored message: who said it, and its parts.
+Step = tuple[Role, list[dict[str, object]]]
+
 _FILL = """
     INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, created_by)
     SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
@@ -58,7 +61,7 @@ async def rest_chat(
     title: str,
     messages: int = 2,
     answer: str | None = None,
-    steps: Sequence[tuple[Role, list[dict[str, object]]]] = (),
+    steps: Sequence[Step] = (),
 ) -> str:
     """A chat at rest with so many messages, then `steps` with their parts, and `answer` as the last.
 
@@ -87,14 +90,20 @@ class StoredChats:
         self._backstage = backstage
         self._url = url
 
-    def chat(self, owner: Visitor, title: str, *, messages: int = 2, answer: str | None = None) -> str:
+    def chat(
+        self, owner: Visitor, title: str, *, messages: int = 2, answer: str | None = None, steps: Sequence[Step] = ()
+    ) -> str:
         user = UUID(owner.ask("GET", "/users/me")["id"])
         model = UUID(owner.ask("GET", "/model-configs")["items"][0]["id"])
-        return self._backstage.run(self._make(user, model, title, messages, answer))
+        return self._backstage.run(self._make(user, model, title, messages, answer, steps))
 
-    async def _make(self, owner: UUID, model: UUID, title: str, messages: int, answer: str | None) -> str:
+    async def _make(
+        self, owner: UUID, model: UUID, title: str, messages: int, answer: str | None, steps: Sequence[Step]
+    ) -> str:
         async with await Database.connect(DatabaseConfig(self._url, pool_worker=1)) as database:
-            chat = await rest_chat(database, owner=owner, model=model, title=title, messages=messages, answer=answer)
+            chat = await rest_chat(
+                database, owner=owner, model=model, title=title, messages=messages, answer=answer, steps=steps
+            )
             # What is searched for is found a moment later; nobody waits for that here.
             async with database.api.acquire() as conn:
                 await search.backfill(conn, batch=1_000)

@@ -18,7 +18,12 @@ BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # In the prompt of one step only.
 RARE = "kingfisher"
 RARE_STEP = 700
-_CHAT = "SELECT coalesce(root_chat_id, id) AS root, snapshot_version FROM chats WHERE id = $1"
+# The run of a replica that does not exist would be ended while it is written.
+_CHAT = """
+    SELECT coalesce(root_chat_id, id) AS root, snapshot_version, (SELECT id FROM replicas LIMIT 1) AS replica_id
+      FROM chats
+     WHERE id = $1
+"""
 _TRIGGER = "SELECT min(id) FROM chat_messages WHERE chat_id = $1 AND role = 'user'"
 
 
@@ -45,7 +50,7 @@ class StoredRecords:
                 chat_id=chat_id,
                 root_chat_id=chat["root"],
                 parent_chat_id=None,
-                replica_id=uuid4(),
+                replica_id=chat["replica_id"],
                 snapshot_version=chat["snapshot_version"],
                 kind=RunKind.CHAT_TURN,
                 started_at=BEGAN,

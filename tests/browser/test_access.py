@@ -120,7 +120,7 @@ def test_nothing_moves_for_people_who_asked_for_less_motion(visit: Visit, script
     chat = calm.chat("wait for me", title="Less motion", model_config_id=script.config(calm))
     for visitor in (calm, other):
         page = visitor.go(f"/c/{chat['id']}")
-        expect(page.get_by_text(re.compile("^Thinking"))).to_be_visible()
+        expect(page.get_by_text(re.compile("^Waiting for the model"))).to_be_visible()
 
     assert other.page.evaluate(RUNNING) > 0
     assert calm.page.evaluate(RUNNING) == 0

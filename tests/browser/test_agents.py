@@ -276,6 +276,30 @@ def test_panel_stops_all_children_at_once_and_leaves_the_parent(ada: Visitor, sc
 
 def test_new_user_hands_two_tasks_to_agents_that_work_side_by_side(ada: Visitor) -> None:
     page = ada.go("/")
+    expect(page.get_by_role("heading", name=re.compile("^What should we work on, .+[?]$"))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^Delegate to two agents: ")).click()
+    page.get_by_role("button", name="Send message").click()
+
+    cards = page.get_by_test_id("tool-spawn_agent")
+    expect(cards).to_have_count(2)
+    for task in ("list the files in /etc", "run uname -a"):
+        expect(cards.filter(has_text=task).get_by_text("Finished")).to_be_visible()
+    answer = page.get_by_role("article").filter(has_text="reports:").last
+    expect(answer).to_contain_text("passwd")
+    expect(answer).to_contain_text("Linux")
+    # The header of a subagent names the main chat, and leads back to it.
+    home = page.url
+    main = home.rpartition("/c/")[2]
+    ada.wait_for_rest(main)
+    agent = agents_of(ada, main)[0]
+    page = ada.go(f"/c/{agent['chat_id']}")
+    expect(page.get_by_role("heading", name=agent["title"], level=1)).to_be_visible()
+    page.locator("header").get_by_role("link", name=ada.ask("GET", f"/chats/{main}")["title"]).click()
+    expect(page).to_have_url(home)
+
+
+def test_cards_of_two_agents_show_their_work_while_the_main_chat_waits(ada: Visitor) -> None:
+    page = ada.go("/")
     box = page.get_by_role("textbox", name="Message")
     box.fill("delegate: run `sleep 8; echo apples`; run `sleep 8; echo pears`")
     page.get_by_role("button", name="Send message").click()

@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from itertools import count
+from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import FaultyConnection
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PATIENCE_MS, SEND
+from tests.browser.visitor import PATIENCE_MS, SEND, Visitor
 
 # What a browser prints of a line that breaks.
 BROKEN = r"WebSocket connection|net::ERR_"
 CUTS = 10
+WAITS = "No connection. This is sent when the server can be reached."
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+# Prompts of different tests need different texts.
+NUMBERS = count()
 
 # Looks at every frame that is painted: words of the answer are there once and in order, whatever arrives twice.
 WATCH = """
@@ -152,36 +159,87 @@ def test_message_whose_answer_was_lost_appears_once(
 
     page.get_by_role("textbox", name="Message").fill("said once")
     page.get_by_role("button", name=SEND).click()
-    failed = page.get_by_text(re.compile("^Not sent"))
-    expect(failed).to_be_visible()
+    waiting = page.get_by_text(WAITS)
+    expect(waiting).to_be_visible()
     connection.is_down = False
 
-    expect(failed).to_have_count(0)
+    expect(waiting).to_have_count(0)
     expect(page.get_by_role("main").get_by_text("said once", exact=True)).to_have_count(1)
     ada.wait_for_rest(chat["id"])
     said = [each for each in ada.ask("GET", f"/chats/{chat['id']}/messages")["items"] if each["role"] == "user"]
     assert len(said) == 2
 
 
-def test_failed_message_is_still_there_after_a_reload(
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
+def test_messages_sent_while_offline_wait_at_the_end_and_are_sent_by_themselves(
+    visit: Visit, connection: FaultyConnection, script: ModelScript, options: dict[str, Any]
+) -> None:
+    ada = visit(url=connection.url, **options)
+    ada.allow(BROKEN)
+    first, second = (f"{word} {next(NUMBERS)}" for word in ("worth keeping", "and this"))
+    script.plays(first, Answer(text="I have the first."))
+    script.plays(second, Answer(text="I have the second."))
+    chat = ada.chat("hello", title="Sent while offline", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}")
+    feed = page.get_by_role("main")
+    expect(feed).to_contain_text("Understood.")
+    connection.is_down = True
+    connection.cut()
+
+    box = page.get_by_role("textbox", name="Message")
+    for text in (first, second):
+        box.fill(text)
+        page.get_by_role("button", name=SEND).click()
+        expect(box).to_have_value("")
+    expect(page.get_by_text(WAITS)).to_have_count(2)
+    said = feed.inner_text()
+    assert said.index("Understood.") < said.index(first) < said.index(second)
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    assert ada.violations() == []
+
+    connection.is_down = False
+    expect(feed).to_contain_text("I have the second.")
+    expect(page.get_by_text(WAITS)).to_have_count(0)
+    ada.wait_for_rest(chat["id"])
+    assert texts_of_user(ada, chat["id"]) == ["hello", first, second]
+
+
+def test_message_that_waits_for_the_connection_is_sent_after_a_reload_or_taken_back(
     visit: Visit, connection: FaultyConnection, script: ModelScript
 ) -> None:
     ada = visit(url=connection.url)
     ada.allow(BROKEN)
-    chat = ada.chat("hello", title="Failed send", model_config_id=script.config(ada))
+    chat = ada.chat("hello", title="Reloaded while offline", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
+    box = page.get_by_role("textbox", name="Message")
     expect(page.get_by_role("main")).to_contain_text("Understood.")
     connection.is_down = True
     connection.cut()
-
-    page.get_by_role("textbox", name="Message").fill("worth keeping")
-    page.get_by_role("button", name=SEND).click()
-    expect(page.get_by_text(re.compile("^Not sent"))).to_be_visible()
+    for text in ("to be taken back", "worth keeping"):
+        box.fill(text)
+        page.get_by_role("button", name=SEND).click()
+    expect(page.get_by_text(WAITS)).to_have_count(2)
+    page.get_by_role("button", name="Edit", exact=True).first.press("Enter")
+    expect(box).to_have_value("to be taken back")
+    expect(page.get_by_text(WAITS)).to_have_count(1)
     connection.is_down = False
+    connection.cut()
     page.reload()
 
-    expect(page.get_by_role("textbox", name="Message")).to_have_value("worth keeping")
+    expect(page.get_by_text(WAITS)).to_have_count(0)
+    expect(page.get_by_role("main").get_by_text("worth keeping", exact=True)).to_be_visible()
+    expect(box).to_have_value("to be taken back")
+    ada.wait_for_rest(chat["id"])
+    assert texts_of_user(ada, chat["id"]) == ["hello", "worth keeping"]
+
+
+def texts_of_user(visitor: Visitor, chat: str) -> list[str]:
+    messages = visitor.ask("GET", f"/chats/{chat}/messages")["items"]
+    return [
+        each["content"][0]["text"] for each in sorted(messages, key=lambda one: one["id"]) if each["role"] == "user"
+    ]
 
 
 def wait_until(page: Page, condition: Callable[[], bool]) -> None:

@@ -235,6 +235,41 @@ def test_everything_in_the_tab_of_a_linked_step_is_reached_by_tab(
     assert Keys(edna).walk("aside") == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_two_runs_are_compared_and_a_step_is_opened_from_there(
+    ada: Visitor, edna: Visitor, script: ModelScript, theme: str, tmp_path: Path
+) -> None:
+    question = f"count the {theme} owls"
+    script.plays(question, Answer(calls=[FakeCall("list_agents", "{}")]), Answer(text="Two owls."))
+    script.plays("count them again", Answer(text="Three owls."))
+    chat = edna.chat(question, title=f"Owls, {theme}", model_config_id=script.config(ada))
+    edna.wait_for_rest(chat["id"])
+    edna.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": "count them again"}]})
+    edna.wait_for_rest(chat["id"])
+    edna.ask("PATCH", "/me/settings", {"display": {"theme": theme}})
+    page = edna.go(f"/c/{chat['id']}?panel=debug")
+    page.get_by_role("listbox", name="Runs").get_by_role("option", name=re.compile(f"{question}.*Turn")).click()
+
+    page.get_by_role("button", name="Compare with another run").click()
+
+    dialog = page.get_by_role("dialog", name="Compare runs")
+    expect(dialog.get_by_label("Compare with")).to_contain_text("count them again")
+    expect(dialog.get_by_role("row", name=re.compile("^Steps"))).to_contain_text("1 more (+100 %)")
+    expect(dialog.get_by_role("region", name="Prompts")).to_contain_text(
+        "The prompts differ from message 4 of step 1 on."
+    )
+    expect(dialog.get_by_role("region", name="Message of this run")).to_contain_text("ends before this message")
+    expect(dialog.get_by_role("region", name="Message of other run")).to_contain_text("list_agents")
+    pairs = dialog.get_by_role("listbox", name="Steps of both runs").get_by_role("option")
+    expect(pairs).to_have_count(2)
+    expect(pairs.nth(1)).to_contain_text("only in this run")
+    assert edna.violations() == []
+    page.screenshot(path=tmp_path / f"compare-{theme}.png")
+    pairs.nth(1).click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("heading", name="Step 2 of 2")).to_be_visible()
+
+
 def test_step_is_replayed_with_an_edited_message_beside_the_recorded_answer(
     ada: Visitor, edna: Visitor, script: ModelScript
 ) -> None:

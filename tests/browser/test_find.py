@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Page, expect
 
+from rookery.testing.fake_completions import Answer
+from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import RARE, StoredChats
 from tests.browser.visitor import Visitor, wait_until
 
@@ -75,3 +78,23 @@ def test_link_to_an_old_message_and_what_a_search_found_open_at_it(ada: Visitor,
 
     expect(page.get_by_text("I saw a heron at 1007.", exact=True)).to_be_in_viewport()
     expect(row).not_to_be_in_viewport()
+
+
+def test_word_is_found_within_two_seconds_of_its_message(ada: Visitor, script: ModelScript) -> None:
+    script.plays("what is a zyzzyva", Answer(text="A weevil of tropical America."))
+    chat = ada.chat("hello", title="Beetles", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}")
+    page.get_by_role("textbox", name="Message").fill("what is a zyzzyva")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("feed")).to_contain_text("A weevil of tropical America.")
+    said = max(one["created_at"] for one in ada.ask("GET", f"/chats/{chat['id']}/messages?limit=10")["items"])
+
+    at = at_end = datetime.fromisoformat(said)
+    while not ada.ask("GET", "/chats?q=weevil")["items"] and at_end - at < timedelta(seconds=10):
+        at_end = datetime.now(UTC)
+    # Half a second for the request itself, on a busy machine.
+    assert at_end - at < timedelta(seconds=2.5), "the index is behind the messages"
+    page.keyboard.press("Control+k")
+    page.keyboard.type("weevil")
+    expect(page.get_by_role("option", name=re.compile("Beetles"))).to_be_visible()

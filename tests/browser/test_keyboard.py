@@ -89,7 +89,7 @@ def test_queue_is_filled_changed_ordered_emptied_and_the_turn_stopped(ada: Visit
     expect(page.get_by_role("main")).to_contain_text("The third.")
     keys.at(composer(page))
     script.plays("one, put better", Answer(text="Nothing is left."))
-    keys.do(row(0, "Send now"))
+    keys.do(row(0, "Stop and send"))
     expect(page.get_by_role("main")).to_contain_text("Nothing is left.")
     expect(queue(page)).to_have_count(0)
     keys.at(composer(page))

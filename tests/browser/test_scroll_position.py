@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from functools import partial
@@ -75,6 +76,36 @@ PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 MOST_BLANK_PX = 80
 
 
+# Draws a picture and looks for strips of it, this many pixels high, that have one color only.
+STRIPS = """async ([url, height]) => {
+    const picture = new Image();
+    picture.src = url;
+    await picture.decode();
+    const canvas = new OffscreenCanvas(picture.width, picture.height).getContext("2d");
+    canvas.drawImage(picture, 0, 0);
+    const empty = [];
+    for (let top = 0; top + height <= picture.height; top += height) {
+        const pixels = new Uint32Array(canvas.getImageData(0, top, picture.width, height).data.buffer);
+        if (pixels.every((pixel) => pixel === pixels[0])) empty.push(top);
+    }
+    return empty;
+}"""
+
+
+def empty_strips(page: Page) -> list[int]:
+    """Return the places of the view, as it is painted, where there is nothing."""
+    box = page.locator(".overflow-y-auto", has=page.get_by_role("feed")).bounding_box()
+    assert box
+    # Without the bar at the top, and the padding below the last row.
+    picture = base64.b64encode(
+        page.screenshot(
+            clip={"x": box["x"] + 20, "y": box["y"] + 60, "width": box["width"] - 60, "height": box["height"] - 160}
+        )
+    ).decode()
+    found: list[int] = page.evaluate(STRIPS, [f"data:image/png;base64,{picture}", MOST_BLANK_PX])
+    return found
+
+
 def top_row(page: Page) -> Locator:
     """A paragraph in the midst of the view."""
     number = page.evaluate(
@@ -110,7 +141,7 @@ def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_pres
     cues[0].give()
     expect(main.get_by_text("Paragraph second-49")).to_be_attached()
     assert page.evaluate("moved") <= MOST_PX
-    page.get_by_role("button", name="New activity below").click()
+    page.get_by_role("button", name=re.compile("New activity below|new steps?")).click()
     expect(main.get_by_text("Paragraph second-49")).to_be_in_viewport()
 
     # The answer is stored while somebody reads above.
@@ -149,8 +180,11 @@ def test_live_turn_of_a_thousand_rows_shows_rows_wherever_one_looks(ada: Visitor
     stops = {number: script.cue() for number in (20, 60, 80, 100)}
 
     def step(number: int) -> list[Answer | Cue]:
-        # Ten rows of different heights; this tool is never part of a group.
-        calls = [FakeCall("list_agents", "{}", id=f"call-{number}-{each}") for each in range(9)]
+        # Ten rows of different heights; this tool is never part of a group. Equal calls would be held by the brake.
+        calls = [
+            FakeCall("list_agents", f'{{"offset": {9 * number + each}}}', id=f"call-{number}-{each}")
+            for each in range(9)
+        ]
         told = Answer(text=f"Step {number} begins. " + "It has some more words. " * (number * 7 % 40), calls=calls)
         return [told] if number not in stops else [Answer(text=f"Stop {number}. "), stops[number], told]
 
@@ -162,16 +196,12 @@ def test_live_turn_of_a_thousand_rows_shows_rows_wherever_one_looks(ada: Visitor
     expect(main.get_by_text("Understood.")).to_be_in_viewport()
     page.evaluate(WATCH)
 
-    # The sent message is at the top while rows are added below.
+    # The view follows the agent.
     keys.to(page.get_by_role("textbox", name="Message"))
     keys.type("very many steps")
     keys.press("Enter")
-    expect(main.get_by_text("Stop 20.")).to_be_attached()
-    expect(main.get_by_text("Step 0 begins.")).to_be_in_viewport()
+    expect(main.get_by_text("Stop 20.")).to_be_in_viewport()
     assert page.evaluate("blank") <= MOST_BLANK_PX
-
-    # The view follows the end.
-    page.get_by_role("button", name="New activity below").click()
     stops[20].give()
     expect(main.get_by_text("Stop 60.")).to_be_in_viewport()
     assert page.evaluate("blank") <= MOST_BLANK_PX
@@ -191,9 +221,15 @@ def test_live_turn_of_a_thousand_rows_shows_rows_wherever_one_looks(ada: Visitor
         page.evaluate(JUMP, part)
         page.mouse.wheel(0, -2500)
         page.evaluate(SCROLLED)
-    page.get_by_role("button", name="New activity below").click()
+    page.get_by_role("button", name=re.compile("New activity below|new steps?")).click()
     expect(main.get_by_text("Stop 100.")).to_be_in_viewport()
     assert page.evaluate("blank") <= MOST_BLANK_PX
+    assert empty_strips(page) == []
+    for _ in range(3):
+        page.mouse.wheel(0, -6000)
+        page.evaluate(SCROLLED)
+        page.evaluate(PAINTED)
+        assert empty_strips(page) == []
     stops[100].give()
     ada.wait_for_rest(chat["id"])
 
@@ -216,7 +252,7 @@ def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada:
     page.evaluate(PAINTED)
 
     assert page.evaluate("moved") <= MOST_PX
-    page.get_by_role("button", name="Jump to the end").click()
+    page.get_by_role("button", name=re.compile("new steps?$")).click()
     expect(page.get_by_role("feed").get_by_text("Rather something else", exact=True)).to_be_visible()
     expect(page.get_by_text(f"{END} {title}")).to_have_count(0)
 
@@ -267,3 +303,60 @@ def test_newly_opened_chat_shows_rows_to_a_user_who_scrolls_up_immediately(ada: 
     page.evaluate(PAINTED)
 
     assert page.evaluate("blank") <= MOST_BLANK_PX
+
+
+def test_view_follows_the_agent_until_the_user_scrolls_up_or_opens_something(ada: Visitor, script: ModelScript) -> None:
+    cues = [script.cue() for _ in range(3)]
+    told = [Answer(text=LONG.format(part)) for part in ("one", "two", "three", "four")]
+    call = Answer(calls=[FakeCall("list_agents", "{}")])
+    script.plays("talk for long", [Answer(text="Look first. "), call])
+    script.plays(
+        "talk for long",
+        [told[0], cues[0], told[1], cues[1], told[2], cues[2], told[3], Answer(text="The very end.")],
+    )
+    chat = ada.chat("hello", title="Followed", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    main = page.get_by_role("main")
+    pill = page.get_by_role("button", name=re.compile("New activity below|new steps?|Jump to the end"))
+    keys.to(page.get_by_role("textbox", name="Message"))
+    keys.type("talk for long")
+    keys.press("Enter")
+    expect(main.get_by_text("Paragraph one-49")).to_be_in_viewport()
+    expect(pill).to_have_count(0)
+
+    # Scrolling up ends it, and the button returns.
+    scroll_up(page, 900)
+    top_row(page).evaluate(HOLD)
+    cues[0].give()
+    expect(main.get_by_text("Paragraph two-49")).to_be_attached()
+    assert page.evaluate("moved") <= MOST_PX
+    pill.click()
+    expect(main.get_by_text("Paragraph two-49")).to_be_in_viewport()
+    cues[1].give()
+    expect(main.get_by_text("Paragraph three-49")).to_be_in_viewport()
+
+    cues[2].give()
+    ada.wait_for_rest(chat["id"])
+    expect(main.get_by_text("The very end.")).to_be_in_viewport()
+
+
+def test_setting_keeps_the_sent_message_at_the_top(ada: Visitor, script: ModelScript) -> None:
+    page = ada.go("/settings/chat")
+    page.get_by_role("switch", name="Follow the agent").click()
+    expect(page.get_by_role("switch", name="Follow the agent")).not_to_be_checked()
+    script.plays("stay at the top", Answer(text=LONG.format("top")))
+    try:
+        chat = ada.chat("hello", title="Not followed", model_config_id=script.config(ada))
+        ada.wait_for_rest(chat["id"])
+        page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+        keys.to(page.get_by_role("textbox", name="Message"))
+        keys.type("stay at the top")
+        keys.press("Enter")
+        main = page.get_by_role("main")
+        expect(main.get_by_text("Paragraph top-49")).to_be_attached()
+        ada.wait_for_rest(chat["id"])
+        expect(main.get_by_text("stay at the top", exact=True)).to_be_in_viewport()
+        expect(page.get_by_role("button", name=re.compile("new steps?|Jump to the end"))).to_be_visible()
+    finally:
+        ada.ask("PATCH", "/me/settings", {"display": {"follow_agent": True}})

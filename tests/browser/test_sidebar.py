@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 from playwright.sync_api import expect
 
+from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
+from tests.browser.visitor import PASSWORD, Visitor
 
 
 def test_list_follows_what_happens_in_another_tab(ada: Visitor) -> None:
@@ -38,6 +40,25 @@ def test_archived_chat_comes_back_by_undo(ada: Visitor, script: ModelScript) -> 
     assert ada.ask("GET", f"/chats/{chat['id']}")["archived"] is False
 
 
+def test_archiving_says_when_the_chat_will_be_deleted(ada: Visitor, visit: Visit, script: ModelScript) -> None:
+    ada.ask("POST", "/users", {"email": "kim@example.org", "name": "Kim", "password": PASSWORD})
+    ada.ask("PUT", "/settings/chats", {"retention_days": 30})
+    try:
+        kim = visit("kim")
+        chat = kim.chat("say hello", title="Kept for a month", model_config_id=script.config(ada))
+        kim.wait_for_rest(chat["id"])
+        page = kim.go("/")
+        before = datetime.now()
+        page.get_by_role("button", name="Actions for Kept for a month").click()
+        page.get_by_role("menuitem", name="Archive").click()
+        notice = page.get_by_role("status").filter(has_text="is in the archive.")
+        expect(notice).to_be_visible()
+        dates = {f"{day:%B} {day.day}, {day.year}" for day in (before + timedelta(30), datetime.now() + timedelta(30))}
+        assert any(f"It will be deleted on {date}." in notice.inner_text() for date in dates)
+    finally:
+        ada.ask("PUT", "/settings/chats", {"retention_days": 0})
+
+
 def test_filters_live_in_the_address_and_lists_say_when_nothing_matches(ada: Visitor) -> None:
     page = ada.go("/?label=team%3Anobody")
 
@@ -45,6 +66,18 @@ def test_filters_live_in_the_address_and_lists_say_when_nothing_matches(ada: Vis
     page.get_by_role("button", name="Clear filters").click()
     expect(page.get_by_text("Nothing matches.")).to_be_hidden()
     assert "label" not in page.url
+
+
+def test_each_active_filter_is_shown_and_can_be_removed(ada: Visitor) -> None:
+    page = ada.go("/?archived=1&source=mine")
+    pills = page.get_by_role("list", name="Active filters")
+
+    expect(pills.get_by_role("listitem")).to_have_text(["Mine", "Archived"])
+    pills.get_by_role("button", name="Remove filter Archived").click()
+    expect(pills.get_by_role("listitem")).to_have_text(["Mine"])
+    pills.get_by_role("button", name="Remove filter Mine").click()
+    expect(pills).to_be_hidden()
+    assert "archived" not in page.url
 
 
 def test_deleting_needs_the_title(ada: Visitor, script: ModelScript) -> None:

@@ -49,7 +49,8 @@ _WHO = re.compile(r"/api/v1/(users/me|me/settings|chats/watch)")
 KEEP_KEY = """
     ([url, key]) => {
         const done = `test.kept.${key}`;
-        if (location.origin !== url || localStorage.getItem(done)) return;
+        // A sandboxed frame has no origin and no storage.
+        if (origin !== url || localStorage.getItem(done)) return;
         localStorage.setItem(done, "yes");
         localStorage.setItem("rookery.session_key", key);
     }

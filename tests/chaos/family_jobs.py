@@ -16,7 +16,7 @@ from typing import Any
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
-from rookery.llm.scripted import CallTool, Fail, Say, Step, Wait, last_user_text, results_since_user, text_of
+from rookery.llm.scripted import CallTool, Fail, Say, Step, Wait, text_of
 from rookery.llm.types import Call, ErrorKind, Purpose
 
 MODEL = "families"
@@ -131,10 +131,17 @@ def _parent(prompt: Prompt) -> Sequence[Step]:
 
 
 def _child(prompt: Prompt) -> Sequence[Step]:
-    task = Task.parse(last_user_text(prompt).split()[-1])
-    if len(results_since_user(prompt)) < task.steps:
+    # The brake adds notices about calls that fail, as user messages.
+    start = max(
+        place
+        for place, each in enumerate(prompt.messages)
+        if each.role is Role.USER and text_of(each).startswith("work ")
+    )
+    task = Task.parse(text_of(prompt.messages[start]).split()[1])
+    done = sum(isinstance(part, PromptResult) for each in prompt.messages[start:] for part in each.parts)
+    if done < task.steps:
         # There is no such skill. The error is a result, too.
-        return (Wait(task.seconds), CallTool("read_skill", {"name": "none"}))
+        return (Wait(task.seconds), CallTool("read_skill", {"name": f"none-{done}"}))
     if task.fails:
         return (Wait(task.seconds), Fail(ErrorKind.CONFIG, retryable=False))
     return (Wait(task.seconds), Say("My report."))

@@ -25,7 +25,7 @@ from rookery.telemetry import log
 from rookery.tools.framework import make_tool
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
-from tests.chaos import effect_server, family_jobs, workspace_jobs
+from tests.chaos import effect_server, family_jobs, mcp_jobs, workspace_jobs
 from tests.chaos.effect_server import Wish
 from tests.chaos.plans import BOOK, NOTE, POST
 from tests.tools.replica_rig import HastyClock
@@ -45,7 +45,7 @@ FAST = WorkerConfig(
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a replica.
 
-    Without `effects_port`, it has the built-in tools, and the models of `workspace_jobs` and `family_jobs`.
+    Without `effects_port`, it has the built-in tools, and the models of `workspace_jobs`, `family_jobs` and `mcp_jobs`.
     """
 
     number: int
@@ -106,6 +106,7 @@ async def serve(orders: Orders) -> None:
     with (
         scripts.registered(workspace_jobs.MODEL, workspace_jobs.script),
         scripts.registered(family_jobs.MODEL, family_jobs.script),
+        scripts.registered(mcp_jobs.MODEL, mcp_jobs.script),
     ):
         await _serve_until_told(config.settings, database, choices)
 

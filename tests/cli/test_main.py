@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
@@ -9,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,7 @@ from rookery import __version__
 from rookery.cli import main as cli
 from rookery.cli.exit_codes import Exit, exit_code
 from rookery.cli.output import Output
+from rookery.cli.parser import Parser
 from rookery.settings import keys
 from rookery.store.db import errors
 
@@ -33,12 +35,14 @@ ADMIN_COMMANDS = [
     "rotate-secrets",
     "provider",
     "model",
+    "mcp",
     "template",
     "debug",
 ]
 GROUPS = {
     "provider": ["list", "add", "set-key", "remove"],
     "model": ["list", "add", "default", "remove"],
+    "mcp": ["list", "add", "test", "remove"],
     "template": ["list", "push", "show", "enable", "disable", "remove"],
     "debug": ["list", "show", "export", "replay"],
 }
@@ -89,13 +93,51 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
     top, admin = rookery(tmp_path, "--help"), rookery(tmp_path, "admin", "--help")
 
     assert top.returncode == admin.returncode == 0
-    assert re.findall(r"^    (\w+)", top.stdout, re.MULTILINE) == ["serve", "admin", "chat"]
-    assert re.findall(r"^    ([a-z-]+)", admin.stdout, re.MULTILINE) == ADMIN_COMMANDS
+    assert re.findall(r"^  (\w+)", top.stdout, re.MULTILINE) == ["serve", "admin", "chat"]
+    assert re.findall(r"^  ([a-z][a-z-]+)", admin.stdout, re.MULTILINE) == ADMIN_COMMANDS
+
+
+def commands(parser: Parser) -> Iterator[Parser]:
+    """Yield a parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from commands(each)
+
+
+def test_help_of_each_command_fits_a_screen_and_help_all_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for parser in commands(cli.parser()):
+        short, full = parser.format_help(), parser.format_help(is_full=True)
+        assert short.count("\n") <= 24, short
+        assert max(map(len, short.splitlines())) <= 80
+        assert ("--help-all" in short) is ("--help-all" in full), parser.prog
+        flags = [
+            flag for action in parser._actions if action.help != argparse.SUPPRESS for flag in action.option_strings
+        ]
+        assert [flag for flag in flags if flag not in full] == [], parser.prog
+
+
+def test_rare_commands_and_options_are_only_in_help_all(tmp_path: Path) -> None:
+    short, full = (rookery(tmp_path, "chat", flag) for flag in ("--help", "--help-all"))
+
+    assert (short.returncode, full.returncode) == (0, 0)
+    assert "  accesses " in full.stdout
+    assert "accesses" not in short.stdout
+    assert "--help-all shows the rest" in short.stdout
+
+
+def test_command_that_needs_another_word_shows_its_help(tmp_path: Path) -> None:
+    done = rookery(tmp_path, "admin")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == rookery(tmp_path, "admin", "--help").stdout
 
 
 @pytest.mark.parametrize("command", [["serve"], ["admin", "migrate"], ["admin", "config"]])
 def test_every_setting_but_secrets_is_a_flag_of_every_command(tmp_path: Path, command: list[str]) -> None:
-    text = rookery(tmp_path, *command, "--help").stdout
+    text = rookery(tmp_path, *command, "--help-all").stdout
 
     assert "\nsettings:\n" in text
     for key in keys.KEYS:
@@ -127,14 +169,28 @@ def test_help_loads_neither_driver_nor_framework_nor_event_loop(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "rookery: the following arguments are required: COMMAND. Try: rookery --help\n"),
-        (["admin"], "rookery: the following arguments are required: COMMAND. Try: rookery admin --help\n"),
-        (["admin", "config", "--lisen", "x"], "rookery: unrecognized arguments: --lisen x. Try: rookery --help\n"),
+        (["serv"], "rookery: There is no command serv. Did you mean serve? Try: rookery --help\n"),
         (
-            ["admin", "config", "--listen"],
-            "rookery: argument --listen: expected one argument. Try: rookery admin config",
+            ["admin", "config", "--lisen", "x"],
+            "rookery: There is no option --lisen. Try: rookery admin config --help\n",
         ),
-        (["serve", "--log"], "rookery: unrecognized arguments: --log. Try: rookery --help\n"),
+        (["admin", "config", "x"], "rookery: There is no argument x. Try: rookery admin config --help\n"),
+        (["admin", "config", "--listen"], "rookery: --listen needs a value. Try: rookery admin config --help\n"),
+        (["admin", "config", "--sources=1"], "rookery: --sources takes no value. Try: rookery admin config --help\n"),
+        (["serve", "--log"], "rookery: There is no option --log. Try: rookery serve --help\n"),
+        (["chat", "new"], "rookery: PROMPT is missing. Try: rookery chat new --help\n"),
+        (
+            ["chat", "list", "--limit", "x"],
+            "rookery: --limit must be a whole number, not x. Try: rookery chat list --help\n",
+        ),
+        (
+            ["chat", "send", "c", "p", "--busy", "no"],
+            "rookery: --busy must be one of queue, steer, interrupt; not no. Try: rookery chat send --help\n",
+        ),
+        (
+            ["chat", "rules", "--server", "--chat", "x"],
+            "rookery: --chat and --server cannot be used together. Try: rookery chat rules --help\n",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(tmp_path: Path, arguments: list[str], said: str) -> None:

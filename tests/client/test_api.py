@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -322,6 +323,20 @@ async def test_cost_and_matches_of_a_chat_are_read(client: AsyncRookery) -> None
 
     await until(is_counted)
     assert await client.messages.search(chat.id, "nonsense") == ()
+    assert "turn" in (await client.chats.cost(chat.id)).by_purpose
+
+
+async def test_usage_is_reported_by_chat_and_in_a_period(client: AsyncRookery) -> None:
+    chat = await client.chats.create("count me")
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+    now = datetime.now(UTC)
+
+    by_chat = await client.usage.report("chat", start=now - timedelta(days=1))
+    later = await client.usage.report("chat", start=now + timedelta(days=1), end=now + timedelta(days=2))
+
+    assert [row.request_count >= 1 for row in by_chat if row.key == str(chat.id)] == [True]
+    assert later == ()
+    assert (await client.usage.spend()).spent_micros >= 0
 
 
 async def test_chat_in_a_sane_state_needs_no_repair(quiet: AsyncRookery) -> None:
@@ -343,6 +358,50 @@ async def test_https_at_a_server_without_tls_is_said_as_such(rig: ApiRig) -> Non
     async with AsyncRookery(rig.url.replace("http:", "https:"), max_retries=0) as client:
         with pytest.raises(errors.Unreachable, match="does not use TLS; try http instead"):
             await client.me()
+
+
+async def test_folders_order_the_caller_s_chats(quiet: AsyncRookery) -> None:
+    chat = await quiet.chats.create("Say hello")
+
+    made = await quiet.folders.create("Work", color="blue")
+    moved = await quiet.chats.update(chat.id, folder_id=made.id)
+    renamed = await quiet.folders.update(made.id, name="Customers")
+    found = await quiet.chats.list('folder:"customers"')
+    out = await quiet.chats.update(chat.id, folder_id=None)
+    await quiet.folders.delete(made.id)
+
+    assert (made.name, made.color, made.chats) == ("Work", "blue", 0)
+    assert (moved.folder_id, out.folder_id) == (made.id, None)
+    assert (renamed.name, renamed.color, renamed.chats) == ("Customers", "blue", 1)
+    assert [each.id for each in found.items] == [chat.id]
+    assert await quiet.folders.list() == ()
+
+
+async def test_own_mcp_servers_are_added_changed_and_deleted(quiet: AsyncRookery) -> None:
+    made = await quiet.mcp_servers.create("docs", "https://mcp.example.org/mcp", own=True, tool_deny_list=["drop"])
+    changed = await quiet.mcp_servers.update(made.id, {"enabled": False}, own=True)
+
+    assert (made.is_own, made.tool_deny_list, made.login.state) == (True, ("drop",), "none")
+    assert (await quiet.mcp_servers.get(made.id)) == changed
+    assert (await quiet.mcp_servers.tools(made.id)).items == ()
+    assert "linear" in [entry.slug for entry in await quiet.mcp_servers.catalog()]
+    assert (await quiet.mcp_servers.disconnect(made.id)).revoked is None
+    with pytest.raises(errors.Invalid):
+        await quiet.mcp_servers.connect(made.id)
+    await quiet.mcp_servers.delete(made.id, own=True)
+    assert made.id not in [each.id for each in await quiet.mcp_servers.list()]
+
+
+async def test_saved_prompts_are_written_found_and_deleted(quiet: AsyncRookery) -> None:
+    made = await quiet.saved_prompts.put("review", "Review {{file}} for {{ goal }}.")
+    found = await quiet.saved_prompts.list("rev")
+    read = await quiet.saved_prompts.get("review")
+    await quiet.saved_prompts.delete("review")
+
+    assert (made.scope, made.variables) == ("user", ("file", "goal"))
+    assert [each.name for each in found.items] == ["review"]
+    assert read.text == "Review {{file}} for {{ goal }}."
+    assert (await quiet.saved_prompts.list()).items == ()
 
 
 async def test_own_models_and_kinds_of_subagents_are_set_and_read(rig: ApiRig, client: AsyncRookery) -> None:

@@ -42,6 +42,20 @@ async def test_records_are_read_page_by_page_and_in_depth(rig: Rig) -> None:
     assert set(NormalizedPart.__struct_fields__) <= set(type(step.response.content[0]).__struct_fields__)
 
 
+async def test_two_runs_are_compared(rig: Rig) -> None:
+    chat_id = await rig.chat("hello")
+    records = DebugRecords(rig.rig.database.api)
+    one, _ = await records.run(chat_id, [said("Hello.")])
+    other, _ = await records.run(chat_id, [said("Good day.")])
+
+    found = await rig.client.debug.compare_runs(chat_id, one, other)
+
+    assert found.message is not None
+    assert found.message.one is not None
+    assert (found.message.number, found.message.index, found.message.one.parts[0].text) == (1, 0, "Hello.")
+    assert (found.other.run.id, found.other.figures.input_tokens) == (other, 100)
+
+
 async def test_step_is_replayed_with_changes(rig: Rig) -> None:
     chat_id = await rig.chat("hello")
     model = await rig.rig.add_model("echo", name="echoing")

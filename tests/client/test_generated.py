@@ -17,11 +17,15 @@ NAMESPACES = (
     "chats",
     "debug",
     "files",
+    "folders",
+    "mcp_servers",
     "messages",
     "models",
     "queue",
+    "saved_prompts",
     "templates",
     "tokens",
+    "usage",
     "workspaces",
 )
 

@@ -478,6 +478,20 @@ def test_no_value_under_a_secret_key_survives_and_redaction_is_stable(value: obj
 
 
 @given(
+    json_values, st.sampled_from(["", CANARY, '"password": "' + PLAIN + '"', json.dumps(json.dumps({"token": PLAIN}))])
+)
+def test_value_is_redacted_alike_alone_and_beside_a_secret(value: object, text: str) -> None:
+    mixed = [value, {"text": text, "again": json.dumps({"inner": value, "text": text})}]
+    shown = redactor()
+
+    # A value with a secret is redacted string by string, others are checked as a whole.
+    assert shown.value(mixed) == shown.value([mixed, {"password": PLAIN}])[0]
+    assert shown.body(msgspec.json.encode([mixed]), None).data == msgspec.json.encode(
+        [msgspec.json.decode(shown.body(msgspec.json.encode([mixed, {"password": PLAIN}]), None).data)[0]]
+    )
+
+
+@given(
     st.binary(max_size=300), st.sampled_from([None, "application/json", "text/event-stream", "text/plain", "a/b", ""])
 )
 def test_any_bytes_of_any_type_are_redacted_to_text_without_an_error(data: bytes, content_type: str | None) -> None:

@@ -1,8 +1,8 @@
-"""Secrets in every place where one can be, over all wires, with recording on: none is in the database or the log.
+"""Secrets in every place where one can be, over all wires, recorded: none is in the database, the log or a trace.
 
 A whole server with a worker makes recorded calls to a fake provider. The key of the provider, the value of a configured
-header, and a value under a secret name go through requests, answers, errors, tool calls and results. Then every column
-of every debug table is searched for them, as text and decompressed.
+header, and a value under a secret name go through requests, answers, errors, tool calls and results. Then the whole
+database is searched for them, except for the texts of the chat itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,6 +42,7 @@ from tests.eventually import until
 from tests.llm import test_key_leaks
 from tests.llm.raw_server import serving
 from tests.models.connect_rig import ready_model
+from tests.otlp_collector import otlp_collector
 
 # These match no pattern, so only their value or their place can reveal them.
 KEY = "aviary.9f8e7d6c5b4a/+x=very~private"
@@ -118,8 +119,8 @@ WIRES = {
 
 
 @asynccontextmanager
-async def recording_server(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
-    overrides = {"debug_force": "true", "worker.retry_delay": "10ms"}
+async def recording_server(database_url: str, tmp_path: Path, **settings: str) -> AsyncIterator[ApiRig]:
+    overrides = {"debug_force": "true", "worker.retry_delay": "10ms", **settings}
     async with open_house(database_url, tmp_path, takes_chats=True, overrides=overrides) as rig:
         await rig.add("root", role=Role.ADMIN)
         yield rig
@@ -169,20 +170,33 @@ async def converse(ada: Person) -> str:
     return chat
 
 
+# What the user, the model and the tool wrote belongs to the chat, and is not a record.
+WRITTEN = frozenset({"chat_messages", "chat_message_search", "chats.title"})
+
+
 async def everything_stored(rig: ApiRig) -> str:
-    """Return every column of every debug table as text, decompressed where it is compressed."""
+    """Return every column of every table as text, also decompressed, without the texts of the chat."""
     await rig.replica.worker.wait_idle()
     await rig.replica.debug.writer.flush()
+    pool = rig.database.api
+    tables = await pool.fetch("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename")
+    assert {"chat_debug_runs", "chat_debug_steps", "chat_debug_attempts"} <= {table for (table,) in tables}
     shown: list[str] = []
-    for table in ("chat_debug_runs", "chat_debug_steps", "chat_debug_attempts", "chat_debug_state"):
-        for row in await rig.database.api.fetch(f"SELECT * FROM {table}"):
-            for value in row.values():
-                if isinstance(value, bytes):
-                    shown.append(zlib.decompress(value).decode("utf-8", "replace"))
-                    shown.append(value.decode("latin-1"))
-                else:
-                    shown.append(str(value))
+    for (table,) in tables:
+        for row in await pool.fetch(f"SELECT * FROM {table}"):
+            for name, value in row.items():
+                if not {table, f"{table}.{name}"} & WRITTEN:
+                    shown += [f"{table}.{name}: {text}" for text in _texts(value)]
     return "\n".join(shown)
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, bytes):
+        return [str(value)]
+    found = [value.decode("latin-1")]
+    with suppress(zlib.error):
+        found.append(zlib.decompress(value).decode("utf-8", "replace"))
+    return found
 
 
 def forms(secret: str) -> list[str]:
@@ -199,13 +213,17 @@ def assert_absent(shown: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_no_secret_is_in_the_database_or_the_log(
+async def test_no_secret_is_in_the_database_the_log_or_a_trace(
     wire: str, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="rookery")
     make, type_, model, path = WIRES[wire]
     fake = make()
-    async with fake.listening() as url, recording_server(database_url, tmp_path) as rig:
+    async with AsyncExitStack() as stack:
+        collector = stack.enter_context(otlp_collector())
+        traced = {"otel.endpoint": collector.url, "otel.capture_content": "true"}
+        url = await stack.enter_async_context(fake.listening())
+        rig = await stack.enter_async_context(recording_server(database_url, tmp_path, **traced))
         await add_model(rig, type_, model, url + path)
         ada = await rig.add("ada")
         chat = await converse(ada)
@@ -216,6 +234,9 @@ async def test_no_secret_is_in_the_database_or_the_log(
 
     assert_absent(shown)
     assert_absent(exported)
+    assert_absent("\n".join(f"{span.name} {span.attributes} {span.events}" for span in collector.spans))
+    assert_absent(b"".join(collector.bodies).decode("latin-1"))
+    assert [span.attributes["gen_ai.usage.output_tokens"] > 0 for span in collector.named("chat ")[1:]] == [True, True]
     assert_absent("\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records))
     # The records are there, and tell the story without the secrets.
     assert [attempt["response_status"] for attempt in attempts] == [529, 200, 200]

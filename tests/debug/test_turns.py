@@ -107,6 +107,7 @@ async def test_step_that_waits_for_its_retry_says_so(database_url: str) -> None:
         (step,) = await records.steps(rig, run)
 
     assert (run["status"], waiting["status"]) == ("in_progress", "error")
+    assert waiting["ttft_ms"] is None, "an error is no token"
     assert waiting["metadata"]["retrying"]["kind"] == "overloaded"
     assert waiting["metadata"]["retrying"]["delay_ms"] > 0
     assert (step["status"], "retrying" in step["metadata"]) == ("completed", False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
+import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,11 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.debug.recorder import Limits, Run, Step, cut_label, new_id
-from rookery.debug.redaction import CapturedBody
+from rookery.debug.redaction import CapturedBody, Redactor
 from rookery.debug.stats import Dropped, Result
 from rookery.debug.transport import AttemptBodies, AttemptRecord
 from rookery.debug.writer import AWAY_SECONDS, OPERATION_SECONDS, RECONNECT_SECONDS
-from rookery.llm.types import ErrorKind, Finish, FinishReason, ProviderError, TextDelta, Tool, Usage
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.llm.types import ErrorKind, Finish, FinishReason, ProviderError, TextDelta, Tool, ToolCall, Usage
 from rookery.runtime.clock import SystemClock
 from rookery.store.db.hints import MiscHint
 from rookery.store.debug.rows import AttemptStatus, RunStatus, StepStatus
@@ -34,6 +38,10 @@ FULL_DISK = """
     $$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
     CREATE TRIGGER no_space BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION no_space();
 """
+
+
+class WatchedPrompt(Prompt, frozen=True, weakref=True):
+    """A prompt of which a test sees whether it is freed."""
 
 
 @pytest.fixture
@@ -121,6 +129,18 @@ async def test_stored_attempt_says_that_its_body_was_cut(rig: RecordingRig) -> N
     stored = msgspec.convert(row["body_meta"], AttemptBodies)
     assert stored.request is not None
     assert (stored.request.size, stored.request.is_truncated) == (len(long), True)
+
+
+async def test_size_of_stored_bodies_is_a_setting(database_url: str) -> None:
+    async with open_recording(database_url, redactor=Redactor(body_bytes=8192)) as rig:
+        step = record_call(await rig.run(), "hello")
+        long = msgspec.json.encode({"messages": [{"role": "user", "content": f"word {n}" * 50} for n in range(200)]})
+        step.attempt_ended(attempt(1, body=long, answer=b"data: {}\n\n" * 5000))
+
+        (row,) = await rig.rows("attempts")
+        sizes = [len(zlib.decompress(row[name])) for name in ("request_body", "response_body")]
+        assert all(1000 < size <= 8192 + 20_000 for size in sizes)
+        assert sizes[0] <= 8192
 
 
 async def test_run_of_removed_history_is_refused_and_the_rest_is_dropped(rig: RecordingRig) -> None:
@@ -283,6 +303,35 @@ async def test_too_many_operations_are_dropped_except_ends(database_url: str) ->
     assert names.count("step") < 30
     assert rig.writer.stats.dropped[Dropped.OPERATION] == 30 - names.count("step")
     assert len(steps) == 30
+
+
+async def test_waiting_ends_are_counted_with_their_answers_and_errors(database_url: str) -> None:
+    long = msgspec.structs.replace(ERROR, message="x" * 5_000)
+    async with open_recording(database_url, is_running=False) as rig:
+        step = (await rig.run()).step(key=None)
+        assert step is not None
+        call = step.begin(call_of("hello"), MODEL, wire="completions")
+        before = rig.writer.stats.queue_bytes
+        for _ in range(100):
+            call.answer.add(TextDelta("0", "y" * 100))
+        call.answer.add(ToolCall("1", "write", "z" * 20_000))
+        call.end(StepStatus.ERROR, long)
+
+        assert rig.writer.stats.queue_bytes - before > 35_000
+
+
+async def test_request_that_is_left_out_is_freed_although_its_end_waits(database_url: str) -> None:
+    async with open_recording(database_url, is_running=False, max_bytes=10_000) as rig:
+        step = (await rig.run()).step(key=None)
+        assert step is not None
+        sent = msgspec.structs.replace(call_of(), prompt=WatchedPrompt(call_of("y" * 50_000).prompt.messages))
+        prompt = weakref.ref(sent.prompt)
+        step.begin(sent, MODEL, wire="completions").end(StepStatus.COMPLETED)
+        del sent
+        gc.collect()
+
+        assert rig.writer.stats.dropped[Dropped.REQUEST] == 1
+        assert prompt() is None
 
 
 async def test_queue_is_written_when_the_process_stops(database_url: str) -> None:

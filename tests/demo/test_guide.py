@@ -158,6 +158,7 @@ REQUESTS = {
     "ask an agent to count the files in /etc": ["spawn_agent", "wait_agent"],
     "ask agents to count the files; name the kernel": ["spawn_agent", "spawn_agent", "wait_agent", "wait_agent"],
     "delegate: tidy up": ["spawn_agent", "spawn_agent", "wait_agent"],
+    "Delegate to two agents: list the files in /etc; run uname -a": ["spawn_agent", "spawn_agent", "wait_agent"],
     "ask the advisor: rewrite or patch?": ["advisor"],
     "list agents": ["list_agents"],
     "show me the running processes": ["process_list"],

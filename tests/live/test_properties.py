@@ -15,8 +15,8 @@ from msgspec import Raw
 from rookery.domain.chat import interrupted_step
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.domain.chat.tool_calls import OpenCall
 from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import EndReason, Subscription

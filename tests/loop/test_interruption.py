@@ -11,7 +11,7 @@ from msgspec import Raw
 from rookery.domain.chat import interrupted_step, parts
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, Role
-from rookery.domain.chat.tool_calls import OpenCall
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.llm.types import (
     ReasoningDelta,
     ReasoningEnd,

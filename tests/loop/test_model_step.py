@@ -12,6 +12,7 @@ import pytest
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part
+from rookery.llm import liveness
 from rookery.llm.errors import CallFailed
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, ScriptedModel, Scripts, Step, Think, Truncate, Wait
 from rookery.llm.types import (
@@ -37,8 +38,9 @@ from rookery.llm.types import (
 )
 from rookery.loop import model_step
 from rookery.loop.config import LoopConfig
-from rookery.loop.model_step import AssistantOutcome, StepMeter, find_context_limit
+from rookery.loop.model_step import AssistantOutcome, SilenceLimits, StepMeter, find_context_limit
 from rookery.runtime.clock import DeadlineExceeded
+from rookery.runtime.nudge import Nudge
 from rookery.testing import FakeClock
 from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Played, PlayedModel, Shown, generate, said, step
 
@@ -67,27 +69,88 @@ class NeverOpens(PlayedModel):
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "limit", "says"),
     [
-        pytest.param(NeverOpens, id="before it opens"),
-        pytest.param(lambda: PlayedModel([ResponseStarted("r", "m", None), asyncio.Event(), DONE]), id="at first"),
-        pytest.param(lambda: PlayedModel([*said("half"), asyncio.Event(), DONE]), id="in the middle"),
+        pytest.param(NeverOpens, 300, "did not begin to answer", id="before it opens"),
+        pytest.param(
+            lambda: PlayedModel([ResponseStarted("r", "m", None), asyncio.Event(), DONE]),
+            120,
+            "stopped sending data",
+            id="at first",
+        ),
+        pytest.param(
+            lambda: PlayedModel([*said("half"), asyncio.Event(), DONE]), 120, "stopped sending data", id="in the middle"
+        ),
     ],
 )
-async def test_silence_ends_the_step_as_retryable(model: Callable[[], LanguageModel]) -> None:
+async def test_silence_ends_the_step_as_retryable(model: Callable[[], LanguageModel], limit: int, says: str) -> None:
     clock = FakeClock()
     task = start(model(), clock)
 
     await clock.until_waiting("stream-silence")
-    await clock.advance(599)
+    await clock.advance(limit - 1)
     assert not task.done()
     await clock.advance(1)
 
     with pytest.raises(CallFailed) as caught:
         await task
     assert caught.value.error.kind is ErrorKind.STREAM_SILENCE_TIMEOUT
+    assert says in caught.value.error.message
     assert caught.value.error.retryable
     assert task.cancelling() == 0
+
+
+async def test_limits_of_the_model_replace_those_of_the_server() -> None:
+    clock = FakeClock()
+    task = start(NeverOpens(), clock, limits=SilenceLimits(20, 10))
+
+    await clock.until_waiting("stream-silence")
+    await clock.advance(20)
+
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert caught.value.error.detail == "Nothing arrived for 20 s."
+
+
+async def test_keep_alives_restart_the_silence_limit_and_are_no_parts() -> None:
+    class KeptAlive(PlayedModel):
+        async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
+            while True:
+                await ping.wait()
+                ping.clear()
+                liveness.note()
+                if call.plain_history:
+                    yield DONE
+
+    ping, clock, shown = asyncio.Event(), FakeClock(), Shown()
+    task = start(KeptAlive(), clock, shown=shown)
+    for _ in range(10):
+        await clock.advance(110)
+        ping.set()
+    assert not task.done()
+    await clock.advance(119)
+    assert not task.done()
+    await clock.advance(1)
+
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert caught.value.error.detail == "Nothing arrived for 120 s."
+    assert shown.all == []
+
+
+async def test_nudge_ends_a_silent_call_and_skips_the_next_delay() -> None:
+    clock, nudge = FakeClock(), Nudge()
+    task = start(NeverOpens(), clock, nudge=nudge)
+    await clock.until_waiting("stream-silence")
+
+    nudge.send()
+    await clock.advance(0)
+
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert caught.value.error.retryable
+    assert caught.value.error.message == "Tried again at the request of the user."
+    assert nudge.is_pending
 
 
 async def test_every_part_restarts_the_silence_limit() -> None:
@@ -95,11 +158,11 @@ async def test_every_part_restarts_the_silence_limit() -> None:
     model = PlayedModel([TextDelta("a", "one"), more, TextDelta("a", " two"), asyncio.Event(), DONE])
     task = start(model, clock)
 
-    await clock.advance(500)
-    more.set()
-    await clock.advance(500)
-    assert not task.done()
     await clock.advance(100)
+    more.set()
+    await clock.advance(100)
+    assert not task.done()
+    await clock.advance(20)
 
     with pytest.raises(CallFailed):
         await task
@@ -492,10 +555,10 @@ async def test_stream_that_says_a_word_now_and_then_for_ever_is_ended() -> None:
         async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
             while True:
                 yield TextDelta("a", "and ")
-                await clock.sleep(500, "word")
+                await clock.sleep(100, "word")
 
     task = start(Slow(), clock)
-    for _ in range(20):
+    for _ in range(80):
         await asyncio.wait(
             {task, words := asyncio.ensure_future(clock.until_waiting("word"))}, return_when="FIRST_COMPLETED"
         )

@@ -10,7 +10,16 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
-from rookery.llm.types import Finish, FinishReason, ResponseStarted, StreamPart, ToolCall, Usage
+from rookery.llm.types import (
+    Finish,
+    FinishReason,
+    ResponseStarted,
+    StreamPart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputStart,
+    Usage,
+)
 from rookery.loop import step_rows
 from rookery.loop.model_step import StepMeter
 from rookery.loop.tool import ToolSet, ToolSource
@@ -108,6 +117,21 @@ async def test_malformed_and_ambiguous_calls_are_answered_with_the_step_in_call_
     assert list(errors(made)) == ["a", "c", "d"]
     assert "well-formed JSON object" in errors(made)["a"]
     assert "`Path` is spelled `path`" in errors(made)["c"]
+
+
+async def test_invalid_calls_that_the_brake_may_hold_stay_open() -> None:
+    made = await rows(ToolCall("a", "read", '{"path": '), ToolCall("c", "read", '{"Path":"x"}'), CALLS, left_open={"a"})
+
+    assert list(errors(made)) == ["c"]
+
+
+async def test_a_call_that_was_cut_off_does_not_stay_open_if_it_could_run() -> None:
+    """An answer that ends before the input has no arguments, which reads like an empty object."""
+    cut = Finish(FinishReason.LENGTH, USAGE)
+    before = await rows(ToolInputStart("a", "read"), cut, left_open={"a"})
+    within = await rows(ToolInputStart("a", "read"), ToolInputDelta("a", '{"path": '), cut, left_open={"a"})
+
+    assert (list(errors(before)), list(errors(within))) == (["a"], [])
 
 
 async def test_keys_of_other_peoples_tools_are_not_judged() -> None:

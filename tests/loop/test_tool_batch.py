@@ -13,7 +13,18 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part
 from rookery.loop.config import LoopConfig
-from rookery.loop.tool import Attachment, Services, ToolCall, ToolContext, ToolOutput, ToolSet, ToolSource, ToolSpec
+from rookery.loop.tool import (
+    Attachment,
+    CancelReason,
+    Services,
+    ToolCall,
+    ToolContext,
+    ToolOutput,
+    ToolSet,
+    ToolSource,
+    ToolSpec,
+)
+from rookery.runtime.nudge import Nudge
 from rookery.testing import FakeClock
 from tests import scripted_tools
 from tests.loop.rig import BatchRig, Shown, call, value
@@ -468,3 +479,29 @@ async def test_metrics_name_builtin_tools_only() -> None:
 
 async def test_a_batch_of_nothing_gives_nothing() -> None:
     assert await BatchRig([]).run() == ()
+
+
+async def test_nudge_stops_the_running_calls_with_their_output_so_far() -> None:
+    async def hang(ctx: ToolContext, made: ToolCall) -> ToolOutput:
+        ctx.publish("half of it")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append(ctx.cancel_reason)
+        return ToolOutput()
+
+    reasons: list[CancelReason | None] = []
+    nudge = Nudge()
+    rig = BatchRig([ScriptedTool("hang", hang), scripted_tools.echo()])
+    task = rig.start(call("hang"), call("echo", '{"a":1}'), nudge=nudge)
+    await rig.clock.advance(43)
+
+    nudge.send()
+    stopped, echoed = await task
+
+    assert stopped.is_error
+    assert value(stopped)["error"].startswith("hang was stopped by the user after 43 s")
+    assert value(stopped)["error"].endswith("Output so far:\nhalf of it")
+    assert value(stopped)["reason"] == "nudged"
+    assert not echoed.is_error
+    assert reasons == [CancelReason.USER]

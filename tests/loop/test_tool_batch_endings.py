@@ -9,7 +9,7 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat import open_tool_calls, parts
 from rookery.domain.chat.messages import ChatId
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool import (
@@ -208,6 +208,29 @@ async def test_cancelling_the_batch_cancels_its_tools_which_can_read_why() -> No
     assert rig.clock.waiting() == []
 
 
+@pytest.mark.parametrize(("reason", "shown"), [(CancelReason.USER, ["slow"]), (CancelReason.SHUTDOWN, [])])
+async def test_output_that_a_stopped_tool_still_returns_is_published(reason: CancelReason, shown: list[str]) -> None:
+    async def behave(ctx: ToolContext, made: ToolCall) -> ToolOutput:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return ToolOutput({"output": "half"}, is_error=True)
+        raise AssertionError
+
+    cancellation = Cancellation()
+    tool = ScriptedTool("slow", behave)
+    rig = BatchRig([tool])
+    task = rig.start(call("slow"), cancellation=cancellation)
+    await tool.started.wait()
+
+    cancellation.reason = reason
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [part.tool_name for part in rig.shown.results()] == shown
+
+
 async def test_calls_that_wait_for_their_turn_never_start_after_a_cancellation() -> None:
     tool = scripted_tools.hanging()
     rig = BatchRig([tool])
@@ -285,11 +308,11 @@ async def test_a_cancelled_tool_may_clean_up() -> None:
 
 
 def test_the_replay_token_is_made_of_chat_message_and_call() -> None:
-    token = tool_calls.replay_token(CHAT_ID, 12, "call_0")
+    token = open_tool_calls.replay_token(CHAT_ID, 12, "call_0")
 
     assert token == uuid5(CHAT_ID, "12:call_0")
-    assert token != tool_calls.replay_token(CHAT_ID, 13, "call_0")
-    assert token != tool_calls.replay_token(ChatId(UUID(int=1)), 12, "call_0")
+    assert token != open_tool_calls.replay_token(CHAT_ID, 13, "call_0")
+    assert token != open_tool_calls.replay_token(ChatId(UUID(int=1)), 12, "call_0")
 
 
 async def test_a_token_tool_gets_the_same_token_in_every_run() -> None:

@@ -12,9 +12,9 @@ from rookery.llm.stats import ModelCounters
 from rookery.metrics.export import Sources
 from rookery.metrics.process import Build, PubSub
 from rookery.runtime.clock import SystemClock
-from rookery.store.db import replicas
+from rookery.store.db import replica_presence
 from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
-from rookery.store.db.replicas import Presence
+from rookery.store.db.replica_presence import Presence
 from rookery.store.machine import Machine
 from rookery.stream.access_monitor import Grant, Right
 from rookery.stream.relay.service import Relay
@@ -79,5 +79,7 @@ async def _allow(grants: Sequence[Grant]) -> Sequence[Right]:
     raise AssertionError("nobody opens a stream here")
 
 
-def _identity() -> replicas.Replica:
-    return replicas.Replica(id=uuid4(), host_id="test", hostname="test", pid=1, version="test", schema_version=1)
+def _identity() -> replica_presence.Replica:
+    return replica_presence.Replica(
+        id=uuid4(), host_id="test", hostname="test", pid=1, version="test", schema_version=1
+    )

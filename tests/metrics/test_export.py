@@ -132,12 +132,13 @@ async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
 
 
 def _check_turns(found: Samples) -> None:
-    # The first turn ended, the second was interrupted, and the summary is no turn.
+    # The first turn ended, the second was interrupted, and the summary is no turn. A replica that still holds the chat
+    # does not acquire it again.
     assert value(found, "turns_total", outcome="complete") == 1
     assert value(found, "turns_total", outcome="interrupted") == 1
     assert value(found, "turns_total", outcome="error") == 0
     assert value(found, "turn_seconds_count", outcome="interrupted") == 1
-    assert value(found, "acquire_total", outcome="won") == value(found, "acquire_lag_seconds_count") >= 3
+    assert value(found, "acquire_total", outcome="won") == value(found, "acquire_lag_seconds_count") >= 1
     assert value(found, "cancel_unwind_seconds_count", kind="generation") >= 1
     assert value(found, "job_seconds_count", job="capacity_gauges", success="true") >= 1
     assert value(found, "db_pool", pool="api", state="in_use") == 0

@@ -24,7 +24,7 @@ from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, JsonFormat, Tool, Wire
 from rookery.llm.wire import Request
-from rookery.models import call_options, catalog
+from rookery.models import call_options, capability_catalog
 from tests.store.models.test_model_configs import GOOD
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -68,9 +68,9 @@ def requests(wire: Wire, options: ModelOptions) -> Iterator[tuple[Request, objec
     """Return requests of several models with and without effort, because some options have an effect only with some."""
     for type_ in TYPES[wire]:
         for model in MODELS:
-            if (known := catalog.built_in("openrouter", model)) is None:
+            if (known := capability_catalog.built_in("openrouter", model)) is None:
                 continue
-            caps = catalog.capabilities(type_, model, wire=wire, reported=known)
+            caps = capability_catalog.capabilities(type_, model, wire=wire, reported=known)
             for effort in (None, Effort.NONE, Effort.HIGH):
                 for format in (None, JsonFormat("answer", SCHEMA)):
                     call = msgspec.structs.replace(CALL, effort=effort, format=format)

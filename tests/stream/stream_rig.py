@@ -27,7 +27,7 @@ from rookery.server.listener import INTERNAL_MAX_BYTES, serving, unix_socket
 from rookery.store import machine
 from rookery.store.db.hints import Hint
 from rookery.store.db.pubsub import Bus
-from rookery.store.db.replicas import Replica
+from rookery.store.db.replica_presence import Replica
 from rookery.store.machine import Machine
 from rookery.stream.access_monitor import Grant, Right
 from rookery.stream.query_parameters import StreamParams

@@ -13,7 +13,7 @@ from rookery.client import reducer
 from rookery.client.reducer import Client
 from rookery.llm.scripted import Say
 from rookery.runtime.clock import SystemClock
-from rookery.store.db.replicas import Replica as ReplicaRow
+from rookery.store.db.replica_presence import Replica as ReplicaRow
 from rookery.store.machine import Machine
 from rookery.stream.access_monitor import Grant, Right
 from rookery.stream.query_parameters import StreamParams

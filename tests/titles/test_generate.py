@@ -11,7 +11,7 @@ from rookery.domain.chat.messages import Effort
 from rookery.llm.errors import NoObject
 from rookery.llm.scripted import Say, Script, ScriptedModel, Scripts, last_user_text
 from rookery.llm.types import Capabilities, Purpose, Thinking, Wire
-from rookery.models import catalog
+from rookery.models import capability_catalog
 from rookery.titles import generate
 
 
@@ -72,7 +72,7 @@ async def test_always_thinking_model_gets_room_and_its_lowest_effort() -> None:
 async def test_known_models_think_as_little_as_they_can_and_have_room_for_it(
     type_: str, model: str, wire: Wire, effort: Effort | None, tokens: int
 ) -> None:
-    talker = answering(saying(title="Fix it"), catalog.capabilities(type_, model, wire=wire))
+    talker = answering(saying(title="Fix it"), capability_catalog.capabilities(type_, model, wire=wire))
 
     await generate.make_title(talker, "x")
 

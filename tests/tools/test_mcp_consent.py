@@ -56,7 +56,7 @@ def project(call: Call) -> Sequence[Step]:
 
 async def named(stead: ReplicaRig, chat: ChatId) -> list[NamedServer]:
     store = stead.replica.store.as_actor(OwnerActor(stead.user))
-    return list(await store.mcp_servers.list(await bound(stead, chat)))
+    return list(await store.workspace_mcp_servers.list(await bound(stead, chat)))
 
 
 async def bound(stead: ReplicaRig, chat: ChatId) -> UUID:
@@ -84,7 +84,7 @@ async def test_a_server_of_a_project_starts_after_its_owner_has_agreed_and_its_t
             (server,) = await named(stead, chat)
             unused = await stead.say(chat, "use it")
             store = stead.replica.store.as_actor(OwnerActor(stead.user))
-            await store.mcp_servers.answer(await bound(stead, chat), server.entry.hash, McpDecision.AGREE)
+            await store.workspace_mcp_servers.answer(await bound(stead, chat), server.entry.hash, McpDecision.AGREE)
             await stead.replica.workspaces.run_agreed_servers(await bound(stead, chat))
             (added,) = await stead.say(chat, "use it")
 
@@ -93,5 +93,5 @@ async def test_a_server_of_a_project_starts_after_its_owner_has_agreed_and_its_t
             assert unused == []
             assert not added.is_error, added
 
-            await store.mcp_servers.withdraw(await bound(stead, chat), server.entry.hash)
+            await store.workspace_mcp_servers.withdraw(await bound(stead, chat), server.entry.hash)
             assert await stead.say(chat, "use it") == []

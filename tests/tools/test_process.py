@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from datetime import datetime, timedelta
 from functools import partial
@@ -339,6 +340,25 @@ async def test_interrupt_of_the_user_ends_foreground_commands_and_leaves_backgro
 
     await until(lambda: not is_alive(front), timeout=PATIENCE)
     assert is_alive(back)
+
+
+async def test_output_of_a_stopped_command_is_its_result(rig: ToolsRig) -> None:
+    shown = rig.home / "shown"
+    command = f"trap 'echo cleaned up; exit 3' TERM; echo one; echo two; touch {shown}; while :; do sleep 0.1; done"
+    task = rig.start("execute", command=command, timeout="10m")
+    await until(shown.exists, timeout=PATIENCE)
+
+    await rig.cancel(task, CancelReason.USER)
+
+    (result,) = rig.shown.results()
+    assert result.is_error
+    assert isinstance(result.result, msgspec.Raw)
+    value = parts.json_value(result.result)
+    assert value["output"].startswith("one\ntwo\n")
+    assert value["output"].endswith("cleaned up\n")
+    assert value["reason"] == "interrupted"
+    assert value["wall_duration_ms"] > 0
+    assert re.fullmatch(r"Stopped by the user after \d+\.\d s\. Its output so far is in `output`\.", value["error"])
 
 
 async def test_command_that_ignores_the_request_to_end_is_killed(rig: ToolsRig) -> None:

@@ -10,17 +10,19 @@ from rookery.tools.registry import Column
 
 # The specified table. It has no rows for tools that are not built in (mcp, dynamic, web_search).
 TABLE = """
-| Tool | root | root, plan | child | child, plan | explore child |
-| --- | --- | --- | --- | --- | --- |
-| read_file, execute, process_output, read_skill, read_skill_file | yes | yes | yes | yes | yes |
-| write_file, edit_files | yes | plan file only | yes | no | no |
-| attach_file | yes | yes | yes | no | no |
-| process_list, process_signal | yes | no | yes | no | no |
-| list_templates, read_template, create_workspace, start_workspace, stop_workspace | yes | yes | no | no | no |
-| ask_user_question, propose_plan | no | yes | no | no | no |
-| spawn_agent, wait_agent, list_agents, read_agent_report, list_subagent_models | yes | yes | no | no | no |
-| message_agent, interrupt_agent | yes | no | no | no | no |
-| advisor | if eligible | no | no | no | no |
+| Tool | root | root, plan | root, read only | child | child, plan | child, read only | explore child |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| read_file, execute, process_output, read_skill, read_skill_file | yes | yes | yes | yes | yes | yes | yes |
+| write_file, edit_files | yes | plan file only | no | yes | no | no | no |
+| attach_file | yes | yes | yes | yes | no | no | no |
+| process_list, process_signal | yes | no | no | yes | no | no | no |
+| list_templates, read_template, create_workspace, start_workspace | yes | yes | yes | no | no | no | no |
+| stop_workspace | yes | yes | no | no | no | no | no |
+| ask_user_question | no | yes | yes | no | no | no | no |
+| propose_plan | no | yes | no | no | no | no | no |
+| spawn_agent, wait_agent, list_agents, read_agent_report, list_subagent_models | yes | yes | yes | no | no | no | no |
+| message_agent, interrupt_agent | yes | no | no | no | no | no | no |
+| advisor | if eligible | no | no | no | no | no | no |
 """
 
 
@@ -30,6 +32,8 @@ COLUMNS = [
     (Mode.NORMAL, False, Column.CHILD),
     (Mode.PLAN, True, Column.ROOT_PLAN),
     (Mode.PLAN, False, Column.CHILD_PLAN),
+    (Mode.READ_ONLY, True, Column.ROOT_READ_ONLY),
+    (Mode.READ_ONLY, False, Column.CHILD_READ_ONLY),
     (Mode.EXPLORE, True, Column.EXPLORE),
     (Mode.EXPLORE, False, Column.EXPLORE),
 ]
@@ -62,4 +66,4 @@ def test_mode_and_family_choose_the_column(mode: Mode, is_root: bool, column: Co
 
 
 def test_processes_only_look_where_nothing_may_be_changed() -> None:
-    assert {Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE} == registry.READ_ONLY
+    assert set(Column) - {Column.ROOT, Column.CHILD} == registry.READ_ONLY

@@ -36,7 +36,7 @@ from rookery.llm.completions.chunks import Delta
 from rookery.llm.responses import events as responses_events
 from rookery.llm.types import Capabilities, FinishReason
 from rookery.llm.wire import Event
-from rookery.models import catalog
+from rookery.models import capability_catalog
 
 
 def literals(annotation: Any) -> set[str]:
@@ -87,9 +87,9 @@ SAFER = {model: {"supports_forced_tool_choice": False} for model in ("claude-fab
 
 
 def test_every_published_model_is_in_the_catalog_or_known_to_be_missing() -> None:
-    missing = {model for model in CLAUDE if catalog.built_in("anthropic", model) is None}
-    missing |= {model for model in GPT if catalog.built_in("openai", model) is None}
-    missing |= {model for model in GEMINI if catalog.built_in("google", model) is None}
+    missing = {model for model in CLAUDE if capability_catalog.built_in("anthropic", model) is None}
+    missing |= {model for model in GPT if capability_catalog.built_in("openai", model) is None}
+    missing |= {model for model in GEMINI if capability_catalog.built_in("google", model) is None}
 
     assert len(CLAUDE) > 15
     assert len(GPT) > 50
@@ -101,7 +101,7 @@ def test_every_published_model_is_in_the_catalog_or_known_to_be_missing() -> Non
 
 @pytest.mark.parametrize("model", [model for model in CLAUDE if model not in NOT_IN_THE_CATALOG])
 def test_claude_can_what_the_profile_says(model: str) -> None:
-    ours = catalog.capabilities("anthropic", model, wire="anthropic")
+    ours = capability_catalog.capabilities("anthropic", model, wire="anthropic")
     theirs: dict[str, Any] = {**(anthropic_model_profile(model) or {}), **SAFER.get(model, {})}
 
     assert claude_facts(ours) == {
@@ -138,7 +138,7 @@ def claude_facts(caps: Capabilities) -> dict[str, bool]:
 
 @pytest.mark.parametrize("model", GEMINI)
 def test_gemini_can_what_the_profile_says(model: str) -> None:
-    ours = catalog.capabilities("google", model, wire="bridge")
+    ours = capability_catalog.capabilities("google", model, wire="bridge")
     theirs: dict[str, Any] = dict(google_model_profile(model) or {})
 
     if "image" in model:
@@ -157,7 +157,7 @@ def test_gemini_can_what_the_profile_says(model: str) -> None:
 
 @pytest.mark.parametrize("model", [model for model in GPT if model not in NOT_IN_THE_CATALOG])
 def test_gpt_reasons_as_the_profile_says(model: str) -> None:
-    ours = catalog.capabilities("openai", model, wire="responses")
+    ours = capability_catalog.capabilities("openai", model, wire="responses")
     theirs: dict[str, Any] = dict(openai_model_profile(model) or {})
 
     assert ours.reasoning_model == theirs.get("openai_supports_reasoning", False)

@@ -26,8 +26,8 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import LeaseKey
 from rookery.testing.clock import FakeClock
 from rookery.worker.acquire import Acquirer
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.leases import LeaseKeeper
 from rookery.worker.manager import RunnerManager
 from rookery.worker.runner import Runner, RunnerServices
@@ -171,7 +171,7 @@ class Replica:
         self.machine = Machine(self.pool, self.published)
         self.stats = WorkerStats()
         self.works = Works()
-        self.inflight = BackgroundTasks(self.clock)
+        self.inflight = FollowUpWork(self.clock)
         self.is_fit = True
         self.is_cut_off = False
         self.frees = 0

@@ -23,9 +23,9 @@ from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import WatchKind
 from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import Effects, Push
+from rookery.worker.follow_up_work import FollowUpWork
 from tests.store.machine.machine_rig import Rig, assistant, make_rig
 
 LONG = "The login test failed because the clock was wrong. It is fixed now, and all tests pass again. " * 3
@@ -62,7 +62,7 @@ class TitlesRig:
     def __init__(self, rig: Rig, config: WorkerConfig | None = None) -> None:
         self.rig = rig
         self.clock = FakeClock()
-        self.inflight = BackgroundTasks(self.clock)
+        self.inflight = FollowUpWork(self.clock)
         self.pushes = Pushes()
         self.answers: dict[str, list[Sequence[Step]]] = {
             "Title": [saying(title="Fix the login test")],

@@ -12,9 +12,10 @@ import pytest
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Answer, Decision, Policy, Rule, RuleAction
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolCall
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.states import Status
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Say
 from rookery.loop.tool import Replay
@@ -443,3 +444,38 @@ async def test_chats_that_wait_for_people_take_no_slots(database_url: str, count
             await asked(rig)
 
         assert await rig.sql("SELECT count(*) FROM chats WHERE awaits_approval") == count
+
+
+async def test_mode_ask_holds_every_call_with_an_effect_and_offers_no_always(database_url: str) -> None:
+    tool = scripted_tools.echo("run")
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", {"rules": [{"tool": "run", "action": "always"}]})
+        chat_id = await asked(rig, permission_mode=PermissionMode.ASK)
+        offers = await rig.sql("SELECT offers::text FROM chat_approvals WHERE chat_id = $1", chat_id)
+
+        await answer(rig, chat_id)
+        chat = await rig.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert msgspec.json.decode(offers) == {"chat": None, "user": None}
+        assert tool.inputs == [{"command": "ls"}]
+
+
+async def test_mode_ask_lets_calls_without_an_effect_run(database_url: str) -> None:
+    tool = scripted_tools.echo("read_file")
+    script = ((CallTool("read_file", {"command": "ls"}),), (Say("done"),))
+    async with open_house(database_url, script=in_turn(*script), tools=[tool]) as rig:
+        chat_id = await rig.ask("hello", permission_mode=PermissionMode.ASK)
+
+        assert (await rig.rested(chat_id)).status == Status.WAITING
+        assert len(tool.runs) == 1
+
+
+async def test_rule_that_denies_is_stronger_than_mode_ask(database_url: str) -> None:
+    tool = scripted_tools.echo("run")
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", {"rules": [{"tool": "run", "action": "deny"}]})
+        chat_id = await rig.ask("hello", permission_mode=PermissionMode.ASK)
+
+        assert (await rig.rested(chat_id)).status == Status.WAITING
+        assert tool.runs == []

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import ChatId
+from rookery.llm.types import Usage
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage import CallStatus, Entry, KeySource, record_call
 from rookery.testing.clock import FakeClock
 from rookery.worker import billing
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.billing import Ledger
+from rookery.worker.follow_up_work import FollowUpWork
 from tests.store.machine.lossy_proxy import Fault, Proxy
 from tests.store.models.rows import ModelRows, open_nest
 
@@ -68,7 +69,7 @@ async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
     rows: ModelRows, config: ModelConfig, door: Proxy, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
-    inflight = BackgroundTasks(clock)
+    inflight = FollowUpWork(clock)
     ledger = Ledger(pool, inflight)
     door.fault, door.statement = Fault.LOSE_REQUEST, b"model_usage"
     recorded_at = clock.now()
@@ -96,7 +97,7 @@ async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
 async def test_row_of_a_chat_that_is_gone_is_its_owners_all_the_same(
     rows: ModelRows, config: ModelConfig, pool: asyncpg.Pool
 ) -> None:
-    inflight = BackgroundTasks(FakeClock())
+    inflight = FollowUpWork(FakeClock())
 
     Ledger(pool, inflight).record(await failed_call(rows, config, chat_id=ChatId(uuid4())))
     await inflight.wait_idle()
@@ -110,7 +111,7 @@ async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_proces
 ) -> None:
     monkeypatch.setattr(billing, "MAX_WAITING", 3)
     clock = FakeClock()
-    inflight = BackgroundTasks(clock)
+    inflight = FollowUpWork(clock)
     nowhere = asyncpg.create_pool("postgresql://127.0.0.1:1/none", min_size=0)
     await nowhere
     ledger = Ledger(nowhere, inflight)
@@ -133,7 +134,7 @@ async def test_row_whose_answer_got_lost_is_not_written_twice(
 ) -> None:
     """The row was committed with its step, but the response was lost, so the call looks failed."""
     clock = FakeClock()
-    inflight = BackgroundTasks(clock)
+    inflight = FollowUpWork(clock)
     row = await failed_call(rows, config, status=CallStatus.OK, at=clock.now())
     await record_call(rows.conn, row)
 
@@ -141,3 +142,26 @@ async def test_row_whose_answer_got_lost_is_not_written_twice(
     await inflight.wait_idle()
 
     assert [(found["status"], found["output_tokens"]) for found in await rows.conn.fetch(ROWS)] == [("ok", 7)]
+
+
+REPORTED = Usage(input=100, cache_read=900, output=3, total=1003)
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        # Nothing is reported before the end: all of it is estimated.
+        (Usage(), Usage(input=200, cache_read=800, output=250)),
+        # The prompt is reported at the start: only the answer is estimated.
+        (REPORTED, Usage(input=100, cache_read=900, output=250)),
+        # A report that exceeds the estimate is kept.
+        (Usage(input=100, output=400, total=500), Usage(input=100, output=400, total=500)),
+    ],
+)
+def test_stopped_call_counts_what_the_provider_has_not_reported_yet(reported: Usage, expected: Usage) -> None:
+    assert billing.stopped_usage(reported, prompt_tokens=1000, cached_tokens=800, written=1000) == expected
+
+
+def test_stopped_call_without_a_word_counts_its_prompt() -> None:
+    found = billing.stopped_usage(Usage(), prompt_tokens=10, cached_tokens=50, written=3)
+    assert (found.input, found.cache_read, found.output) == (0, 10, None)

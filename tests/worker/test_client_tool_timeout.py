@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolCall
 from rookery.domain.chat.states import Status
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.llm.scripted import CallTool, Say
 from rookery.store import machine
 from rookery.testing import FakeClock

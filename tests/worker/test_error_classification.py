@@ -32,7 +32,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     ("failure", "message"),
     [
         (Answered(status=529), "Acme has no capacity right now."),
-        (Answered(status=429), "Acme is throttling our requests."),
+        (Answered(status=429), "Acme accepts no more requests for now."),
         (Answered(status=503), "Acme cannot be reached at the moment."),
         (DeadlineExceeded("summary", 5), "The request took too long and was stopped."),
         (Answered("stream closed before its end"), "Acme ended the stream before the answer was complete."),
@@ -41,7 +41,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
             Answered("invalid model"),
             "Acme does not accept this model configuration. Check model and provider settings.",
         ),
-        (Answered(status=402), "The AI budget or quota is used up. Ask an administrator."),
+        (Answered(status=402), "The account at Acme has reached its limit. Add credit, or ask an administrator."),
         (Answered("provider_disabled"), "Acme is switched off on this server."),
         (Answered(status=418), "Acme reported an unexpected error."),
         (Answered(status=500), "Acme reported an unexpected error."),
@@ -49,7 +49,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
             Answered("no tool output found for function call"),
             "The conversation state no longer matches the provider's. This is not a billing or configuration problem.",
         ),
-        (Answered("chat interrupted"), "The request was cancelled."),
+        (Answered("chat interrupted"), "The request was canceled."),
         (KeyError("bug"), "The chat request failed unexpectedly."),
     ],
 )
@@ -318,7 +318,7 @@ def test_retry_state_says_when_and_names_no_remedy() -> None:
     assert msgspec.to_builtins(stored) == {
         "attempt": 1,
         "delay_ms": 1100,
-        "error": "Acme is throttling our requests.",
+        "error": "Acme accepts no more requests for now.",
         "retrying_at": "2030-01-02T03:04:06.100000Z",
         "kind": "rate_limit",
         "provider": "Acme",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import Decimal
 
 import asyncpg
 import pytest
 
 from rookery.domain.chat.interrupted_step import NOTE
 from rookery.domain.chat.messages import ChatId, NewMessage
+from rookery.domain.chat.parts import TurnEnd
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Think, Wait
@@ -18,6 +20,8 @@ from rookery.llm.types import ErrorKind, Usage
 from rookery.loop.tool import CancelReason, ToolContext, ToolOutput
 from rookery.loop.tool import ToolCall as Called
 from rookery.store import machine
+from rookery.store.models import model_configs
+from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.testing import FakeClock
 from rookery.worker import interrupt as interrupt_work
 from tests import scripted_tools
@@ -34,7 +38,7 @@ STREAMED: dict[str, tuple[tuple[Step, ...], list[tuple[str, str]]]] = {
         (Say("look"), CallTool("read"), HANG),
         [("assistant", "look read!"), ("tool", "read=error")],
     ),
-    "nothing": ((HANG,), []),
+    "nothing": ((HANG,), [("system", "TurnEnd")]),
 }
 
 
@@ -42,6 +46,27 @@ async def streaming(rig: WorkerRig, chat_id: ChatId) -> None:
     """Wait until the model has streamed everything."""
     assert isinstance(rig.clock, FakeClock)
     await rig.clock.until_waiting("scripted-wait")
+
+
+async def test_stopped_answer_counts_tokens_that_the_provider_has_not_reported(database_url: str) -> None:
+    clock = FakeClock()
+    async with open_house(database_url, script=(Say("word " * 80), HANG), clock=clock) as rig:
+        async with rig.database.api.acquire() as conn:
+            prices = ModelConfigPatch(price_input=Decimal(1000), price_output=Decimal(1000))
+            await model_configs.update_model_config(conn, rig.model, patch=prices, by=None)
+        rig.forget()
+        chat_id = await rig.ask("hello " * 60)
+        await streaming(rig, chat_id)
+
+        await rig.interrupt(chat_id)
+        await rig.rested(chat_id)
+
+        [(status, read, written, cost)] = await rig.usage(chat_id, "status, input_tokens, output_tokens, cost_micros")
+        assert (status, written) == ("interrupted", 100)
+        assert isinstance(read, int)
+        assert read >= 60
+        assert cost == (read + 100) * 1000
+        assert (await rig.rows(chat_id, "output_tokens, cost_micros"))[-1] == (100, cost)
 
 
 @pytest.mark.parametrize("what", STREAMED)
@@ -60,7 +85,7 @@ async def test_interrupted_answer_keeps(what: str, database_url: str) -> None:
         assert chat.status == Status.WAITING
         assert (await rig.story(chat_id))[1:] == kept
         assert await rig.usage(chat_id, "status, input_tokens, message_id") == [("interrupted", 700, None)]
-        if kept:
+        if kept[0][0] == "assistant":
             figures = (await rig.rows(chat_id, "runtime_ms, finish_reason, input_tokens, context_limit"))[1]
             assert figures == (7000, "interrupted", 700, 100_000)
 
@@ -104,6 +129,38 @@ async def test_batch_of_a_local_and_a_client_call_ends_with_two_results(database
 
         assert chat.status == Status.WAITING
         assert sorted((await rig.story(chat_id))[2:]) == [("tool", "hang=error"), ("tool", "pick=error")]
+
+
+async def test_output_of_a_stopped_tool_is_saved_with_the_step(database_url: str) -> None:
+    """One tool answers its cancellation with output, another one has only shown some."""
+
+    async def answer(ctx: ToolContext, call: Called) -> ToolOutput:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return ToolOutput({"error": "stopped after 3 s", "output": "one\ntwo\n"}, is_error=True)
+        raise AssertionError
+
+    async def show(ctx: ToolContext, call: Called) -> ToolOutput:
+        ctx.publish("10 %\n")
+        ctx.publish("20 %\n")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    tools = [scripted_tools.ScriptedTool("answer", answer), scripted_tools.ScriptedTool("show", show)]
+    script = (CallTool("answer"), CallTool("show"))
+    async with open_house(database_url, script=script, tools=tools) as rig:
+        chat_id = await rig.ask("hello")
+        for tool in tools:
+            await tool.started.wait()
+
+        await rig.interrupt(chat_id)
+        await rig.rested(chat_id)
+
+        answered, shown = await rig.results(chat_id)
+        assert answered == {"error": "stopped after 3 s", "output": "one\ntwo\n"}
+        assert shown["output"] == "10 %\n20 %\n"
+        assert shown["reason"] == "interrupted"
 
 
 async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
@@ -181,6 +238,13 @@ async def test_wait_for_a_retry_is_interrupted(database_url: str) -> None:
 
         assert chat.status == Status.WAITING
         assert len(rig.calls) == 1
+        (_, mark) = await rig.messages(chat_id)
+        assert mark.parts() == (TurnEnd("stopped"),)
+        # The turn can be tried again, because it has no answer.
+        rig.script = (Say("at last"),)
+        await rig.retry(chat_id)
+        await rig.rested(chat_id)
+        assert (await rig.story(chat_id))[-1] == ("assistant", "at last")
 
 
 async def test_interrupted_summary_leaves_nothing(database_url: str) -> None:
@@ -227,7 +291,7 @@ async def test_interrupt_before_the_first_attempt_stops_the_step(database_url: s
         chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await rig.story(chat_id) == [("user", "hello")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("system", "TurnEnd")]
         assert rig.calls == []
 
 

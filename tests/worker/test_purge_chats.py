@@ -54,7 +54,9 @@ class PurgeRig:
 
     async def keep_for(self, days: object) -> None:
         await self.rig.sql(
-            "INSERT INTO settings (key, value) VALUES ('chats', $1)", json.dumps({"retention_days": days})
+            "INSERT INTO settings (key, value) VALUES ('chats', $1)"
+            " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            json.dumps({"retention_days": days}),
         )
 
     async def root(self) -> ChatId:
@@ -96,7 +98,9 @@ class PurgeRig:
 @pytest.fixture
 async def purge_rig(database_url: str) -> AsyncIterator[PurgeRig]:
     async with make_rig(database_url) as rig:
-        yield PurgeRig(rig, database_url)
+        purging = PurgeRig(rig, database_url)
+        await purging.keep_for(30)
+        yield purging
 
 
 async def test_family_goes_whole_is_announced_audited_and_counted(purge_rig: PurgeRig) -> None:

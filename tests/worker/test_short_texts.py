@@ -349,7 +349,7 @@ async def test_call_that_the_shutdown_cuts_off_is_entered_as_interrupted(rig: Ti
     await rig.clock.until_waiting("scripted-wait")
 
     closing = asyncio.create_task(rig.inflight.close(5))
-    await rig.clock.until_waiting("inflight-close")
+    await rig.clock.until_waiting("follow-up-close")
     await rig.clock.advance(5)
     await closing
 

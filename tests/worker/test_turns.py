@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.chat import RetryState
-from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.parts import Text, ToolCall
+from rookery.domain.chat.messages import ChatId, Visibility
+from rookery.domain.chat.parts import Text, ToolCall, TurnEnd
 from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import State, Status
@@ -22,13 +22,16 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.tool import Replay, ToolOutput
 from rookery.models.resolve import FALLBACK_ATTEMPTS
 from rookery.store import machine
+from rookery.store.db.hints import MiscHint, nudge_topic
 from rookery.store.machine import Machine, Tx
 from rookery.testing import FakeClock
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import LABEL, STILL, GatedToolbox, WorkerRig, in_turn, open_house
+from tests.worker.worker_rig import BRAKE_OFF, LABEL, STILL, GatedToolbox, WorkerRig, in_turn, open_house
 
 USER = ("user", "hello")
+# The mark of a failed turn.
+MARK = ("system", "TurnEnd")
 
 
 async def test_message_is_answered(database_url: str) -> None:
@@ -364,7 +367,7 @@ async def test_attempts_come_to_an_end(database_url: str) -> None:
         await rig.send(chat_id, "again")
         await rig.rested(chat_id)
 
-        assert await rig.story(chat_id) == [USER, ("user", "again"), ("assistant", "better")]
+        assert await rig.story(chat_id) == [USER, MARK, ("user", "again"), ("assistant", "better")]
 
 
 async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -> None:
@@ -383,7 +386,7 @@ async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -
 
         assert "allowed number of attempts" in error.message
         assert len(rig.calls) == 2
-        assert await rig.story(chat_id) == [USER]
+        assert await rig.story(chat_id) == [USER, MARK]
 
 
 async def _until_asked(rig: WorkerRig, times: int) -> None:
@@ -403,20 +406,23 @@ async def _count_attempts(tx: Tx, count: int) -> None:
         ((Say("half of it"), Fail(ErrorKind.USAGE_LIMIT, retryable=False)), "usage_limit"),
     ],
 )
-async def test_final_failure_commits_nothing_and_can_be_retried(
+async def test_final_failure_leaves_only_a_mark_and_can_be_retried(
     steps: tuple[Step, ...], kind: str, database_url: str
 ) -> None:
     async with open_house(database_url, script=steps) as rig:
         chat_id = await rig.ask("hello")
         error = await rig.error(chat_id)
         assert error.kind == kind
-        assert await rig.story(chat_id) == [USER]
+        assert await rig.story(chat_id) == [USER, MARK]
+        (_, mark) = await rig.messages(chat_id)
+        assert mark.visibility is Visibility.USER
+        assert mark.parts() == (TurnEnd("failed", kind, error.message),)
 
         rig.script = (Say("now"),)
         await rig.retry(chat_id)
         await rig.rested(chat_id)
 
-        assert await rig.story(chat_id) == [USER, ("assistant", "now")]
+        assert await rig.story(chat_id) == [USER, MARK, ("assistant", "now")]
 
 
 async def test_cut_stream_is_tried_again_and_leaves_nothing(database_url: str) -> None:
@@ -442,6 +448,39 @@ async def test_silent_model_is_given_up_and_asked_again(database_url: str) -> No
         await rig.rested(chat_id)
 
         assert await rig.story(chat_id) == [USER, ("assistant", "whole")]
+
+
+async def test_nudge_repeats_a_silent_call_at_once(database_url: str) -> None:
+    clock = FakeClock()
+    script = in_turn((Wait(3600),), (Say("whole"),))
+    async with open_house(database_url, script=script, clock=clock, retry=RetryPolicy()) as rig:
+        chat_id = await rig.ask("hello")
+        await clock.until_waiting("scripted-wait")
+
+        await nudge(rig, chat_id)
+        await rig.rested(chat_id)
+
+        assert await rig.story(chat_id) == [USER, ("assistant", "whole")]
+        assert len(rig.calls) == 2
+
+
+async def test_nudge_ends_a_retry_delay(database_url: str) -> None:
+    clock = FakeClock()
+    script = in_turn((Fail(ErrorKind.OVERLOADED),), (Say("whole"),))
+    async with open_house(database_url, script=script, clock=clock, retry=RetryPolicy()) as rig:
+        chat_id = await rig.ask("hello")
+        await clock.until_waiting("generation-retry")
+
+        await nudge(rig, chat_id)
+        await rig.rested(chat_id)
+
+        assert await rig.story(chat_id) == [USER, ("assistant", "whole")]
+
+
+async def nudge(rig: WorkerRig, chat_id: ChatId) -> None:
+    chat = await rig.chat(chat_id)
+    for replica in rig.replicas:
+        replica.bus.dispatch(MiscHint(topic=nudge_topic(chat_id), data={"history_version": chat.history_version}))
 
 
 async def test_empty_answer_to_a_message_is_a_hiccup_twice(database_url: str) -> None:
@@ -505,6 +544,7 @@ async def test_provider_that_pauses_for_ever_is_stopped(database_url: str) -> No
 async def test_turn_is_told_of_its_limit_and_stops_there_with_a_notice(database_url: str) -> None:
     script = (CallTool("read"),)
     async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")], max_steps=10) as rig:
+        await rig.set("chats", BRAKE_OFF)
         chat_id = await rig.ask("hello")
 
         chat = await rig.rested(chat_id)
@@ -595,7 +635,7 @@ async def test_hanging_task_is_tried_again(database_url: str) -> None:
         script=script,
         clock=clock,
         config=msgspec.structs.replace(STILL, task_idle_seconds=60.0),
-        loop=LoopConfig(stream_silence_seconds=9000.0),
+        loop=LoopConfig(first_byte_seconds=9000.0),
     ) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")

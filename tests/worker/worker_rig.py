@@ -19,7 +19,7 @@ import msgspec
 
 from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
-from rookery.debug.service import DebugService
+from rookery.debug.recording_service import RecordingService
 from rookery.debug.turn import Recordings
 from rookery.debug.writer import MAX_BYTES
 from rookery.domain.chat import parts
@@ -62,6 +62,8 @@ KEY = "sk-house"
 RING = KeyRing.parse(new_key("house"))
 # Failed steps are retried immediately. Other tests check the delays.
 AT_ONCE = RetryPolicy(first_delay=RetryPolicy().first_delay / 1000, max_delay=RetryPolicy().first_delay / 1000)
+# The value of the group `chats` for tests whose agents repeat themselves on purpose.
+BRAKE_OFF = {"repeat_notice_after": 0, "repeat_ask_after": 0}
 # For tests that advance the clock by minutes: periodic loops must not find that time between two database responses.
 LONG = 1e9
 STILL = WorkerConfig(
@@ -91,6 +93,7 @@ class ToolboxNeeds:
     notifier: Notifier
     connector: Connector
     clock: Clock
+    loop: LoopConfig
     recordings: Recordings | None = None
 
 
@@ -116,7 +119,7 @@ class Replica:
     notifier: Notifier
     worker: Worker
     connector: Connector
-    debug: DebugService | None = None
+    debug: RecordingService | None = None
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
@@ -479,6 +482,7 @@ async def _open_replica(
                     notifier=notifier,
                     connector=connector,
                     clock=clock,
+                    loop=loop,
                     recordings=None if debug is None else debug.recordings,
                 )
             ),
@@ -522,8 +526,8 @@ def _debug_service(
     bus: Bus,
     notifier: Notifier,
     clock: Clock,
-) -> DebugService:
-    return DebugService(
+) -> RecordingService:
+    return RecordingService(
         database.worker,
         records.connect or (lambda: database.dedicated("debug")),
         replica_id=worker_id,

@@ -8,7 +8,7 @@ import pytest
 from rookery.workspaces import manifest
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
 from rookery.workspaces.manifest import ScriptRef
-from rookery.workspaces.template_problems import TemplateInvalid
+from rookery.workspaces.template_errors import TemplateInvalid
 
 WHOLE = """
 name = "python"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rookery.workspaces import manifest, parameter_values, parameters
-from rookery.workspaces.template_problems import ParametersInvalid, TemplateInvalid
+from rookery.workspaces.template_errors import ParametersInvalid, TemplateInvalid
 
 TEMPLATE = manifest.parse(
     """
@@ -254,3 +254,35 @@ def test_preset_holds_no_secrets() -> None:
     text = 'name = "t"\n[[parameters]]\nname = "a"\ntype = "secret"\n[[presets]]\nid = "p"\nparameters = { a = "x" }'
     with pytest.raises(TemplateInvalid, match="secrets"):
         manifest.parse(text)
+
+
+def test_pattern_of_an_administrator_cannot_stall_the_server_with_a_members_value() -> None:
+    made = manifest.parse('name = "a"\n[[parameters]]\nname = "word"\nregex = "(a+)+b"\n')
+    started = time.thread_time()
+    with pytest.raises(ParametersInvalid, match=r"must match \(a\+\)\+b"):
+        parameters.resolve(made, {"word": "a" * 8000})
+    with pytest.raises(ParametersInvalid, match="at most 8192 characters"):
+        parameters.resolve(made, {"word": "a" * 9000})
+    assert time.thread_time() - started < 1.0
+
+
+def test_stored_pattern_that_is_not_supported_any_more_names_the_administrator() -> None:
+    stored = manifest.decode({"name": "a", "parameters": [{"name": "word", "regex": "(?=a)a"}]})
+    with pytest.raises(ParametersInvalid, match="Ask an administrator"):
+        parameters.resolve(stored, {"word": "a"})
+
+
+@pytest.mark.parametrize(
+    ("given", "preset", "expected"),
+    [
+        ({}, None, ("repo",)),
+        ({"repo": ""}, None, ("repo",)),
+        ({"repo": None}, "big", ("repo",)),
+        ({"repo": "https://x"}, None, ()),
+        ({"repo": 7}, "unknown", ()),
+    ],
+)
+def test_missing_parameters_are_the_required_ones_without_a_value(
+    given: dict[str, object], preset: str | None, expected: tuple[str, ...]
+) -> None:
+    assert parameters.missing(TEMPLATE, given, preset_id=preset) == expected

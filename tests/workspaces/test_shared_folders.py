@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rookery.workspaces import manifest, shared_folders
-from rookery.workspaces.template_problems import TemplateInvalid
+from rookery.workspaces.template_errors import TemplateInvalid
 from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 
 SHARED = ("/srv/projects", "/srv/a,b")

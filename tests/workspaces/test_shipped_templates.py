@@ -15,7 +15,7 @@ from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.templates import TemplatePatch
 from rookery.workspaces import manifest, parameters, service, shipped_templates, templates
 from rookery.workspaces.drivers.protocol import Limits
-from rookery.workspaces.template_problems import ParametersInvalid
+from rookery.workspaces.template_errors import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
 from tests.programs import requires
 from tests.store.builders import World, open_world

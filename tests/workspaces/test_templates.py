@@ -11,7 +11,7 @@ import pytest
 
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import templates
-from rookery.workspaces.template_problems import TemplateInvalid
+from rookery.workspaces.template_errors import TemplateInvalid
 from rookery.workspaces.templates import TemplateFile
 
 FILES = {

@@ -28,7 +28,8 @@ from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
-from rookery.loop.model_step import AssistantOutcome, StepMeter, StepSetup, generate_assistant
+from rookery.loop.config import LoopConfig
+from rookery.loop.model_step import AssistantOutcome, SilenceLimits, StepMeter, StepSetup, generate_assistant
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.models import call_options, cost
 from rookery.models.call_stats import CallStats
@@ -56,14 +57,14 @@ NAME = "advisor"
 # Longer than any answer takes. A silent provider is noticed earlier.
 DEADLINE_SECONDS = 900.0
 MAX_TRIES = 3
-LIMIT_TEXT = "The advisor has been asked as often as allowed in this turn. Go on without it."
+LIMIT_TEXT = "The limit of advisor calls in this turn is reached. Continue without the advisor."
 
 
 class AskAdvisor(msgspec.Struct):
     question: Annotated[
         str, Meta(description="One precise question, with the options you see. At most 2,000 characters are read.")
     ]
-    model_intent: Annotated[str | None, Meta(description="A few words for the user about why you ask.")] = None
+    model_intent: Annotated[str | None, Meta(description="A few words that tell the user why you ask.")] = None
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class AdvisorParts:
     stats: AdvisorStats = field(default_factory=AdvisorStats)
     call_stats: CallStats = field(default_factory=CallStats)
     retry: RetryPolicy = DEFAULT_POLICY
+    loop: LoopConfig = field(default_factory=LoopConfig)
     recordings: Recordings | None = None
 
 
@@ -194,7 +196,7 @@ class Advisor:
         if not text:
             kinds = ", ".join(sorted({parts.kind(part) for part in outcome.content})) or "nothing"
             return self._failed(
-                f"The advisor's model returned no text (finish reason {outcome.finish_reason}, it returned {kinds})."
+                f"The advisor's model returned no text (finish reason: {outcome.finish_reason}; content: {kinds})."
             )
         self._parts.stats.calls["advice"] += 1
         return ToolOutput(
@@ -269,6 +271,7 @@ class Advisor:
             clock=self._parts.clock,
             meter=meter,
             stats=self._parts.call_stats,
+            limits=SilenceLimits.of(self._ready.config.options, self._parts.loop),
         )
         try:
             outcome = await generate_assistant(model, call, setup)

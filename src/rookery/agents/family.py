@@ -16,8 +16,8 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from rookery.agents import kinds
-from rookery.agents.kinds import EXPLORE, GENERAL, AgentKind, KindList
+from rookery.agents import subagent_kinds
+from rookery.agents.subagent_kinds import EXPLORE, GENERAL, AgentKind, KindList
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat import agent_reports, submission, system_blocks, titles, truncation
 from rookery.domain.chat.agent_reports import AgentOutcome
@@ -71,7 +71,7 @@ CUT_IN_THREAD_CHARS = 256 * 1024
 # The names of the models of each kind in preferences and in settings.
 _OVERRIDES = {GENERAL.name: "general_subagents", EXPLORE.name: "explore_subagents"}
 PERSONAL_SETTING = "model_overrides"
-_OTHER_MODELS = "Call list_subagent_models for those that can be used."
+_OTHER_MODELS = "Call list_subagent_models to see the models that can be used."
 
 
 class WaitMode(StrEnum):
@@ -79,15 +79,23 @@ class WaitMode(StrEnum):
     ALL = "all"
 
 
+async def no_servers(step: Step, mode: Mode) -> tuple[UUID, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyParts:
-    """Shared dependencies of all families of a process, over the worker's pool."""
+    """Shared dependencies of all families of a process, over the worker's pool.
+
+    `external_servers` returns the MCP servers that a step sees. An exploring child keeps exactly these.
+    """
 
     pool: asyncpg.Pool
     store: Store
     bus: Bus
     directory: Directory
     clock: Clock
+    external_servers: Callable[[Step, Mode], Awaitable[tuple[UUID, ...]]] = no_servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +165,14 @@ class AgentFamily:
             return self.summary(made_before)
         kind = self._available.find(order.kind.strip())
         if kind is None:
-            names = kinds.named(self._available.kinds)
+            names = subagent_kinds.named(self._available.kinds)
             raise Refused(f"There is no kind of subagent {order.kind[:64]!r}. The kinds are: {names}")
         choice, ready = await self._choose_model(kind, order)
         effort = _effort(order.reasoning_effort)
         chosen_effort = effort or kind.reasoning_effort or choice.reasoning_effort
         prompt = order.prompt.strip()
         if not prompt:
-            raise Refused("The prompt is blank. Describe the task of the subagent.")
+            raise Refused("The prompt is blank. Describe the subagent's task.")
         if len(prompt.encode("utf-8", "replace")) > submission.MAX_TEXT_BYTES:
             raise Refused(
                 f"The prompt is longer than {submission.MAX_TEXT_BYTES} bytes. Write long material to a file in the "
@@ -195,7 +203,9 @@ class AgentFamily:
             workspace_id=meta.workspace_id,
             mode=Mode.EXPLORE if is_exploring else None,
             plan_mode=meta.plan_mode and not is_exploring,
-            mcp_server_ids=meta.mcp_server_ids,
+            mcp_server_ids=await self._parts.external_servers(self._step, self._mode)
+            if is_exploring
+            else meta.mcp_server_ids,
             client_type=meta.client_type,
             generate_summaries=False,
             is_named=True,
@@ -265,7 +275,7 @@ class AgentFamily:
 
     def _minutes(self, kind: AgentKind, asked: int | None) -> int:
         if asked is not None and asked < 1:
-            raise Refused("`max_minutes` is at least 1.")
+            raise Refused("`max_minutes` must be at least 1.")
         limits = (self.settings.max_minutes, kind.max_minutes, asked)
         return min(limit for limit in limits if limit is not None)
 
@@ -273,7 +283,7 @@ class AgentFamily:
         if dollars is None:
             return None
         if not 0 < dollars <= 1_000_000:
-            raise Refused("`budget_usd` is a number of dollars above 0.")
+            raise Refused("`budget_usd` must be more than 0 and at most 1,000,000.")
         if await asyncio.to_thread(ready.prices, self._parts.clock.now()) is None:
             raise Refused("This model has no price, so a budget cannot be kept. Leave `budget_usd` out.")
         return max(round(dollars * 1_000_000), 1)
@@ -322,7 +332,9 @@ class AgentFamily:
                         await ended.wait()
                 except DeadlineExceeded:
                     continue
-        told = [await self._told(found[chat_id], timed_out=not is_over) for chat_id in chat_ids]
+        resting_ids = [chat_id for chat_id in found if found[chat_id].is_at_rest]
+        reports = await self.insist(lambda: self._reports(resting_ids))
+        told = [self._told(found[chat_id], reports.get(chat_id, ""), timed_out=not is_over) for chat_id in chat_ids]
         max_bytes = truncation.budget_bytes(ctx.context_limit) - WRAPPING_BYTES
         if sum(len(each.get("report", "")) for each in told) > CUT_IN_THREAD_CHARS:
             return await asyncio.to_thread(agent_reports.fit_reports, told, max_bytes)
@@ -343,7 +355,7 @@ class AgentFamily:
                 return max((self._step.now - message.created_at).total_seconds(), 0.0)
         return 0.0
 
-    async def _told(self, child: Subagent, *, timed_out: bool) -> dict[str, Any]:
+    def _told(self, child: Subagent, report: str, *, timed_out: bool) -> dict[str, Any]:
         told = self.summary(child)
         if not child.is_at_rest:
             return {**told, "timed_out": True} if timed_out else told
@@ -351,9 +363,9 @@ class AgentFamily:
             # These fields directly follow the chat, because `agent_reports.told_ends` searches for the pair in a result
             # that was cut.
             told = {"chat_id": told["chat_id"], "end_id": child.end_id, **told}
-        told["report"] = await self.insist(lambda: self._report(child))
+        told["report"] = report
         if child.outcome == AgentOutcome.DEADLINE:
-            told["last_error"] = "The subagent was stopped at its time limit. The report is what it had by then."
+            told["last_error"] = "The subagent was stopped at its time limit. Its report is what it had written so far."
             told["last_error_kind"] = "deadline"
             told["last_error_retryable"] = False
         elif child.outcome == AgentOutcome.INTERRUPTED:
@@ -383,7 +395,9 @@ class AgentFamily:
         )
         busy = BusyBehavior.INTERRUPT if interrupt else BusyBehavior.QUEUE
         try:
-            sent = await self._store.turns.send(child.chat_id, message, busy=busy)
+            sent = await self._store.turns.send_to_subagent(
+                child.chat_id, message, busy=busy, parent_id=self._step.chat.id
+            )
         except (ChatError, ModelError) as error:
             raise Refused(_about(child, str(error))) from error
         is_interrupted = interrupt and sent.chat.status == "interrupting"
@@ -419,9 +433,9 @@ class AgentFamily:
     async def read_report(self, chat_id: str, offset: int) -> dict[str, Any]:
         """Return a page of a child's report, from a byte offset on."""
         child = await self._one(chat_id)
-        data = (await self._report(child)).encode("utf-8", "replace")
+        data = (await self._reports([child.chat_id])).get(child.chat_id, "").encode("utf-8", "replace")
         if not 0 <= offset <= len(data):
-            raise Refused(f"The report has {len(data)} bytes; an offset is between 0 and that.")
+            raise Refused(f"`offset` must be between 0 and {len(data)}, the length of the report in bytes.")
         page = data[offset : offset + REPORT_PAGE_BYTES]
         # A page never ends inside of a character.
         while page and offset + len(page) < len(data) and data[offset + len(page)] & 0xC0 == 0x80:
@@ -469,9 +483,9 @@ class AgentFamily:
             told["silent_seconds"] = round((child.now - child.progress_at).total_seconds())
         return told
 
-    async def _report(self, child: Subagent) -> str:
+    async def _reports(self, chat_ids: Sequence[UUID]) -> dict[UUID, str]:
         async with self._parts.pool.acquire() as conn:
-            return await subagents.read_report(conn, child.chat_id)
+            return await subagents.read_reports(conn, chat_ids)
 
     async def _one(self, chat_id: str) -> Subagent:
         wanted = _chat_id(chat_id)

@@ -6,6 +6,8 @@ that died in between. Every replica runs it, and each change is checked again un
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NoReturn
 from uuid import UUID
 
@@ -16,6 +18,7 @@ from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock
 from rookery.store.chats import subagents
 from rookery.store.db.database_errors import DATABASE_ERRORS
+from rookery.store.db.errors import LockTimeout
 from rookery.store.machine import Machine, Tx, interrupt, keep_at_rest, try_wake
 from rookery.store.settings import limits
 from rookery.store.settings.limits import SubagentSettings
@@ -25,7 +28,7 @@ log = get_logger("agents.monitor")
 
 # The number of chats in one round. The next round handles the others.
 BATCH = 100
-DEADLINE_NOTE = "The subagent has reached its time limit."
+DEADLINE_NOTE = "The subagent reached its time limit."
 
 
 class MonitorStats:
@@ -61,14 +64,18 @@ class SubagentMonitor:
         raise AssertionError("unreachable")
 
     async def look(self) -> None:
-        """Run one round: stop overdue children and resume parents."""
+        """Run one round: stop overdue children and resume parents.
+
+        Chats that are locked come last, because each change waits for its lock, for up to 15 seconds.
+        """
         async with self._pool.acquire() as conn:
             overdue = await subagents.list_overdue(conn, limit=BATCH)
             waiting = await subagents.list_to_wake(conn, limit=BATCH)
-        for chat_id in overdue:
-            await self._stop(chat_id)
-        for parent_id in waiting:
-            await self._wake(parent_id)
+            unlocked = await subagents.find_unlocked(conn, [*overdue, *waiting])
+        changes = [*((self._stop, chat_id) for chat_id in overdue), *((self._wake, chat_id) for chat_id in waiting)]
+        for change, chat_id in sorted(changes, key=lambda each: each[1] not in unlocked):
+            with _tolerated_lock(chat_id):
+                await change(chat_id)
 
     async def wake(self, parent_id: UUID) -> None:
         """Resume a parent at rest if one of its children has ended."""
@@ -102,6 +109,15 @@ class SubagentMonitor:
         except ChatError as error:
             # The child has ended, or is already being stopped.
             log.debug("subagent_not_stopped", chat_id=chat_id, error=str(error))
+
+
+@contextlib.contextmanager
+def _tolerated_lock(chat_id: UUID) -> Iterator[None]:
+    """Leave a chat that stays locked to the next round."""
+    try:
+        yield
+    except LockTimeout as error:
+        log.warning("subagent_locked", chat_id=chat_id, error=str(error))
 
 
 async def read_settings(directory: Directory) -> SubagentSettings:

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from rookery.agents import kinds, monitor
+from rookery.agents import monitor, subagent_kinds
 from rookery.agents.family import AgentFamily, FamilyParts, SpawnOrder, WaitMode
-from rookery.agents.kinds import BuiltinKinds, KindCatalog
+from rookery.agents.subagent_kinds import BuiltinKinds, KindCatalog
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats.step_reads import Step
@@ -34,28 +34,30 @@ class SpawnAgent(msgspec.Struct):
             "limits, and what the report must contain."
         ),
     ]
-    title: Annotated[str | None, Meta(description="A few words for the list of subagents.")] = None
-    model_config_id: Annotated[str | None, Meta(description="A model of list_subagent_models.")] = None
+    title: Annotated[str | None, Meta(description="A short title, for the list of subagents.")] = None
+    model_config_id: Annotated[
+        str | None, Meta(description="The id of a model, from list_subagent_models. Usually left out.")
+    ] = None
     reasoning_effort: Annotated[str | None, Meta(description="none, minimal, low, medium, high, xhigh or max.")] = None
-    max_minutes: Annotated[int | None, Meta(description="A shorter time limit than the usual one.")] = None
-    budget_usd: Annotated[float | None, Meta(description="What the subagent may cost at most.")] = None
+    max_minutes: Annotated[int | None, Meta(description="A time limit shorter than the default.")] = None
+    budget_usd: Annotated[float | None, Meta(description="The most that the subagent may cost, in dollars.")] = None
 
 
 class WaitAgent(msgspec.Struct):
     chat_id: Annotated[str | None, Meta(description="One subagent to wait for.")] = None
     chat_ids: Annotated[list[str] | None, Meta(description="Several subagents to wait for.")] = None
     mode: Annotated[
-        WaitMode, Meta(description="With several: return when any of them has ended, or when all have.")
+        WaitMode, Meta(description="With `chat_ids`: return when any subagent has ended, or when all have.")
     ] = WaitMode.ALL
     timeout_seconds: Annotated[
-        int, Meta(description="How long to wait at most, up to 3600. The subagents go on when it is over.")
+        int, Meta(description="The longest time to wait, at most 3600. The subagents continue after it.")
     ] = 300
 
 
 class MessageAgent(msgspec.Struct):
     chat_id: Annotated[str, Meta(description="The subagent.")]
-    message: Annotated[str, Meta(description="What it should do next.")]
-    interrupt: Annotated[bool, Meta(description="Stop what it is doing first.")] = False
+    message: Annotated[str, Meta(description="What the subagent should do next.")]
+    interrupt: Annotated[bool, Meta(description="Stop the subagent's current work first.")] = False
 
 
 class OneAgent(msgspec.Struct):
@@ -69,7 +71,7 @@ class ListAgents(msgspec.Struct):
 
 class ReadReport(msgspec.Struct):
     chat_id: Annotated[str, Meta(description="The subagent.")]
-    offset: Annotated[int, Meta(description="Where to go on reading, in bytes.")] = 0
+    offset: Annotated[int, Meta(description="The first byte to read: 0, or `next_offset` of the last page.")] = 0
 
 
 class NoArguments(msgspec.Struct):
@@ -77,9 +79,9 @@ class NoArguments(msgspec.Struct):
 
 
 _SPAWN = (
-    "Start a subagent: an agent with its own context that works on its own task while you go on. It shares the "
-    "workspace of this chat. Returns at once with its chat_id; use wait_agent for its report. Start independent "
-    "subagents in one step, so that they work side by side. Kinds:\n"
+    "Start a subagent: an agent with its own context that works on its own task while you continue. It shares the "
+    "workspace of this chat. Returns its chat_id immediately; call wait_agent to get its report. Start independent "
+    "subagents in one step, so that they work in parallel. Kinds:\n"
 )
 
 
@@ -94,8 +96,8 @@ def tools() -> tuple[Tool, ...]:
     return (
         make_tool(
             "wait_agent",
-            "Wait until subagents have ended, and return their reports. A subagent that is still at work when the time "
-            "is over goes on; wait for it again, or go on without it.",
+            "Wait until subagents have ended, and return their reports. A subagent that is still working after the "
+            "timeout continues; wait for it again, or continue without it.",
             arguments=WaitAgent,
             handler=wait_agent,
             read_only=True,
@@ -109,29 +111,29 @@ def tools() -> tuple[Tool, ...]:
         ),
         make_tool(
             "read_agent_report",
-            "Read the report of a subagent whole, page by page, when wait_agent or a notice had to cut it.",
+            "Read the complete report of a subagent, page by page, if wait_agent or a notice has cut it.",
             arguments=ReadReport,
             handler=read_agent_report,
             read_only=True,
         ),
         make_tool(
             "list_subagent_models",
-            "List the models that a subagent can use. Only needed to choose another one than the usual.",
+            "List the models that a subagent can use. Only needed to choose a model other than the default.",
             arguments=NoArguments,
             handler=list_subagent_models,
             read_only=True,
         ),
         make_tool(
             "message_agent",
-            "Send a message to a subagent. One at rest resumes with it. A busy one takes it when it has finished, or "
-            "at once with `interrupt`.",
+            "Send a message to a subagent. A subagent at rest resumes with it. A busy one reads it after its current "
+            "turn; with `interrupt`, its turn is stopped and it reads the message next.",
             arguments=MessageAgent,
             handler=message_agent,
             replay=Replay.TOKEN,
         ),
         make_tool(
             "interrupt_agent",
-            "Stop a subagent. Its partial answer is its report, and it can be resumed with message_agent.",
+            "Stop a subagent. Its partial answer is its report. message_agent can resume it.",
             arguments=OneAgent,
             handler=interrupt_agent,
         ),
@@ -212,5 +214,5 @@ class SubagentTools:
             return FamilyTools()
         available = await self._kinds.list_kinds(step.chat.owner_id, resources)
         family = AgentFamily(self._parts, step, mode=mode, available=available, settings=settings)
-        spawn = spawn_tool(kinds.listed(available.kinds))
+        spawn = spawn_tool(subagent_kinds.listed(available.kinds))
         return FamilyTools(tools=(spawn, *self._tools), services=(family,))

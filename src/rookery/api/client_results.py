@@ -15,8 +15,8 @@ from rookery.api.request_context import Caller
 from rookery.api.services import ApiServices
 from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ContentError, ToolResult, json_text, json_value
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.loop import tool_results
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool import ToolOutput

@@ -28,7 +28,7 @@ from rookery.store.people import errors
 from rookery.store.workspaces.requests import OperationInProgress, WorkspaceQuotaExceeded
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.workspaces.errors import NotWatchable, TooManyWatches
-from rookery.workspaces.template_problems import Invalid
+from rookery.workspaces.template_errors import Invalid
 
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}

@@ -13,7 +13,7 @@ import msgspec
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.request_bodies import Body, faults, rule
+from rookery.api.request_bodies import TOOL_NAME, Body, faults, rule
 from rookery.api.request_context import Caller
 from rookery.domain.chat import labels, messages, parts, submission, titles
 from rookery.domain.chat.errors import InvalidInput
@@ -104,7 +104,7 @@ Content: TypeAlias = Annotated[list[InputPart], Field(min_length=1, max_length=M
 class DynamicTool(Body):
     """A tool that the client executes."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
     description: str
     input_schema: dict[str, Any]
 
@@ -162,21 +162,13 @@ def _check_labels(given: dict[str, str]) -> dict[str, str]:
     return given
 
 
-def _no_servers(server_ids: list[UUID]) -> list[UUID]:
-    if server_ids:
-        unknown = ", ".join(str(each) for each in dict.fromkeys(server_ids))
-        raise ValueError(f"There is no MCP server {unknown}.")
-    return server_ids
-
-
 Tools: TypeAlias = Annotated[list[DynamicTool], Field(max_length=MAX_TOOLS), AfterValidator(_check_tools)]
 Title: TypeAlias = Annotated[
     str, AfterValidator(_trimmed_title), rule(lambda title: messages.check_storable("title", title))
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
 SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_prompt(prompt, field="system_prompt"))]
-# This version has no MCP servers, so any id is reported as unknown.
-ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
+ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS)]
 
 
 async def resolve_files(caller: Caller, content: Sequence[InputPart]) -> tuple[Part, ...]:

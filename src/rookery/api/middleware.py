@@ -55,8 +55,9 @@ MAX_HEADER_BYTES = 32 * 1024
 STRICT_TRANSPORT = "max-age=31536000"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Paths without a login: downloads have a signature in their URL, and the API page itself asks for a token.
-_OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?)")
+# Paths without a login: downloads have a signature in their URL, the API page itself asks for a token, and the end of a
+# login at an MCP server has a state that belongs to a cookie. Authorization servers read the metadata of the client.
+_OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?|mcp-servers/[^/]+/oauth/(callback|client-metadata))")
 _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/(stream|git))")
 _SETUP = f"{PREFIX}/setup"
 # Requests that create a login; they have no user yet.

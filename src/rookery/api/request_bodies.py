@@ -173,6 +173,9 @@ def _fields(problem: Any) -> Iterator[FieldError]:
     if kind == "value_error":
         yield FieldError(place, sentence(problem["msg"].removeprefix("Value error, ")))
         return
+    if kind == "string_pattern_mismatch":
+        yield FieldError(place, PATTERN_MESSAGES.get(problem["ctx"]["pattern"], "This has a form that is not allowed."))
+        return
     message = _MESSAGES.get(kind, "This is not a valid value.")
     yield FieldError(place, message.format(**problem.get("ctx", {})))
 
@@ -191,7 +194,6 @@ _MESSAGES = {
     "string_type": "This must be text.",
     "string_too_long": "This has more than {max_length} characters.",
     "string_too_short": "This has fewer than {min_length} characters.",
-    "string_pattern_mismatch": "This has a form that is not allowed.",
     "too_long": "This has more than {max_length} items.",
     "too_short": "This has fewer than {min_length} items.",
     "int_type": "This must be a whole number.",
@@ -199,6 +201,11 @@ _MESSAGES = {
     "int_from_float": "This must be a whole number.",
     "decimal_type": "This must be a number.",
     "decimal_parsing": "This must be a number.",
+    "decimal_max_digits": "This has more than {max_digits} digits.",
+    "decimal_whole_digits": "This has more than {whole_digits} digits before the decimal point.",
+    "decimal_max_places": "This has more than {decimal_places} digits after the decimal point.",
+    "finite_number": "This must be a finite number.",
+    "none_required": "This is set by the server. Leave it out.",
     "float_type": "This must be a number.",
     "float_parsing": "This must be a number.",
     "greater_than": "This must be greater than {gt}.",
@@ -214,6 +221,19 @@ _MESSAGES = {
     "datetime_type": "This is not a time.",
     "datetime_parsing": "This is not a time.",
     "datetime_from_date_parsing": "This is not a time.",
+}
+
+SLUG = "^[a-z0-9]+(-[a-z0-9]+)*$"
+TOOL_NAME = "^[A-Za-z0-9_-]{1,64}$"
+AUDIT_WORD = r"^[a-z_]+(\.[a-z_]+)?$"
+PRINTABLE = r"^[\x20-\x7e]+$"
+
+# The messages for patterns. Every pattern of a body or a parameter is here; a test checks it.
+PATTERN_MESSAGES = {
+    SLUG: "Use lowercase letters, digits, and single hyphens between them.",
+    TOOL_NAME: "Use 1 to 64 letters, digits, hyphens and underscores.",
+    AUDIT_WORD: "Use lowercase letters and underscores, with one dot at most, such as `chat.delete`.",
+    PRINTABLE: "Use the id as the audit log shows it.",
 }
 
 

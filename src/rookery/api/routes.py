@@ -18,8 +18,8 @@ from starlette.websockets import WebSocketClose
 
 from rookery.api.errors import ApiError, explain
 from rookery.api.headers import Header
-from rookery.api.parameters import Parameters
 from rookery.api.request_bodies import Body
+from rookery.api.request_parameters import Parameters
 
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
@@ -146,8 +146,9 @@ class Routes:
         errors: Sequence[int] = (),
         media_type: str = "application/json",
         is_public: bool = False,
+        allows_unknown: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare an operation.
+        """Declare an operation. With `allows_unknown`, unknown query parameters are ignored.
 
         `returns` is a msgspec struct, or None for a response without content. `errors` are the error statuses besides
         the usual ones. `raw_body` is the media type of a body that is read unparsed.
@@ -168,7 +169,7 @@ class Routes:
         )
 
         def decorate(handler: Handler) -> Handler:
-            parameters = Parameters(name, path, handler)
+            parameters = Parameters(name, path, handler, allows_unknown=allows_unknown)
             self.all.append(
                 Route(
                     method=method,

@@ -10,7 +10,7 @@ from rookery.runtime import replica_slots
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pool import Database
 from rookery.store.db.pubsub import Listener
-from rookery.store.db.replicas import Presence
+from rookery.store.db.replica_presence import Presence
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.config import WorkerConfig
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from rookery import __version__
 from rookery.agents.advisor import AdvisorParts, AdvisorTools
 from rookery.agents.family import FamilyParts
-from rookery.agents.kinds import AllKinds
+from rookery.agents.subagent_kinds import AllKinds
 from rookery.agents.tools import SubagentTools
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
@@ -31,11 +31,12 @@ from rookery.app.relay import agent_peers, relay_sockets
 from rookery.app.tracing import exported_traces
 from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
+from rookery.debug.recording_service import RecordingService
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay import Replayer
-from rookery.debug.service import DebugService
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
+from rookery.mcp.access import McpAccess
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
@@ -47,11 +48,12 @@ from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.time_slices import ThreadPauses
 from rookery.settings.settings import Settings, is_in_the_clear
 from rookery.store.authorized.store import Store
-from rookery.store.db import migrate, replicas
+from rookery.store.db import migrate, replica_presence
 from rookery.store.db.pool import Database
 from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
-from rookery.store.db.replicas import Presence
+from rookery.store.db.replica_presence import Presence
 from rookery.store.machine import Machine
+from rookery.store.mcp import servers as mcp_servers
 from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
 from rookery.stream.access_check import AccessCheck, ReadNotifier
@@ -61,6 +63,7 @@ from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
+from rookery.tools.mcp_family import McpFamily, McpParts
 from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.short_texts import ShortTexts
@@ -87,7 +90,7 @@ class Replica:
     directory: Directory
     connector: Connector
     worker: Worker
-    debug: DebugService
+    debug: RecordingService
     relay: Relay
     streams: Streams
     store: Store
@@ -96,6 +99,7 @@ class Replica:
     api: ApiServices
     health: ReplicaHealth
     workspaces: WorkspaceRuntime
+    mcp_family: McpFamily
     metrics: Metrics
 
     @cached_property
@@ -173,6 +177,8 @@ async def running_replica(
         stack.push_async_callback(replica.presence.close)
         stack.push_async_callback(replica.connector.close)
         stack.push_async_callback(replica.directory.close)
+        stack.push_async_callback(replica.api.mcp.close)
+        stack.push_async_callback(replica.mcp_family.close)
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(replica.listener.run(), name="listener"),
@@ -215,7 +221,7 @@ def _wire(
 ) -> Replica:
     clock, rng = choices.clock, choices.rng
     figures = choices.worker or worker_config.worker_config(settings)
-    identity = replicas.Replica(
+    identity = replica_presence.Replica(
         id=replica_id,
         host_id=listening.host_id if listening is not None else f"none:{replica_id}",
         hostname=socket.gethostname(),
@@ -260,7 +266,7 @@ def _wire(
     driving_store = Store(database.worker, machine=driving_machine, publisher=notifier, clock=clock)
     # Records hide the secrets that the directory reads.
     redactor = Redactor(secrets)
-    debug = DebugService(
+    debug = RecordingService(
         database.worker,
         lambda: database.dedicated("debug"),
         replica_id=identity.id,
@@ -268,7 +274,7 @@ def _wire(
         bus=bus,
         publish=notifier.publish,
         clock=clock,
-        redactor=Redactor(secrets, pause=ThreadPauses()),
+        redactor=Redactor(secrets, body_bytes=settings.debug_body_bytes, pause=ThreadPauses()),
         limits=Limits(max_bytes=settings.debug_run_bytes),
         queue_bytes=settings.debug_queue_bytes,
     )
@@ -280,12 +286,34 @@ def _wire(
         clock=clock,
         random=rng.random,
         call_stats=call_stats,
+        loop=worker_config.loop_config(settings),
         recordings=debug.recordings,
     )
-    family = FamilyParts(pool=database.worker, store=driving_store, bus=bus, directory=directory, clock=clock)
+    mcp = McpAccess(
+        database.worker,
+        ring=choices.ring,
+        clock=clock,
+        publisher=notifier,
+        setting=lambda: directory.setting(mcp_servers.SETTING),
+        allow=settings.net_allow_private,
+        own_ports=app_workspaces.own_ports(settings),
+    )
+    mcp_family = McpFamily(McpParts(pool=database.worker, access=mcp, clock=clock, bus=bus))
+    mcp_family.follow()
+    family = FamilyParts(
+        pool=database.worker,
+        store=driving_store,
+        bus=bus,
+        directory=directory,
+        clock=clock,
+        external_servers=mcp_family.visible_ids,
+    )
     kinds = AllKinds(database.worker, directory, bus=bus, clock=clock)
     toolbox = app_workspaces.toolbox(
-        workspaces, driving_store, directory, families=(SubagentTools(family, catalog=kinds), AdvisorTools(advisor))
+        workspaces,
+        driving_store,
+        directory,
+        families=(SubagentTools(family, catalog=kinds), AdvisorTools(advisor), mcp_family),
     )
     worker = Worker(
         WorkerServices(
@@ -298,8 +326,9 @@ def _wire(
             directory=directory,
             connector=connector,
             toolbox=choices.toolbox or toolbox,
-            caches=(*toolbox.caches, *kinds.caches),
+            caches=(*toolbox.caches, *kinds.caches, *mcp_family.caches),
             advisor_stats=advisor.stats,
+            mcp_stats=mcp_family.stats,
             call_stats=call_stats,
             recordings=debug.recordings,
             clock=clock,
@@ -363,6 +392,7 @@ def _wire(
         limits=RateLimits(clock=clock, replicas=lambda: presence.live_count, on_refused=http_stats.rate_limited),
         data_dir=settings.data_dir,
         workspaces=workspaces,
+        mcp=mcp,
         origins=Origins(
             external_url=settings.external_url,
             allowed_origins=settings.allowed_origins,
@@ -397,6 +427,7 @@ def _wire(
         api=parts,
         health=health,
         workspaces=workspaces,
+        mcp_family=mcp_family,
         metrics=Metrics(
             Sources(
                 build=Build(__version__, migrate.SCHEMA_VERSION),

@@ -39,6 +39,7 @@ def worker_config(settings: Settings) -> WorkerConfig:
 
 def loop_config(settings: Settings) -> LoopConfig:
     return LoopConfig(
+        first_byte_seconds=settings.worker_first_byte_timeout.total_seconds(),
         stream_silence_seconds=settings.worker_stream_silence_timeout.total_seconds(),
         tool_default_deadline_seconds=settings.worker_tool_default_deadline.total_seconds(),
         tool_max_deadline_seconds=settings.worker_tool_max_deadline.total_seconds(),

@@ -12,7 +12,7 @@ from rookery.runtime.clock import Clock
 from rookery.settings.settings import Settings, private_paths
 from rookery.store.authorized.store import Store
 from rookery.store.db.pubsub import Bus
-from rookery.store.db.replicas import Replica
+from rookery.store.db.replica_presence import Replica
 from rookery.store.machine import Publisher
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.tools.step_tools import ToolFamily

@@ -12,13 +12,14 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rookery import __version__
 from rookery.cli.admin import arguments as admin_arguments
 from rookery.cli.chat import arguments as chat_arguments
 from rookery.cli.exit_codes import Exit, exit_code
+from rookery.cli.parser import Parser, rare
 from rookery.settings import keys, settings
 from rookery.settings.settings import Loaded, SettingsError
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from rookery.cli.output import Output
 
 SETTINGS = "settings"
+# The settings in `--help`. `--help-all` has all of them.
+COMMON_SETTINGS = ("data_dir", "database_url")
+COMMON_SETTINGS_OF_A_SERVER = ("config", *COMMON_SETTINGS, "listen", "external_url", "replicas")
 
 Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
@@ -274,48 +278,17 @@ def _bug(error: Exception) -> str:
 # The arguments
 
 
-class _Help(argparse.HelpFormatter):
-    """Formats the help.
-
-    The usage line lists the command's own arguments. The settings fill a screen, so they have a section below.
-    """
-
-    def add_usage(
-        self,
-        usage: str | None,
-        actions: Iterable[argparse.Action],
-        groups: Iterable[Any],
-        prefix: str | None = None,
-    ) -> None:
-        super().add_usage(usage, [action for action in actions if _section(action) != SETTINGS], groups, prefix)
-
-
-def _section(action: argparse.Action) -> str | None:
-    """Return the title of the group that an argument was added to."""
-    return getattr(getattr(action, "container", None), "title", None)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports errors in one line, without the usage."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _Help, **options})
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(Exit.USAGE, f"rookery: {message}. Try: {self.prog} --help\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    top = _Parser(prog="rookery", description="A self-hosted server for durable AI agent chats.", allow_abbrev=False)
-    top.add_argument("--version", action="version", version=f"rookery {__version__}")
+def parser() -> Parser:
+    top = Parser(prog="rookery", description="A self-hosted server for durable AI agent chats.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"rookery {__version__}", help="show the version")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add(commands, "serve", _serve, "start the database if it is embedded, migrate, and serve", has_json=False)
+    _add(commands, "serve", _serve, "start the server, with its database unless another is set", has_json=False)
     admin = commands.add_parser("admin", help="administer an installation", description="Administer an installation.")
     tasks = admin.add_subparsers(title="commands", metavar="COMMAND", required=True)
     migrate = _add(tasks, "migrate", _migrate, "bring the database schema up to date")
-    migrate.add_argument("--dry-run", action="store_true", help="only show the pending migrations")
+    migrate.add_argument("--dry-run", action="store_true", help="show the pending migrations, and change nothing")
     _add(tasks, "status", _status, "show replicas, running chats and the schema")
-    _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if a check fails")
+    _add(tasks, "doctor", _doctor, "check the installation; exit 1 if a check fails")
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
     config.add_argument("--sources", action="store_true", help="show the source of each value")
     admin_arguments.add_to(tasks, _add, _run_admin)
@@ -333,13 +306,16 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
     group = command.add_argument_group(
         SETTINGS, "A flag takes precedence over its ROOKERY_ variable, and the variable over the file."
     )
-    group.add_argument("--strict-config", action="store_true", help="refuse unknown setting names")
+    rare(group.add_argument("--strict-config", action="store_true", help="refuse unknown setting names"))
+    common = COMMON_SETTINGS if has_json else COMMON_SETTINGS_OF_A_SERVER
     for key in keys.KEYS:
-        _add_flag(group, key)
+        flag = _add_flag(group, key)
+        if key.field not in common:
+            rare(flag)
     return command
 
 
-def _add_flag(group: Any, key: keys.Key) -> None:
+def _add_flag(group: Any, key: keys.Key) -> argparse.Action:
     default = key.otherwise or key.default
     text = f"{key.meaning} Default: {str(default).lower() if key.kind.is_switch else default}.".replace("`", "")
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
@@ -348,7 +324,8 @@ def _add_flag(group: Any, key: keys.Key) -> None:
     # argparse expands percent signs. A flag that is always refused is accepted, so that the reason can be explained,
     # and is not shown in the help.
     shown = text.replace("%", "%%") if key.has_flag else argparse.SUPPRESS
-    group.add_argument(key.flag, dest=key.field, metavar=metavar, help=shown, **options)
+    flag: argparse.Action = group.add_argument(key.flag, dest=key.field, metavar=metavar, help=shown, **options)
+    return flag
 
 
 if __name__ == "__main__":

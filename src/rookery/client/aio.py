@@ -11,11 +11,15 @@ from rookery.client.agents import AsyncAgentKinds
 from rookery.client.chats import AsyncChats
 from rookery.client.debug import AsyncDebug
 from rookery.client.files import AsyncFiles
+from rookery.client.folders import AsyncFolders
 from rookery.client.frames import Transport
 from rookery.client.http import Config, Http
 from rookery.client.live import Watch
+from rookery.client.mcp_servers import AsyncMcpServers
 from rookery.client.messages import AsyncMessages, AsyncQueues
 from rookery.client.models import Me, Version
+from rookery.client.saved_prompts import AsyncSavedPrompts
+from rookery.client.usage import AsyncUsageReports
 from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 from rookery.runtime.clock import Clock, SystemClock
 
@@ -58,6 +62,9 @@ class AsyncRookery:
         self.messages = AsyncMessages(self._http)
         self.queue = AsyncQueues(self._http)
         self.files = AsyncFiles(self._http)
+        self.folders = AsyncFolders(self._http)
+        self.mcp_servers = AsyncMcpServers(self._http)
+        self.saved_prompts = AsyncSavedPrompts(self._http)
         self.models = AsyncModels(self._http)
         self.account = AsyncAccount(self._http)
         self.tokens = AsyncTokens(self._http)
@@ -65,6 +72,7 @@ class AsyncRookery:
         self.templates = AsyncTemplates(self._http)
         self.workspaces = AsyncWorkspaces(self._http)
         self.debug = AsyncDebug(self._http)
+        self.usage = AsyncUsageReports(self._http)
 
     @property
     def base_url(self) -> str:

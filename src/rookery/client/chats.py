@@ -15,6 +15,7 @@ from rookery.client.content import (
     DebugMode,
     DynamicTool,
     Effort,
+    PermissionMode,
     ToolOutput,
     given,
     input_parts,
@@ -48,6 +49,7 @@ class AsyncChats:
         workspace_id: UUID | str | UnsetType = UNSET,
         mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
         plan_mode: bool | UnsetType = UNSET,
+        permission_mode: PermissionMode | UnsetType = UNSET,
         dynamic_tools: Sequence[DynamicTool] | UnsetType = UNSET,
         client_type: str | UnsetType = UNSET,
         generate_summaries: bool | UnsetType = UNSET,
@@ -67,6 +69,7 @@ class AsyncChats:
             workspace_id=workspace_id,
             mcp_server_ids=mcp_server_ids,
             plan_mode=plan_mode,
+            permission_mode=permission_mode,
             dynamic_tools=dynamic_tools,
             client_type=client_type,
             generate_summaries=generate_summaries,
@@ -121,21 +124,25 @@ class AsyncChats:
         title: str | UnsetType = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         pin_order: int | UnsetType = UNSET,
+        folder_id: UUID | str | UnsetType | None = UNSET,
         workspace_id: UUID | str | UnsetType | None = UNSET,
         plan_mode: bool | UnsetType = UNSET,
+        permission_mode: PermissionMode | UnsetType = UNSET,
         mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType | None = UNSET,
         archived: bool | UnsetType = UNSET,
         debug_mode: DebugMode | UnsetType = UNSET,
     ) -> Chat:
-        """Change the given fields, all or none."""
+        """Change the given fields, all or none. `folder_id=None` takes the chat out of its folder."""
         body = given(
             title=title,
             labels=labels,
             pin_order=pin_order,
+            folder_id=folder_id,
             workspace_id=workspace_id,
             plan_mode=plan_mode,
+            permission_mode=permission_mode,
             mcp_server_ids=mcp_server_ids,
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
@@ -164,6 +171,10 @@ class AsyncChats:
     async def retry(self, chat_id: ChatRef) -> Chat:
         """Continue after an error or an unfinished turn, without another message."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "retry"))
+
+    async def nudge(self, chat_id: ChatRef) -> Chat:
+        """Try again now: end a silent model call, a retry delay or the running tool calls. The turn goes on."""
+        return await self._http.write(Chat, "POST", path("chats", chat_id, "nudge"))
 
     async def compact(self, chat_id: ChatRef) -> Chat:
         """Summarize the history, so that later prompts need fewer tokens."""

@@ -14,6 +14,7 @@ from rookery.client.models import Rule
 ChatRef: TypeAlias = UUID | str
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 DebugMode: TypeAlias = Literal["inherit", "on", "off"]
+PermissionMode: TypeAlias = Literal["ask", "auto", "read_only"]
 BusyBehavior: TypeAlias = Literal["queue", "steer", "interrupt"]
 
 # Plain text, or input parts of the API: {"type": "text", "text": ...}, {"type": "file", "file_id": ...}.
@@ -40,7 +41,8 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The answer to one call that the chat asks about.
 
     With `always`, an approval becomes a rule for this chat, or for all chats of the user. `match` restricts the rule to
-    calls whose arguments match: it maps paths of arguments to globs.
+    calls whose arguments match: it maps paths of arguments to globs. `responses` are the values for the forms of an MCP
+    server: by the id of the question, and by field.
     """
 
     tool_call_id: str
@@ -48,6 +50,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     reason: str = ""
     always: Literal["chat", "user"] | None = None
     match: dict[str, str] | None = None
+    responses: Mapping[str, Mapping[str, Any]] | None = None
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,16 @@ from msgspec import UNSET, UnsetType
 
 from rookery.client.content import ChatRef, Effort, given
 from rookery.client.http import Http, path
-from rookery.client.models import DebugAttempt, DebugPlaces, DebugRun, DebugRunDetail, DebugRunPage, DebugStep, Replay
+from rookery.client.models import (
+    DebugAttempt,
+    DebugComparison,
+    DebugPlaces,
+    DebugRun,
+    DebugRunDetail,
+    DebugRunPage,
+    DebugStep,
+    Replay,
+)
 
 # The server ends a replay after 300 seconds.
 REPLAY_SECONDS = 330.0
@@ -56,6 +65,12 @@ class AsyncDebug:
         """Find a text in the prompts, answers and errors of a run. A message is found in the first step that has it."""
         return await self._http.read(
             DebugPlaces, path("chats", chat_id, "debug", "runs", run_id, "search"), {"q": query}
+        )
+
+    async def compare_runs(self, chat_id: ChatRef, run_id: UUID | str, other_id: UUID | str) -> DebugComparison:
+        """Compare a run with another one of the chat: tokens, cost, time, and where their prompts begin to differ."""
+        return await self._http.read(
+            DebugComparison, path("chats", chat_id, "debug", "runs", run_id, "compare"), {"other": other_id}
         )
 
     async def get_step(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str) -> DebugStep:

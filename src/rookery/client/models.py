@@ -60,13 +60,18 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call that a chat waits for. `args` are exactly as the model wrote them.
 
-    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments.
+    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments. `brake`
+    is set if the call is on hold because it repeats without a new result: sentences that say what happened and what
+    the user can do. `elicitation` is set if the server of the tool asks the user something before it completes the
+    call. Such calls have no `always`.
     """
 
     tool_call_id: str
     tool_name: str
     args: Any
     always: Offers | None = None
+    brake: str | None = None
+    elicitation: Elicitation | None = None
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,8 +153,22 @@ class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     cost_micros: int | None = None
 
 
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A well-known server. `needs`: what an administrator must enter or prepare besides the address, else empty."""
+
+    slug: str
+    name: str
+    description: str
+    url: str
+    auth_type: str
+    api_key_header: str | None = None
+    needs: str = ""
+
+
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user.
+    """A chat as one user sees it: `my_role`, `pin_order`, `folder_id` and `has_unread` are those of this user.
+
+    `folder_id` is the folder of the root chat. Only the owner sees it.
 
     If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error,
     context and git state. `context` is null until the workspace of the chat has reported its context. `git` is the
@@ -168,6 +187,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool
     archived_at: datetime | None = None
     plan_mode: bool
+    permission_mode: str
     last_error: ChatError | None = None
     last_model_config_id: UUID
     last_reasoning_effort: str | None = None
@@ -175,6 +195,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[UUID, ...]
     labels: dict[str, str]
     pin_order: int | None = None
+    folder_id: UUID | None = None
     client_type: str
     last_turn_summary: str | None = None
     summary: str | None = None
@@ -220,6 +241,16 @@ class ChatFile(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class ChatFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder. `chats` is the number of its root chats that are not archived."""
+
+    id: UUID
+    name: str
+    color: str
+    created_at: datetime
+    chats: int
+
+
 class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a chat by which clients order responses and events."""
 
@@ -227,6 +258,18 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_version: int
     history_version: int
     queue_len: int
+
+
+class ClientDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata of this deployment as a client of authorization servers."""
+
+    client_id: str
+    client_name: str
+    redirect_uris: tuple[str, ...]
+    grant_types: tuple[str, ...]
+    response_types: tuple[str, ...]
+    application_type: str
+    token_endpoint_auth_method: str
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,7 +331,8 @@ class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of a chat with its subagents.
 
-    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids.
+    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids. The keys of `by_purpose` are
+    `turn`, `compaction`, `advisor`, `title`, `label`, `summary` and `replay`.
     """
 
     total_cost_micros: int
@@ -298,6 +342,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     runtime_ms: int
     by_model: dict[str, Figures]
     by_chat: dict[str, Figures]
+    by_purpose: dict[str, Figures]
 
 
 class DebugAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +399,47 @@ class DebugBody(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str
     size: int
     truncated: bool
+
+
+class DebugComparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    run: DebugRun
+    figures: DebugRunFigures
+
+
+class DebugComparedStep(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    status: str
+    model: str | None = None
+    message_count: int
+    usage: NormalizedUsage | None = None
+    cost_micros: int | None = None
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+
+
+class DebugComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs, their steps in pairs, and the first differences of their prompts.
+
+    Messages are compared as they are recorded, without the ids of tool calls.
+    """
+
+    one: DebugComparedRun
+    other: DebugComparedRun
+    steps: tuple[DebugStepPair, ...]
+    message: DebugMessageDifference | None = None
+    tools: DebugToolDifference | None = None
+
+
+class DebugMessageDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message that differs: the number of the step, and the index in its prompt.
+
+    A message is null if the prompt of its run ends before it.
+    """
+
+    number: int
+    index: int
+    one: NormalizedMessage | None = None
+    other: NormalizedMessage | None = None
 
 
 class DebugPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -432,6 +518,20 @@ class DebugRunDetail(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[DebugStepSummary, ...]
 
 
+class DebugRunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of a run's steps so far. `duration_ms` is null while the run is open, `cost_micros` if none is known."""
+
+    step_count: int
+    input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cache_read_tokens: int
+    cache_creation_tokens: int
+    cost_micros: int | None = None
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+
+
 class DebugRunPage(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[DebugRun, ...]
     next_cursor: str | None = None
@@ -501,6 +601,22 @@ class DebugStepMetadata(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
 
 
+class DebugStepPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of both runs with the same number. A shorter run has no step for the last ones.
+
+    `same_messages` is the number of messages at the beginning that are the same in both prompts. `changed` are the
+    names of settings that differ: `model`, `tools`, `effort`, or others. Both are null if a prompt is not recorded,
+    and `has_same_answer` is null if an answer is not.
+    """
+
+    number: int
+    one: DebugComparedStep | None = None
+    other: DebugComparedStep | None = None
+    same_messages: int | None = None
+    changed: tuple[str, ...] | None = None
+    has_same_answer: bool | None = None
+
+
 class DebugStepSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One logical model call, without its prompt. `shared_messages` are the same as in the previous step."""
 
@@ -526,6 +642,15 @@ class DebugStepSummary(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     finished_at: datetime | None = None
     attempts: tuple[DebugAttemptSummary, ...]
+
+
+class DebugToolDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that differ in the step with this number, which is the first with a difference."""
+
+    number: int
+    only_one: tuple[str, ...]
+    only_other: tuple[str, ...]
+    changed: tuple[str, ...]
 
 
 class DeploymentOverrides(msgspec.Struct, frozen=True, kw_only=True):
@@ -579,6 +704,13 @@ class EditAnswer(msgspec.Struct, frozen=True, kw_only=True):
     chat: ChatState
 
 
+class Elicitation(msgspec.Struct, frozen=True, kw_only=True):
+    """The questions that a call waits for. `server` is the name of the server that asks."""
+
+    server: str
+    questions: tuple[ServerQuestion, ...] = ()
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over model calls. Calls without a known price are counted, but not included in the cost."""
 
@@ -612,6 +744,36 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class FormField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a form. `minimum` and `maximum` limit a number, the length of a text, or the number of choices.
+
+    `format` of a text is `email`, `uri`, `date` or `date-time`.
+    """
+
+    name: str
+    kind: str
+    title: str = ""
+    description: str = ""
+    required: bool = False
+    options: tuple[FormOption, ...] = ()
+    default: str | bool | float | tuple[str, ...] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    format: str = ""
+
+
+class FormOption(msgspec.Struct, frozen=True, kw_only=True):
+    value: str
+    title: str = ""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """A header that is sent to the server. Its value is not shown."""
+
+    name: str
+    has_value: bool
+
+
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     """The logged-in user. Later requests send the cookie of this response and the `session_key`."""
 
@@ -627,26 +789,103 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     session_key: str
 
 
-class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a file of the workspace defines.
+class McpConnect(msgspec.Struct, frozen=True, kw_only=True):
+    """The address at which the user logs in and agrees. It is valid until `expires_at`, in this browser only."""
 
-    `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of
-    its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In
-    all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the
-    reason why an agreed server does not run. `tools` are the names of its tools while it runs.
+    authorization_url: str
+    expires_at: datetime
+
+
+class McpDisconnect(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a disconnection. `revoked` is null if the server offers no revocation, or there was no login."""
+
+    revoked: bool | None = None
+    error: str | None = None
+
+
+class McpLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller's login at a server. `reason` says why an expired login has ended.
+
+    `missing_scopes` are permissions that the server has asked for since; connecting again asks the user for them.
     """
 
-    name: str
-    hash: str
     state: str
-    folder: str
-    command: str
-    args: tuple[str, ...]
-    env: tuple[str, ...]
-    running: bool
-    error: str | None = None
-    tools: tuple[str, ...]
-    decided_at: datetime | None = None
+    scopes: tuple[str, ...] = ()
+    missing_scopes: tuple[str, ...] = ()
+    reason: str | None = None
+    connected_at: datetime | None = None
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server. The fields after `login` are null unless the caller may see the configuration.
+
+    `is_own`: the caller's own server, which is for the caller's chats only.
+    """
+
+    id: UUID
+    slug: str
+    display_name: str
+    description: str
+    icon: str
+    enabled: bool
+    availability: str
+    auth_type: str
+    is_own: bool
+    is_editable: bool
+    connected: bool
+    login: McpLogin
+    url: str | None = None
+    transport: str | None = None
+    api_key: Header | None = None
+    headers: tuple[Header, ...] | None = None
+    oauth_client_id: str | None = None
+    has_oauth_client_secret: bool | None = None
+    oauth_authorization_url: str | None = None
+    oauth_token_url: str | None = None
+    oauth_revocation_url: str | None = None
+    oauth_scopes: tuple[str, ...] | None = None
+    allow_in_plan_mode: bool | None = None
+    model_intent: bool | None = None
+    forward_identity: bool | None = None
+    tool_allow_list: tuple[str, ...] | None = None
+    tool_deny_list: tuple[str, ...] | None = None
+    allowed_users: tuple[UUID, ...] | None = None
+    allowed_roles: tuple[str, ...] | None = None
+    call_timeout_seconds: int | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class McpTest(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a test: the tools of the server, or what is wrong."""
+
+    ok: bool
+    tools: tuple[McpTool, ...]
+    error: McpTestError | None = None
+    protocol_version: str | None = None
+
+
+class McpTestError(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason why a test failed. `needs_login`: the caller must connect first."""
+
+    kind: str
+    message: str
+    needs_login: bool
+
+
+class McpTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as its server describes it. `is_offered`: the lists of the server permit it."""
+
+    name: str
+    description: str
+    is_offered: bool
+
+
+class McpTools(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that a server had when it was asked last. `fetched_at` is null if it was never asked."""
+
+    items: tuple[McpTool, ...]
+    fetched_at: datetime | None = None
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -866,12 +1105,14 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 
     `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no
     pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule
-    if the tool is one of an MCP server.
+    if the tool is one of an MCP server. `program` has a pattern for all commands of the same program, such as `git
+    push *`; absent if the call is not such a command.
     """
 
     chat: dict[str, str] | None = None
     user: dict[str, str] | None = None
     tool: str | None = None
+    program: dict[str, str] | None = None
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -893,7 +1134,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start."""
+    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start.
+
+    `suggestions` are values that a form may offer: the shared folders, if the parameter names a folder of the
+    machine.
+    """
 
     name: str
     type: str
@@ -907,6 +1152,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     min: float | None = None
     max: float | None = None
+    suggestions: tuple[str, ...]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -954,6 +1200,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     report: str | None = None
     report_bytes: int | None = None
     error: str | None = None
+    message: str | None = None
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """A period from `start` to just before `end`."""
+
+    start: str
+    end: str
 
 
 class PersonalOverride(msgspec.Struct, frozen=True, kw_only=True):
@@ -1110,6 +1364,34 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...]
 
 
+class SavedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved prompt. `variables` are the names that the text has in double braces, in their order."""
+
+    name: str
+    scope: str
+    summary: str
+    updated_at: datetime
+    text: str
+    variables: tuple[str, ...]
+
+
+class SavedPromptPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: tuple[SavedPromptSummary, ...]
+    next_cursor: str | None = None
+
+
+class SavedPromptSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved prompt without its text. `summary` is the beginning of the text, in one line.
+
+    `scope` is `user` for a prompt of the caller, and `deployment` for one that administrators share with everyone.
+    """
+
+    name: str
+    scope: str
+    summary: str
+    updated_at: datetime
+
+
 class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The newest message of a chat's family that matches a search. All fields are null if only a title matches.
 
@@ -1135,8 +1417,28 @@ class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class ServerQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """One question: a form with fields, or, with `url`, an address that the user opens before the call continues."""
+
+    id: str
+    message: str = ""
+    fields: tuple[FormField, ...] = ()
+    url: str = ""
+
+
 class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
     needed: bool
+
+
+class Spend(msgspec.Struct, frozen=True, kw_only=True):
+    """The spending of the caller.
+
+    `limit_micros` is null if the caller has no limit. Calls with the user's own keys do not count.
+    """
+
+    period: Period
+    spent_micros: int
+    limit_micros: int | None = None
 
 
 class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -1217,6 +1519,22 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     context_limit: int | None = None
 
 
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of one group.
+
+    `key` is an id for users, providers and chats, else a name or a day. `name` is null if the object is deleted, and
+    for chats of other users. Deleted chats are one group with an empty key.
+    """
+
+    cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    tokens: TokenCounts
+    runtime_ms: int
+    key: str
+    name: str | None = None
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     username: str
@@ -1289,3 +1607,25 @@ class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     text: str | None = None
     truncated: bool
+
+
+class WorkspaceMcpServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a file of the workspace defines.
+
+    `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of
+    its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In
+    all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the
+    reason why an agreed server does not run. `tools` are the names of its tools while it runs.
+    """
+
+    name: str
+    hash: str
+    state: str
+    folder: str
+    command: str
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    running: bool
+    error: str | None = None
+    tools: tuple[str, ...]
+    decided_at: datetime | None = None

@@ -16,11 +16,15 @@ from rookery.client.sync_namespaces import (
     Chats,
     Debug,
     Files,
+    Folders,
+    McpServers,
     Messages,
     Models,
     Queues,
+    SavedPrompts,
     Templates,
     Tokens,
+    UsageReports,
     Workspaces,
 )
 from rookery.runtime.clock import Clock
@@ -54,6 +58,9 @@ class Rookery:
         self.messages = Messages(self._inner.messages, portal)
         self.queue = Queues(self._inner.queue, portal)
         self.files = Files(self._inner.files, portal)
+        self.folders = Folders(self._inner.folders, portal)
+        self.mcp_servers = McpServers(self._inner.mcp_servers, portal)
+        self.saved_prompts = SavedPrompts(self._inner.saved_prompts, portal)
         self.models = Models(self._inner.models, portal)
         self.account = Account(self._inner.account, portal)
         self.tokens = Tokens(self._inner.tokens, portal)
@@ -61,6 +68,7 @@ class Rookery:
         self.templates = Templates(self._inner.templates, portal)
         self.workspaces = Workspaces(self._inner.workspaces, portal)
         self.debug = Debug(self._inner.debug, portal)
+        self.usage = UsageReports(self._inner.usage, portal)
 
     @property
     def base_url(self) -> str:

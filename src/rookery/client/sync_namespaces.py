@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -22,20 +23,26 @@ from rookery.client.content import (
     DebugMode,
     DynamicTool,
     Effort,
+    PermissionMode,
     ToolOutput,
 )
 from rookery.client.debug import AsyncDebug
 from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
+from rookery.client.folders import AsyncFolders, FolderColor
 from rookery.client.frames import Transport
+from rookery.client.mcp_servers import AsyncMcpServers
 from rookery.client.messages import AsyncMessages, AsyncQueues
 from rookery.client.models import (
     AccessNotice,
     AccessPage,
     Agent,
     AgentKind,
+    CatalogEntry,
     Chat,
+    ChatFolder,
     Cost,
     DebugAttempt,
+    DebugComparison,
     DebugPlaces,
     DebugRun,
     DebugRunDetail,
@@ -44,7 +51,11 @@ from rookery.client.models import (
     DownloadUrl,
     EditAnswer,
     File,
+    McpConnect,
+    McpDisconnect,
     McpServer,
+    McpTest,
+    McpTools,
     Me,
     Message,
     MessagePage,
@@ -61,15 +72,22 @@ from rookery.client.models import (
     Replay,
     RequestedWorkspace,
     Rule,
+    SavedPrompt,
+    SavedPromptPage,
     SearchMatch,
     SendAnswer,
+    Spend,
     Template,
     Token,
+    UsageRow,
     User,
     Workspace,
+    WorkspaceMcpServer,
 )
 from rookery.client.pages import Page
 from rookery.client.reducer import View
+from rookery.client.saved_prompts import AsyncSavedPrompts, PromptScope
+from rookery.client.usage import AsyncUsageReports, UsageGroup
 from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 
 
@@ -248,6 +266,7 @@ class Chats:
         workspace_id: UUID | str | UnsetType = UNSET,
         mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
         plan_mode: bool | UnsetType = UNSET,
+        permission_mode: PermissionMode | UnsetType = UNSET,
         dynamic_tools: Sequence[DynamicTool] | UnsetType = UNSET,
         client_type: str | UnsetType = UNSET,
         generate_summaries: bool | UnsetType = UNSET,
@@ -268,6 +287,7 @@ class Chats:
                 workspace_id=workspace_id,
                 mcp_server_ids=mcp_server_ids,
                 plan_mode=plan_mode,
+                permission_mode=permission_mode,
                 dynamic_tools=dynamic_tools,
                 client_type=client_type,
                 generate_summaries=generate_summaries,
@@ -315,23 +335,27 @@ class Chats:
         title: str | UnsetType = UNSET,
         labels: Mapping[str, str] | UnsetType = UNSET,
         pin_order: int | UnsetType = UNSET,
+        folder_id: UUID | str | UnsetType | None = UNSET,
         workspace_id: UUID | str | UnsetType | None = UNSET,
         plan_mode: bool | UnsetType = UNSET,
+        permission_mode: PermissionMode | UnsetType = UNSET,
         mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType | None = UNSET,
         archived: bool | UnsetType = UNSET,
         debug_mode: DebugMode | UnsetType = UNSET,
     ) -> Chat:
-        """Change the given fields, all or none."""
+        """Change the given fields, all or none. `folder_id=None` takes the chat out of its folder."""
         return self._portal.run(
             self._inner.update(
                 chat_id,
                 title=title,
                 labels=labels,
                 pin_order=pin_order,
+                folder_id=folder_id,
                 workspace_id=workspace_id,
                 plan_mode=plan_mode,
+                permission_mode=permission_mode,
                 mcp_server_ids=mcp_server_ids,
                 model_config_id=model_config_id,
                 reasoning_effort=reasoning_effort,
@@ -360,6 +384,10 @@ class Chats:
     def retry(self, chat_id: ChatRef) -> Chat:
         """Continue after an error or an unfinished turn, without another message."""
         return self._portal.run(self._inner.retry(chat_id))
+
+    def nudge(self, chat_id: ChatRef) -> Chat:
+        """Try again now: end a silent model call, a retry delay or the running tool calls. The turn goes on."""
+        return self._portal.run(self._inner.nudge(chat_id))
 
     def compact(self, chat_id: ChatRef) -> Chat:
         """Summarize the history, so that later prompts need fewer tokens."""
@@ -507,6 +535,10 @@ class Debug:
         """Find a text in the prompts, answers and errors of a run. A message is found in the first step that has it."""
         return self._portal.run(self._inner.search_run(chat_id, run_id, query))
 
+    def compare_runs(self, chat_id: ChatRef, run_id: UUID | str, other_id: UUID | str) -> DebugComparison:
+        """Compare a run with another one of the chat: tokens, cost, time, and where their prompts begin to differ."""
+        return self._portal.run(self._inner.compare_runs(chat_id, run_id, other_id))
+
     def get_step(self, chat_id: ChatRef, run_id: UUID | str, step_id: UUID | str) -> DebugStep:
         """Return a step with its whole prompt, its tools and its answer."""
         return self._portal.run(self._inner.get_step(chat_id, run_id, step_id))
@@ -567,6 +599,29 @@ class Files:
     def delete(self, file_id: UUID | str) -> None:
         """Delete a file that no chat uses."""
         self._portal.run(self._inner.delete(file_id))
+
+
+class Folders:
+    """`client.folders`."""
+
+    def __init__(self, inner: AsyncFolders, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list(self) -> tuple[ChatFolder, ...]:
+        """Return the caller's folders by name."""
+        return self._portal.run(self._inner.list())
+
+    def create(self, name: str, *, color: FolderColor = "gray") -> ChatFolder:
+        return self._portal.run(self._inner.create(name, color=color))
+
+    def update(self, folder_id: UUID | str, *, name: str | None = None, color: FolderColor | None = None) -> ChatFolder:
+        """Change the given values. None keeps a value."""
+        return self._portal.run(self._inner.update(folder_id, name=name, color=color))
+
+    def delete(self, folder_id: UUID | str) -> None:
+        """Delete a folder. Its chats are kept, without a folder."""
+        self._portal.run(self._inner.delete(folder_id))
 
 
 class Messages:
@@ -689,6 +744,106 @@ class Queues:
         )
 
 
+class McpServers:
+    """`client.mcp_servers`. Methods with `own` are for the caller's own servers; without it, for administrators."""
+
+    def __init__(self, inner: AsyncMcpServers, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list(self) -> tuple[McpServer, ...]:
+        """Return the servers that the caller may use, and the caller's own. Administrators get all."""
+        return self._portal.run(self._inner.list())
+
+    def catalog(self) -> tuple[CatalogEntry, ...]:
+        """Return well-known servers, with their addresses and the authentication that they take."""
+        return self._portal.run(self._inner.catalog())
+
+    def get(self, server_id: UUID | str) -> McpServer:
+        """Return a server. `login.state` is `connected` once the caller has logged in."""
+        return self._portal.run(self._inner.get(server_id))
+
+    def tools(self, server_id: UUID | str) -> McpTools:
+        """Return the tools that the server had when it was asked last."""
+        return self._portal.run(self._inner.tools(server_id))
+
+    def create(self, slug: str, url: str, *, own: bool = False, **fields: Any) -> McpServer:
+        """Add a server. `fields` are those of the API, such as `auth_type`, `api_key` and `availability`."""
+        return self._portal.run(self._inner.create(slug, url, own=own))
+
+    def update(self, server_id: UUID | str, changes: Mapping[str, Any], *, own: bool = False) -> McpServer:
+        """Change the given fields. A header with the value `***` keeps its stored value."""
+        return self._portal.run(self._inner.update(server_id, changes, own=own))
+
+    def delete(self, server_id: UUID | str, *, own: bool = False) -> None:
+        """Delete a server with all logins. Chats no longer use it."""
+        self._portal.run(self._inner.delete(server_id, own=own))
+
+    def test(self, server_id: UUID | str, *, own: bool = False) -> McpTest:
+        """Connect to a server and list its tools, within 30 seconds. `error` says what is wrong."""
+        return self._portal.run(self._inner.test(server_id, own=own))
+
+    def connect(self, server_id: UUID | str) -> McpConnect:
+        """Begin a login. Its address works only in the browser that sends this request, so programs cannot use it.
+
+        Show the user the page of connections instead, and ask `get` until the login is there.
+        """
+        return self._portal.run(self._inner.connect(server_id))
+
+    def disconnect(self, server_id: UUID | str) -> McpDisconnect:
+        """End the caller's login at a server and revoke it there."""
+        return self._portal.run(self._inner.disconnect(server_id))
+
+
+class SavedPrompts:
+    """`client.saved_prompts`."""
+
+    def __init__(self, inner: AsyncSavedPrompts, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list(self, q: str = "", *, limit: int = 20, cursor: str | None = None) -> SavedPromptPage:
+        """Return one page of prompts without their texts, by name. `q` is looked up in names and beginnings."""
+        return self._portal.run(self._inner.list(q, limit=limit, cursor=cursor))
+
+    def get(self, name: str, *, scope: PromptScope = "user") -> SavedPrompt:
+        """Return a prompt with its text and the names of its variables."""
+        return self._portal.run(self._inner.get(name, scope=scope))
+
+    def put(self, name: str, text: str, *, scope: PromptScope = "user") -> SavedPrompt:
+        """Create or replace a prompt."""
+        return self._portal.run(self._inner.put(name, text, scope=scope))
+
+    def delete(self, name: str, *, scope: PromptScope = "user") -> None:
+        self._portal.run(self._inner.delete(name, scope=scope))
+
+
+class UsageReports:
+    """`client.usage`. `client.chats.cost` has the cost of one chat."""
+
+    def __init__(self, inner: AsyncUsageReports, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def spend(self) -> Spend:
+        """Return the caller's spending in the current period, and the limit."""
+        return self._portal.run(self._inner.spend())
+
+    def report(
+        self,
+        group_by: UsageGroup = "day",
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        user: UUID | None = None,
+    ) -> tuple[UsageRow, ...]:
+        """Return sums by group, by default of the last 30 days.
+
+        Administrators and auditors get those of all users, or of `user`. By chat, a chat counts with its subagents.
+        """
+        return self._portal.run(self._inner.report(group_by, start=start, end=end, user=user))
+
+
 class Templates:
     """`client.templates`."""
 
@@ -744,7 +899,7 @@ class Workspaces:
         """Start the workspace. If it already runs, the response has no operation."""
         return self._portal.run(self._inner.start(workspace_id, parameters=parameters))
 
-    def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
+    def mcp_servers(self, workspace_id: UUID | str) -> tuple[WorkspaceMcpServer, ...]:
         """Return the MCP servers that files of the workspace define.
 
         A server runs only after the owner has agreed to its entry.
@@ -753,14 +908,14 @@ class Workspaces:
 
     def answer_mcp_server(
         self, workspace_id: UUID | str, entry_hash: str, decision: Literal["agree", "deny"]
-    ) -> tuple[McpServer, ...]:
+    ) -> tuple[WorkspaceMcpServer, ...]:
         """Agree to an entry, given by its `hash`, or deny it.
 
         A changed entry has another hash and needs a new answer.
         """
         return self._portal.run(self._inner.answer_mcp_server(workspace_id, entry_hash, decision))
 
-    def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
+    def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[WorkspaceMcpServer, ...]:
         """Withdraw an answer. The server is stopped, and the question is open again."""
         return self._portal.run(self._inner.withdraw_mcp_server(workspace_id, entry_hash))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from rookery.client.http import Http, path
-from rookery.client.models import McpServer, Operation, RequestedWorkspace, Template, Workspace
+from rookery.client.models import Operation, RequestedWorkspace, Template, Workspace, WorkspaceMcpServer
 from rookery.client.pages import Items, Page, walk
 
 POLL_SECONDS = 0.5
@@ -74,27 +74,27 @@ class AsyncWorkspaces:
         body = {"parameters": parameters or {}}
         return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "start"), body=body)
 
-    async def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
+    async def mcp_servers(self, workspace_id: UUID | str) -> tuple[WorkspaceMcpServer, ...]:
         """Return the MCP servers that files of the workspace define.
 
         A server runs only after the owner has agreed to its entry.
         """
-        return (await self._http.read(Items[McpServer], path("workspaces", workspace_id, "mcp-servers"))).items
+        return (await self._http.read(Items[WorkspaceMcpServer], path("workspaces", workspace_id, "mcp-servers"))).items
 
     async def answer_mcp_server(
         self, workspace_id: UUID | str, entry_hash: str, decision: Literal["agree", "deny"]
-    ) -> tuple[McpServer, ...]:
+    ) -> tuple[WorkspaceMcpServer, ...]:
         """Agree to an entry, given by its `hash`, or deny it.
 
         A changed entry has another hash and needs a new answer.
         """
         target = path("workspaces", workspace_id, "mcp-servers", entry_hash)
-        return (await self._http.write(Items[McpServer], "PUT", target, body={"decision": decision})).items
+        return (await self._http.write(Items[WorkspaceMcpServer], "PUT", target, body={"decision": decision})).items
 
-    async def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
+    async def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[WorkspaceMcpServer, ...]:
         """Withdraw an answer. The server is stopped, and the question is open again."""
         target = path("workspaces", workspace_id, "mcp-servers", entry_hash)
-        return (await self._http.write(Items[McpServer], "DELETE", target)).items
+        return (await self._http.write(Items[WorkspaceMcpServer], "DELETE", target)).items
 
     async def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
         """Stop the workspace. Its files are kept."""

@@ -1,9 +1,9 @@
-"""The export of debug records: one JSON document with whole runs, written piece by piece."""
+"""The export of debug records: one JSON document with whole runs, made piece by piece."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -21,7 +21,6 @@ MAX_EXPORT_BYTES = 256 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 
 Scope = Literal["chat", "run"]
-Write = Callable[[bytes], Awaitable[object]]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,32 +50,47 @@ def file_name(chat_id: ChatId, run_id: UUID | None, now: datetime) -> str:
     return f"rookery-debug-{scope}-{str(named)[:8]}-{now:%Y%m%dT%H%M%SZ}.json"
 
 
-class ExportWriter:
-    """Writes an export: `begin`, `add` for each run until it returns False, `end`."""
+class Export:
+    """An export. `pieces` makes the document; `run_count` and `is_complete` are known at its end."""
 
-    def __init__(self, write: Write, *, max_bytes: int = MAX_EXPORT_BYTES) -> None:
-        self._write = write
-        self._max_bytes = max_bytes
-        self._pending = bytearray()
-        self._size = 0
-        self._count = 0
-        self._is_complete = True
-
-    def begin(self, chat_id: ChatId, run_id: UUID | None, *, exported_at: datetime) -> None:
-        head = {
+    def __init__(
+        self,
+        runs: Sequence[ExportedRun],
+        chat_id: ChatId,
+        run_id: UUID | None,
+        *,
+        exported_at: datetime,
+        max_bytes: int = MAX_EXPORT_BYTES,
+    ) -> None:
+        self.run_count = 0
+        self.is_complete = True
+        self._runs = runs
+        self._head = {
             "version": VERSION,
             "scope": _scope(run_id),
             "exported_at": exported_at,
             "chat_id": chat_id,
             "limited_to_most_recent": MAX_EXPORTED_RUNS,
         }
-        self._put(_encode(head)[:-1] + b',"runs":[')
+        self._max_bytes = max_bytes
+        self._pending = bytearray()
+        self._size = 0
 
-    async def add(self, exported: ExportedRun) -> bool:
-        """Write a run. Return False once the document is full."""
-        if self._is_full():
-            return False
-        self._put(b"," if self._count else b"")
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Return the document in pieces. The next step is read when its piece is wanted."""
+        self._put(_encode(self._head)[:-1] + b',"runs":[')
+        for run in self._runs:
+            if self._is_full():
+                break
+            self._put(b"," if self.run_count else b"")
+            async for piece in self._run(run):
+                yield piece
+            self.run_count += 1
+        tail = _encode({"run_count": self.run_count, "is_complete": self.is_complete})
+        self._put(b"]," + tail[1:])
+        yield self._take()
+
+    async def _run(self, exported: ExportedRun) -> AsyncIterator[bytes]:
         self._put(_encode(views.run(exported.run))[:-1] + b',"steps":[')
         separator = b""
         async for step in exported.steps():
@@ -86,28 +100,21 @@ class ExportWriter:
             self._put(separator + await asyncio.to_thread(_encoded, step))
             separator = b","
             if len(self._pending) > _PIECE_BYTES:
-                await self._flush()
+                yield self._take()
         self._put(b"]}")
-        self._count += 1
-        return self._is_complete
-
-    async def end(self) -> None:
-        tail = _encode({"run_count": self._count, "is_complete": self._is_complete})
-        self._put(b"]," + tail[1:])
-        await self._flush()
 
     def _is_full(self) -> bool:
         if self._size > self._max_bytes:
-            self._is_complete = False
-        return not self._is_complete
+            self.is_complete = False
+        return not self.is_complete
 
     def _put(self, data: bytes) -> None:
         self._pending += data
         self._size += len(data)
 
-    async def _flush(self) -> None:
+    def _take(self) -> bytes:
         data, self._pending = bytes(self._pending), bytearray()
-        await self._write(data)
+        return data
 
 
 def _encoded(exported: ExportedStep) -> bytes:

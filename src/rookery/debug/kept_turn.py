@@ -14,13 +14,14 @@ import msgspec
 
 from rookery.debug import operations
 from rookery.debug.normalize import NormalizedResponse, ResponseCollector, StreamSummary
-from rookery.debug.operations import SeenError
+from rookery.debug.operations import BASE_BYTES, SeenError
 from rookery.debug.recorder import Recorder, RunFacts
 from rookery.debug.redaction import Redactor
 from rookery.debug.scope import CallFacts, CallScope
 from rookery.debug.stats import DebugStats, Dropped
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Part
+from rookery.domain.chat.prompt_parts import Prompt, sum_sizes
 from rookery.llm import types as llm
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import Call, FinishReason, LanguageModel, ProviderError, StreamPart, Usage, Wire
@@ -31,6 +32,9 @@ log = get_logger("debug.kept_turn")
 
 # The limit of calls of one turn. Earlier calls are dropped.
 MAX_CALLS = 50
+# The operations of the writer for a call (its begin, its end and a retry) and for a run.
+_CALL_OPERATIONS = 3
+_RUN_OPERATIONS = 2
 MAX_TURN_BYTES = 8 * 1024 * 1024
 # The memory limit of all kept turns of a process.
 MAX_BYTES = 64 * 1024 * 1024
@@ -63,6 +67,8 @@ class KeptCall(msgspec.Struct, kw_only=True):
     facts: CallFacts
     wire: Wire
     call: Call
+    # The memory of the messages that the call before does not have.
+    own_bytes: int
     started: float
     ended: float = 0.0
     status: StepStatus = StepStatus.IN_PROGRESS
@@ -75,7 +81,7 @@ class KeptCall(msgspec.Struct, kw_only=True):
 
 
 class KeptTurn:
-    """One turn. `end` stores it if it ended with an error. A turn that there is no memory for is given up."""
+    """One turn. `end` stores it if it ended with an error. If memory runs out, the turn is no longer kept."""
 
     __slots__ = (
         "_calls",
@@ -102,7 +108,13 @@ class KeptTurn:
     def call(self, model: LanguageModel, call: Call, facts: CallFacts) -> CallScope:
         if self._is_given_up:
             return CallScope(model)
-        kept = KeptCall(facts=facts, wire=model.wire, call=call, started=self._recorder.clock.monotonic())
+        kept = KeptCall(
+            facts=facts,
+            wire=model.wire,
+            call=call,
+            own_bytes=_own_bytes(call.prompt, self._calls[-1].call.prompt if self._calls else None),
+            started=self._recorder.clock.monotonic(),
+        )
         self._calls.append(kept)
         return _KeptScope(model, self, kept) if self._has_counted() else CallScope(model)
 
@@ -136,7 +148,8 @@ class KeptTurn:
         except Exception as error:
             log.exception("debug_turn_not_recorded", error, chat_id=self._facts.chat_id)
 
-    def _store(self, calls: Sequence[KeptCall]) -> None:
+    def _store(self, calls: list[KeptCall]) -> None:
+        self._drop_what_does_not_fit(calls)
         facts = msgspec.structs.replace(self._facts, is_kept=True, dropped_steps=self._dropped)
         run = self._recorder.open(facts, started_at=self._started_at, started=self._started)
         if run is None:
@@ -154,6 +167,7 @@ class KeptTurn:
                 wire=kept.wire,
                 generation_attempt=kept.facts.generation_attempt,
                 started=kept.started,
+                size_bytes=kept.own_bytes,
             )
             recorded.is_observed = False
             recorded.answer = KeptAnswer(kept)
@@ -165,15 +179,26 @@ class KeptTurn:
                 step.retry_planned(*kept.retry)
         run.finish(RunStatus.ERROR)
 
-    def _has_counted(self) -> bool:
-        """Count the memory of the turn. Return False if the turn is given up, because there is no memory for it.
+    def _drop_what_does_not_fit(self, calls: list[KeptCall]) -> None:
+        """Drop the first calls if the queue has no room for all, because the last call is the one that failed."""
+        room = self._recorder.room()
+        while len(calls) > 1 and (
+            _CALL_OPERATIONS * len(calls) + _RUN_OPERATIONS > room.operations
+            or sum(kept.own_bytes + KeptAnswer(kept).size_bytes + 2 * BASE_BYTES for kept in calls) > room.bytes // 2
+        ):
+            self._drop_first(calls)
 
-        Only the longest prompt counts, because prompts share their messages.
-        """
+    def _drop_first(self, calls: list[KeptCall]) -> None:
+        dropped = calls.pop(0)
+        calls[0].own_bytes = calls[0].call.prompt.size_bytes
+        # A retry belongs to the step of the call that it repeats.
+        self._dropped += calls[0].facts.history_version != dropped.facts.history_version
+
+    def _has_counted(self) -> bool:
+        """Count the memory of the turn. Return False if it is no longer kept, because memory has run out."""
         size = self._size()
         while len(self._calls) > 1 and (len(self._calls) > MAX_CALLS or size > self._turns.max_turn_bytes):
-            self._calls.pop(0)
-            self._dropped += 1
+            self._drop_first(self._calls)
             size = self._size()
         if not self._turns.has_room(size - self._size_bytes):
             self._is_given_up = True
@@ -185,7 +210,7 @@ class KeptTurn:
         return not self._is_given_up
 
     def _size(self) -> int:
-        return max((kept.call.prompt.size_bytes for kept in self._calls), default=0)
+        return sum(kept.own_bytes for kept in self._calls)
 
 
 class _KeptScope(CallScope):
@@ -211,6 +236,10 @@ class KeptAnswer:
     def __init__(self, kept: KeptCall) -> None:
         self._kept = kept
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(_part_bytes(part) for part in self._kept.content)
+
     def add(self, part: StreamPart) -> None:
         raise AssertionError("The call has ended.")
 
@@ -226,6 +255,32 @@ class KeptAnswer:
         if kept.finish_reason is not None:
             collector.add(llm.Finish(kept.finish_reason, kept.usage or Usage()))
         return collector.finish(redactor)
+
+
+def _own_bytes(prompt: Prompt, previous: Prompt | None) -> int:
+    """Return the size of the messages that the previous prompt does not share."""
+    if previous is None:
+        return prompt.size_bytes
+    shared = 0
+    for message, earlier in zip(prompt.messages, previous.messages, strict=False):
+        if message is not earlier:
+            break
+        shared += 1
+    return sum_sizes(prompt.messages[shared:])
+
+
+def _part_bytes(part: Part) -> int:
+    match part:
+        case parts.Text() | parts.Reasoning():
+            return len(part.text)
+        case parts.ToolCall():
+            return len(bytes(part.args)) if isinstance(part.args, msgspec.Raw) else 0
+        case parts.ToolResult():
+            return len(bytes(part.result)) if isinstance(part.result, msgspec.Raw) else 0
+        case parts.File():
+            return len(part.data or "")
+        case _:
+            return 0
 
 
 def _streamed(part: Part) -> StreamPart | None:

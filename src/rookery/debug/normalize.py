@@ -37,6 +37,8 @@ MAX_STREAM_BYTES = 50_000
 MAX_ERROR_CHARS = 2_000
 # Bytes that are kept beyond the limit, so that a secret at the limit is recognized before the text is cut.
 _STREAM_MARGIN = 8_192
+# The estimated memory of a part without its text.
+_PART_BYTES = 96
 _HASH_BYTES = 16
 
 
@@ -439,12 +441,13 @@ class ResponseCollector:
     `finish` may run in a thread once no more parts are added.
     """
 
-    __slots__ = ("_counts", "_is_structured", "_kept", "_room")
+    __slots__ = ("_counts", "_is_structured", "_kept", "_other_bytes", "_room")
 
     def __init__(self, *, is_structured: bool = False) -> None:
         self._kept: list[StreamPart] = []
         self._counts: Counter[type] = Counter()
         self._room = MAX_STREAM_BYTES + _STREAM_MARGIN
+        self._other_bytes = 0
         self._is_structured = is_structured
 
     def add(self, part: StreamPart) -> None:
@@ -456,10 +459,22 @@ class ResponseCollector:
             self._room -= len(part.json)  # type: ignore[union-attr]
         else:
             self._kept.append(part)
+            if kind is llm.ToolCall:
+                self._other_bytes += len(part.input)  # type: ignore[union-attr]
+            elif kind is llm.ToolResult:
+                self._other_bytes += len(bytes(part.output))  # type: ignore[union-attr]
+            elif kind is llm.GeneratedFile:
+                self._other_bytes += len(part.data)  # type: ignore[union-attr]
             return
         # The last kept delta exceeds the limit, so that the text is visibly cut.
         if self._room > -_STREAM_MARGIN:
             self._kept.append(part)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the approximate memory of the parts."""
+        text = min(MAX_STREAM_BYTES + _STREAM_MARGIN - self._room, MAX_STREAM_BYTES + 2 * _STREAM_MARGIN)
+        return text + self._other_bytes + _PART_BYTES * len(self._kept)
 
     @property
     def has_finish(self) -> bool:

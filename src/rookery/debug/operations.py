@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import asyncpg
 import msgspec
 
-from rookery.debug import cache_diagnosis, normalize, replay_form
+from rookery.debug import cache_diagnosis, normalize, replay_request
 from rookery.debug.cache_diagnosis import CacheDiagnosis, CachedStep
 from rookery.debug.normalize import NormalizedError, NormalizedResponse, StreamSummary
 from rookery.debug.redaction import RedactedBody, Redactor
 from rookery.debug.stats import Result
 from rookery.debug.transport import AttemptRecord, body_meta, redact_attempt
 from rookery.llm.errors import CallFailed
-from rookery.llm.types import ProviderError, StreamPart, Usage
+from rookery.llm.types import Call, ProviderError, StreamPart, Usage
 from rookery.models import cost
 from rookery.store.db.pool import Connection
 from rookery.store.debug import attempts, runs, steps
@@ -44,6 +44,9 @@ _LEVEL = 1
 
 class Answer(Protocol):
     """The parts of an answer so far."""
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def add(self, part: StreamPart) -> None: ...
 
@@ -93,7 +96,7 @@ class OpenRun(Operation):
     __slots__ = ("_row",)
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        super().__init__(run, len(run.facts.label))
         self._row: NewRun | None = None
 
     def prepare(self) -> None:
@@ -141,12 +144,12 @@ class BeginCall(Operation):
     name = "step"
     hint = "step"
 
-    __slots__ = ("_call", "_is_stripped", "_request")
+    __slots__ = ("_call", "_request", "_sent")
 
-    def __init__(self, call: RecordedCall) -> None:
-        super().__init__(call.step.run, call.call.prompt.size_bytes)
+    def __init__(self, call: RecordedCall, sent: Call, size_bytes: int) -> None:
+        super().__init__(call.step.run, size_bytes)
         self._call = call
-        self._is_stripped = False
+        self._sent: Call | None = sent
         self._request: StepRequest | None = None
 
     @property
@@ -155,13 +158,13 @@ class BeginCall(Operation):
 
     def strip(self) -> int:
         """Leave out the request, because the queue is full. Return the bytes that this frees."""
-        freed = 0 if self._is_stripped else self.size_bytes - BASE_BYTES
-        self._is_stripped = True
+        freed = 0 if self._sent is None else self.size_bytes - BASE_BYTES
+        self._sent = None
         self.size_bytes -= freed
         return freed
 
     def prepare(self) -> None:
-        call, step, run = self._call, self._call.step, self.run
+        call, sent, step, run = self._call, self._sent, self._call.step, self.run
         if call.epoch == 1:
             run.before, run.shared_from = copy.copy(run.prompts), run.stored_number
         else:
@@ -170,25 +173,24 @@ class BeginCall(Operation):
             if step.last_error is not None:
                 step.prior_errors = [*step.prior_errors, step.last_error][-MAX_PRIOR_ERRORS:]
                 step.last_error = None
-        is_full = run.is_full or step.number > run.limits.max_steps
+        is_full = run.is_full or step.number - run.facts.dropped_steps > run.limits.max_steps
         run.is_full = is_full
-        tool_count = len(call.call.tools) + (call.call.web_search is not None)
         fields: dict[str, Any] = {
             "model_config_id": call.model.model_config_id,
             "provider": call.model.provider,
             "model": call.model.model,
-            "message_count": len(call.call.prompt.messages),
-            "tool_count": tool_count,
-            "metadata": json_text(metadata(call, truncated=is_full or self._is_stripped)),
+            "message_count": call.message_count,
+            "tool_count": call.tool_count,
+            "metadata": json_text(metadata(call, truncated=is_full or sent is None)),
         }
-        if is_full or self._is_stripped:
+        if is_full or sent is None:
             run.prompts.forget()
         else:
-            prefix = msgspec.structs.replace(run.prompts.add(call.call), step=run.shared_from)
+            prefix = msgspec.structs.replace(run.prompts.add(sent), step=run.shared_from)
             call.has_same_tools = prefix.has_same_tools
             call.shared_messages = fields["shared_messages"] = prefix.length
-            fields["request"] = json_text(normalize.share_prefix(call.call, run.redactor, prefix))
-            fields["replay_form"] = replay_form.pack(replay_form.encode(call.call, run.redactor, prefix))
+            fields["request"] = json_text(normalize.share_prefix(sent, run.redactor, prefix))
+            fields["replay_form"] = replay_request.pack(replay_request.encode(sent, run.redactor, prefix))
         self._request = StepRequest(**fields)
         add_bytes(run, self._request.size_bytes)
 
@@ -253,10 +255,10 @@ class EndCall(Operation):
         error: BaseException | ProviderError | SeenError | None,
         ended: float,
     ) -> None:
-        super().__init__(call.step.run)
+        self._error = seen_error(error)
+        super().__init__(call.step.run, call.answer.size_bytes + _error_bytes(self._error))
         self._call: RecordedCall | None = call
         self._ended = ended
-        self._error = seen_error(error)
         self._end: StepEnd | None = None
         self.status = status
         self.assistant_message_id: int | None = None
@@ -300,7 +302,8 @@ class EndCall(Operation):
             error=None if error is None or self.status is StepStatus.COMPLETED else json_text(error),
             metadata=json_text(metadata(call, summary=summary if has_answer else None, truncated=is_full)),
             cache=None if diagnosis is None else json_text(diagnosis),
-            ttft_ms=call.ttft_ms,
+            # The first part of a call that failed before its answer is the error.
+            ttft_ms=call.ttft_ms if response.content or self.status is not StepStatus.ERROR else None,
             assistant_message_id=self.assistant_message_id,
         )
         add_bytes(run, self._end.size_bytes)
@@ -313,7 +316,7 @@ class EndCall(Operation):
             usage=usage,
             provider=call.model.provider,
             model=call.model.model,
-            message_count=len(call.call.prompt.messages),
+            message_count=call.message_count,
             shared_messages=call.shared_messages,
             has_same_tools=call.has_same_tools,
             started_at=run.at(call.started),
@@ -353,9 +356,14 @@ class WriteAttempt(Operation):
     def step_number(self) -> int | None:
         return self._step.number
 
+    @property
+    def freeable_bytes(self) -> int:
+        """The bytes that `strip` frees."""
+        return 0 if self._is_stripped else self.size_bytes - BASE_BYTES
+
     def strip(self) -> int:
         """Leave out the bodies, because the queue is full. Return the bytes that this frees."""
-        freed = 0 if self._is_stripped else self.size_bytes - BASE_BYTES
+        freed = self.freeable_bytes
         if not self._is_stripped:
             self._is_stripped = True
             self._record = msgspec.structs.replace(self._record, request_body=b"", response_body=None)
@@ -435,7 +443,7 @@ def metadata(call: RecordedCall, *, summary: StreamSummary | None = None, trunca
         found["prior_errors"] = call.step.prior_errors
     if not call.is_observed:
         found["transport"] = "unobserved"
-    if call.call.format is not None:
+    if call.is_structured:
         found["structured_output"] = True
     if truncated:
         found["truncated"] = True
@@ -462,6 +470,16 @@ def seen_error(error: BaseException | ProviderError | SeenError | None) -> Provi
     if isinstance(error, BaseException):
         return SeenError(type(error).__name__, str(error))
     return error
+
+
+def _error_bytes(error: ProviderError | SeenError | None) -> int:
+    match error:
+        case None:
+            return 0
+        case SeenError():
+            return len(error.text)
+        case _:
+            return len(error.message)
 
 
 def _normalized(error: ProviderError | SeenError | None, redactor: Redactor) -> NormalizedError | None:

@@ -87,10 +87,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = MAX_RUN_BYTES
 
 
+class Room(msgspec.Struct, frozen=True):
+    """The part of the queue that is free, or is freed for new operations."""
+
+    bytes: int
+    operations: int
+
+
 class Queue(Protocol):
     """Takes operations for writing. `submit` returns False if the operation is not taken."""
 
     def submit(self, operation: Operation) -> bool: ...
+
+    def room(self) -> Room: ...
 
 
 class Recorder:
@@ -131,6 +140,11 @@ class Recorder:
             return None
         self._open[run.id] = run
         return run
+
+    def room(self) -> Room:
+        """Return how much one run can record now: the free part of the queue, at most the limit of a run."""
+        room = self._queue.room()
+        return Room(min(room.bytes, self.limits.max_bytes), room.operations)
 
     def forget(self, run: Run) -> None:
         self._open.pop(run.id, None)
@@ -334,14 +348,17 @@ class Step:
         generation_attempt: int = 0,
         abort_reason: Callable[[], str | None] | None = None,
         started: float | None = None,
+        size_bytes: int | None = None,
     ) -> RecordedCall:
-        """Begin a call under the next epoch."""
+        """Begin a call under the next epoch. `size_bytes` is the memory that its request holds alone."""
         self.epoch += 1
         self.generation_attempt = generation_attempt
         self._abort_reason = abort_reason or _no_reason
         recorded = RecordedCall(self, call, model, wire=wire, started=started)
         self.run.call_began(recorded)
-        self.run.submit(operations.BeginCall(recorded))
+        self.run.submit(
+            operations.BeginCall(recorded, call, call.prompt.size_bytes if size_bytes is None else size_bytes)
+        )
         return recorded
 
     def retry_planned(self, kind: str, delay: timedelta) -> None:
@@ -368,33 +385,40 @@ class Step:
 
 
 class RecordedCall:
-    """One call of a step, under one epoch. `answer` collects its parts; `terminal` is the part that ends it."""
+    """One call of a step, under one epoch. `answer` collects its parts; `terminal` is the part that ends it.
+
+    It does not refer to the request, which is freed when it is written or left out.
+    """
 
     __slots__ = (
         "_ended",
         "answer",
-        "call",
         "epoch",
         "generation_attempt",
         "has_same_tools",
         "is_observed",
+        "is_structured",
+        "message_count",
         "model",
         "shared_messages",
         "started",
         "step",
         "terminal",
+        "tool_count",
         "ttft_ms",
     )
 
     def __init__(self, step: Step, call: Call, model: ModelFacts, *, wire: Wire, started: float | None) -> None:
         self.step = step
-        self.call = call
         self.model = model
+        self.message_count = len(call.prompt.messages)
+        self.tool_count = len(call.tools) + (call.web_search is not None)
+        self.is_structured = call.format is not None
         self.epoch = step.epoch
         self.generation_attempt = step.generation_attempt
         self.is_observed = wire in OBSERVED_WIRES
         self.started = step.run.clock.monotonic() if started is None else started
-        self.answer: Answer = ResponseCollector(is_structured=call.format is not None)
+        self.answer: Answer = ResponseCollector(is_structured=self.is_structured)
         self.terminal: Finish | StreamError | None = None
         self.ttft_ms: int | None = None
         # These belong to the writer.

@@ -31,9 +31,12 @@ _LONG_STRING = 2048
 _STRING_HEAD = 1024
 _STRING_TAIL = 256
 # Media, signatures and encrypted reasoning. Shorter runs may be words and paths.
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
-# The results that are kept for immutable objects.
+_BASE64_CHARS = 256
+_BASE64 = re.compile(rf"[A-Za-z0-9+/_-]{{{_BASE64_CHARS},}}={{0,2}}")
+# The results that are kept.
 _MAX_KEPT = 1024
+# The length of texts that are checked together. A check of more would delay the event loop.
+_CHECKED_CHARS = 8192
 # The arrays of messages in the requests of the wires.
 _HISTORIES = ("messages", "input", "contents")
 # A margin for the marker of elided messages and for commas.
@@ -43,6 +46,25 @@ _MARKER_BYTES = 256
 _decoder = msgspec.json.Decoder(float_hook=lambda digits: Raw(digits.encode()))
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _is_secret_key = lru_cache(maxsize=4096)(redaction.is_secret_key)
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a value under a secret key hides nothing."""
+    return value is None or value == "" or type(value) is bool
+
+
+def _may_be_document(text: str) -> bool:
+    return text[:1].isspace() or text[:1] in ("{", "[", '"')
+
+
+def _decoded(text: str) -> Any:
+    """Return the JSON document that a text is; None if it is not one."""
+    if not _may_be_document(text):
+        return None
+    try:
+        return _decoder.decode(text)
+    except _UNREADABLE:
+        return None
 
 
 class CapturedBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,23 +119,27 @@ class Redactor:
         self._pause = pause
         self._secrets = secrets or SecretRegistry()
         self._header_names = frozenset(name.lower() for name in header_names)
-        self._body_bytes = body_bytes
-        self._kept: dict[tuple[str, int], tuple[object, object, Any]] = {}
+        self.body_bytes = body_bytes
+        self._kept: dict[tuple[str, bytes], tuple[object, Any]] = {}
 
     def kept(self, kind: str, item: object, make: Callable[[], T]) -> T:
-        """Return what `make` makes of an immutable object, and keep it until the secrets change.
+        """Return what `make` makes of this content, and keep it until the secrets change.
 
-        The tools of a step are the same objects as those of the step before.
+        Most chats have the same tools, in objects of their own.
         """
-        key, version = (kind, id(item)), self._secrets.version
+        try:
+            digest = hashlib.sha256(msgspec.json.encode(item)).digest()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return make()
+        key, version = (kind, digest), self._secrets.version
         found = self._kept.get(key)
-        if found is not None and found[0] is item and found[1] is version:
-            result: T = found[2]
+        if found is not None and found[0] is version:
+            result: T = found[1]
             return result
         if len(self._kept) >= _MAX_KEPT:
             self._kept.clear()
         made = make()
-        self._kept[key] = (item, version, made)
+        self._kept[key] = (version, made)
         return made
 
     def headers(self, headers: Mapping[str, str], configured: Collection[str] = ()) -> dict[str, str]:
@@ -135,7 +161,7 @@ class Redactor:
 
     def json_text(self, text: str) -> str:
         """Hide secrets in a text that may be a JSON document. A text without secrets is returned as it is."""
-        if text[:1].isspace() or text[:1] in ("{", "[", '"'):
+        if _may_be_document(text):
             try:
                 return self._document(text)
             except _UNREADABLE:
@@ -144,7 +170,7 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without secrets. If there are none, the same object is returned. Base64 is kept."""
-        return self._value(value, path=None)
+        return self._redacted(value, path=None)
 
     def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Hide secrets in the texts of a JSON schema. Its keys are names of parameters."""
@@ -163,16 +189,16 @@ class Redactor:
         try:
             text = data.decode()
             value = _decoder.decode(text)
-            redacted = self._value(value, path=())
-            shortened = _shortened(redacted, self._body_bytes)
+            redacted = self._redacted(value, path=())
+            shortened = _shortened(redacted, self.body_bytes)
             if shortened is redacted:
                 stored = self._same_or_encoded(text, value, redacted).encode()
             else:
                 stored = msgspec.json.encode(shortened)
         except _UNREADABLE:
             return _replaced(NOT_JSON, len(data))
-        tail = min(TAIL_BYTES, self._body_bytes // 4)
-        cut = _cut(stored, self._body_bytes - tail, tail)
+        tail = min(TAIL_BYTES, self.body_bytes // 4)
+        cut = _cut(stored, self.body_bytes - tail, tail)
         return RedactedBody(data=cut, size=len(data), is_truncated=cut is not stored or shortened is not redacted)
 
     def captured(self, body: CapturedBody, content_type: str | None) -> RedactedBody:
@@ -262,7 +288,7 @@ class Redactor:
             return
         try:
             line.value = _decoder.decode(line.payload)
-            if is_clean and not (len(line.payload) >= 256 and _BASE64.search(line.payload)):
+            if is_clean and not (len(line.payload) >= _BASE64_CHARS and _BASE64.search(line.payload)):
                 return
             redacted = self._value(line.value, path=())
         except _UNREADABLE:
@@ -294,7 +320,7 @@ class Redactor:
     def _document(self, text: str, *, path: tuple[str, ...] | None = None) -> str:
         """Redact one JSON document. Raise an error of `_UNREADABLE` if the text is not exactly one."""
         value = _decoder.decode(text)
-        return self._same_or_encoded(text, value, self._value(value, path=path))
+        return self._same_or_encoded(text, value, self._redacted(value, path=path))
 
     def _same_or_encoded(self, source: str, value: Any, redacted: Any) -> str:
         """Return the source if nothing changed, else the new encoding.
@@ -304,6 +330,47 @@ class Redactor:
         if redacted is value and self.text(source) == source:
             return source
         return msgspec.json.encode(redacted).decode()
+
+    def _redacted(self, value: Any, *, path: tuple[str, ...] | None) -> Any:
+        """Redact a JSON value at the top of a body, or one that is no body. Most values have nothing to hide."""
+        return value if self._is_clean(value, allows_base64=path is None) else self._value(value, path=path)
+
+    def _is_clean(self, value: Any, *, allows_base64: bool) -> bool:
+        """Return whether `_value` would change nothing. If in doubt, the answer is no.
+
+        Strings are checked together, which is several times faster than one by one. A secret inside one string is also
+        found between other strings.
+        """
+        pending, strings, size = [value], list[str](), 0
+        while pending:
+            item = pending.pop()
+            kind = type(item)
+            if kind is str and len(item) >= MIN_SECRET_CHARS:
+                strings.append(item)
+                size += len(item)
+                if (inner := _decoded(item)) is not None:
+                    pending.append(inner)
+            elif kind is list:
+                pending.extend(item)
+            elif kind is dict:
+                for key, inner in item.items():
+                    if _is_secret_key(key) and not _is_empty(inner):
+                        return False
+                    if len(key) >= MIN_SECRET_CHARS:
+                        strings.append(key)
+                        size += len(key)
+                    pending.append(inner)
+            if size > _CHECKED_CHARS:
+                if not self._are_clean(strings, allows_base64=allows_base64):
+                    return False
+                strings, size = [], 0
+        return self._are_clean(strings, allows_base64=allows_base64)
+
+    def _are_clean(self, strings: list[str], *, allows_base64: bool) -> bool:
+        text = "\n".join(strings)
+        return self.text(text) == text and (
+            allows_base64 or not any(len(each) >= _BASE64_CHARS and _BASE64.search(each) for each in strings)
+        )
 
     def _value(self, value: Any, *, path: tuple[str, ...] | None, in_schema: bool = False) -> Any:
         """Redact a JSON value. `path` is its place in a body; None for a value that cannot contain a schema."""
@@ -317,7 +384,7 @@ class Redactor:
         result: dict[str, Any] = {}
         is_changed = False
         for key, item in value.items():
-            if not in_schema and _is_secret_key(key) and not (item is None or item == "" or type(item) is bool):
+            if not in_schema and _is_secret_key(key) and not _is_empty(item):
                 new: Any = REDACTED
             elif path is None:
                 new = self._value(item, path=None)
@@ -339,7 +406,7 @@ class Redactor:
 
     def _stored(self, text: str, size: int) -> RedactedBody:
         data = text.encode("utf-8", "replace")
-        cut = _cut(data, self._body_bytes, TAIL_BYTES)
+        cut = _cut(data, self.body_bytes, TAIL_BYTES)
         return RedactedBody(data=cut, size=size, is_truncated=cut is not data)
 
 
@@ -383,6 +450,7 @@ def _charset(content_type: str | None) -> str:
 # Fields that distinguish the deltas of different blocks, and fields that are repeated in every event.
 _MARKS = ("index", "output_index", "content_index", "summary_index", "item_id")
 _ROOT_MARKS = (*_MARKS, "type")
+_ALL_MARKS = frozenset(_ROOT_MARKS)
 _LABELS = frozenset({"id", "type", "object", "model", "role", "item_id", "response_id", "system_fingerprint", "name"})
 _Piece = tuple["_EventLine", Any, Any]
 
@@ -421,8 +489,7 @@ def _add_deltas(value: Any, channel: tuple[object, ...], found: list[tuple[objec
             elif kind is not dict and kind is not list:
                 continue
             if marks is None:
-                names = _MARKS if channel else _ROOT_MARKS
-                marks = tuple((name, value[name]) for name in names if type(value.get(name)) in (int, str))
+                marks = _marks(value, _MARKS if channel else _ROOT_MARKS)
             if kind is str:
                 found.append(((*channel, marks, key), value, key))
             else:
@@ -435,6 +502,13 @@ def _add_deltas(value: Any, channel: tuple[object, ...], found: list[tuple[objec
                 # Elements with an index are distinguished by it, because later events contain only some of them.
                 is_marked = type(item) is dict and "index" in item
                 _add_deltas(item, channel if is_marked else (*channel, position), found)
+
+
+def _marks(value: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:
+    """Return the fields of an event that tell its blocks apart, in the order of `names`."""
+    if _ALL_MARKS.isdisjoint(value):
+        return ()
+    return tuple((name, value[name]) for name in names if type(value.get(name)) in (int, str))
 
 
 def _put(pieces: list[_Piece], text: str) -> None:
@@ -523,18 +597,23 @@ def _shortened(value: Any, max_bytes: int) -> Any:
 
 
 def _with_short_strings(value: Any) -> Any:
-    if type(value) is str:
+    kind = type(value)
+    if kind is str:
         if len(value) <= _LONG_STRING:
             return value
         left_out = len(value) - _STRING_HEAD - _STRING_TAIL
         return f"{value[:_STRING_HEAD]}[... {left_out} characters ...]{value[-_STRING_TAIL:]}"
-    if type(value) is list:
-        items = [_with_short_strings(item) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    if type(value) is dict:
-        fields = {key: _with_short_strings(item) for key, item in value.items()}
-        return value if all(fields[key] is item for key, item in value.items()) else fields
-    return value
+    if kind is not list and kind is not dict:
+        return value
+    changed: dict[Any, Any] = {}
+    for key, item in enumerate(value) if kind is list else value.items():
+        if (short := _with_short_strings(item)) is not item:
+            changed[key] = short
+    if not changed:
+        return value
+    if kind is list:
+        return [changed.get(index, item) for index, item in enumerate(value)]
+    return value | changed
 
 
 def _without_middle(items: list[Any], max_bytes: int) -> list[Any]:
@@ -567,7 +646,7 @@ def _cut(data: bytes, head: int, tail: int) -> bytes:
 
 
 def _without_base64(text: str) -> str:
-    if len(text) < 256:
+    if len(text) < _BASE64_CHARS:
         return text
     return _BASE64.sub(lambda match: f"[base64 {len(match[0].rstrip('=')) * 3 // 4} bytes]", text)
 

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.debug import context, replay_form, views
+from rookery.debug import context, replay_request, views
 from rookery.debug.normalize import (
     NormalizedError,
     NormalizedPart,
@@ -25,11 +25,11 @@ from rookery.debug.normalize import (
     normalize_error,
 )
 from rookery.debug.redaction import Redactor
-from rookery.debug.replay_form import Incomplete, ReplayRequest
+from rookery.debug.replay_request import Incomplete, ReplayRequest
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptResult, PromptText
-from rookery.llm.chat_span import chat_span
+from rookery.llm.model_call_span import chat_span
 from rookery.llm.types import (
     Call,
     ErrorKind,
@@ -305,13 +305,13 @@ def recorded_answer(recorded: RecordedCall) -> ReplayAnswer:
 def _decoded(recorded: RecordedCall) -> ReplayRequest:
     try:
         forms = [
-            (row.step_number, replay_form.unpack(row.replay_form))
+            (row.step_number, replay_request.unpack(row.replay_form))
             for row in recorded.forms
             if row.replay_form is not None
         ]
         if not forms or forms[-1][0] != recorded.step.step_number:
             raise NotReplayable("The request of this step was not recorded as a whole.")
-        return replay_form.decode(forms)
+        return replay_request.decode(forms)
     except Incomplete as error:
         raise NotReplayable(str(error)) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rookery.debug.context import current_run
-from rookery.debug.recorded_model import RecordedModel
+from rookery.debug.model_wrapper import RecordedModel
 from rookery.debug.recorder import ModelFacts, RecordedCall, Run
 from rookery.domain.chat.parts import Part
 from rookery.llm.types import Call, FinishReason, LanguageModel, Usage
@@ -96,7 +96,11 @@ class RunScope(RecordedScope):
                 return None
             return step.begin(call, facts.model, wire=model.wire, abort_reason=abort_reason)
 
-        super().__init__(RecordedModel(model, begin, facts=facts.model, clock=run.clock), run, abort_reason)
+        super().__init__(
+            RecordedModel(model, begin, facts=facts.model, clock=run.clock, body_bytes=run.redactor.body_bytes),
+            run,
+            abort_reason,
+        )
         self._is_late = is_late
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from rookery.debug.context import current_run
 from rookery.debug.enablement import Policy, Recording
 from rookery.debug.kept_turn import KeptTurn, KeptTurns
-from rookery.debug.recorded_model import RecordedModel
+from rookery.debug.model_wrapper import RecordedModel
 from rookery.debug.recorder import ModelFacts, RecordedCall, Recorder, Run, RunFacts, Step
 from rookery.debug.scope import CallFacts, CallScope, RecordedScope, RunScope
 from rookery.debug.stats import DebugStats
@@ -115,8 +115,8 @@ class DebugTurn:
         """Return the scope of a call. The model is wrapped only if the turn is recorded."""
         if self._kept is not None:
             return self._kept.call(model, call, facts)
-        run, recordings = self._run, self._recordings
-        if run is None or recordings is None:
+        run = self._run
+        if run is None:
             return CallScope(model)
 
         def begin(call: Call) -> RecordedCall | None:
@@ -132,7 +132,7 @@ class DebugTurn:
                 abort_reason=facts.abort_reason,
             )
 
-        recorded = RecordedModel(model, begin, facts=facts.model, clock=recordings.recorder.clock)
+        recorded = RecordedModel(model, begin, facts=facts.model, clock=run.clock, body_bytes=run.redactor.body_bytes)
         return RecordedScope(recorded, run, facts.abort_reason)
 
     def child(
@@ -197,7 +197,7 @@ class DebugTurn:
         self._end_turn()
 
     def _outcome_of_next(self) -> RunStatus:
-        """Return the outcome of a turn that the next one ends, for example after a steering message.
+        """Return the outcome of a turn that ends because the next one begins, for example after a steering message.
 
         An interrupt is recorded by its own task, so the turn is complete if its last call is.
         """

@@ -16,7 +16,7 @@ from typing import NoReturn
 import asyncpg
 
 from rookery.debug.operations import BeginCall, OpenRun, Operation, WriteAttempt
-from rookery.debug.recorder import Run
+from rookery.debug.recorder import Room, Run
 from rookery.debug.stats import DebugStats, Dropped, Result
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.db.errors import StoreError
@@ -109,6 +109,14 @@ class Writer:
         self._is_idle.clear()
         self._has_work.set()
         return True
+
+    def room(self) -> Room:
+        """Return how much more the queue can take if only bodies of attempts are left out."""
+        bodies = sum(attempt.freeable_bytes for attempt in self._with_bodies if not attempt.is_taken)
+        return Room(
+            bytes=max(self._max_bytes - self._bytes + bodies, 0),
+            operations=max(self._max_operations - len(self._queue), 0),
+        )
 
     async def run(self) -> NoReturn:
         """Write operations until cancelled."""

@@ -148,10 +148,10 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
     if request is None:
         return (Say(f"{WHO_I_AM}\n\n{_offer(tools)}"),)
     if missing := _missing(request, tools):
-        names = ", ".join(missing)
+        names = ", ".join("the advisor" if name == "advisor" else name for name in missing)
         hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
         if "advisor" in missing:
-            hint = " An administrator can turn on the advisor in the settings."
+            hint = " An administrator can turn it on in the settings, on the page Agent."
         it = "it" if len(missing) == 1 else "them"
         return (Say(f"I would use {names} for that, but this chat does not have {it}.{hint}\n\n{WHO_I_AM}"),)
     if (steps := _prepare(call.prompt, request, results, tools)) is not None:

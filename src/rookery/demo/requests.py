@@ -261,7 +261,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
             r" (?:to|and let (?:it|them)) (?P<what>.+?)",
             _spawn,
         ),
-        (r"delegate:? (?P<what>.+?)", _delegate),
+        (r"delegate(?: to (?:two )?(?:sub)?agents)?:? (?P<what>.+?)", _delegate),
         (r"ask the advisor:? (?P<what>.+)", _ask_advisor),
         (r"ask me (?P<what>[^:]+?)(?:: (?P<options>.+?))?", _ask),
         (r"(?:make|write|propose|draft) (?:a|the) plan (?:to|for) (?P<what>.+?)", _plan),

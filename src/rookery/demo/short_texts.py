@@ -63,7 +63,9 @@ def label(text: str) -> str:
         return "Waiting for a decision"
     if _FAILED.search(_CODE.sub("", found["answer"])):
         return "Ended with a problem"
-    words = found["title"].rstrip("\N{HORIZONTAL ELLIPSIS}.").split()[:LABEL_TITLE_WORDS]
+    # The part before a colon says what to do: "Delegate to two agents: list the files in ...".
+    request = found["title"].partition(":")[0]
+    words = request.rstrip("\N{HORIZONTAL ELLIPSIS}.").split()[:LABEL_TITLE_WORDS]
     return " ".join(("Done:", *words)) if words else titles.FINISHED_LABEL
 
 

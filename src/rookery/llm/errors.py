@@ -375,7 +375,7 @@ def classify(
 ) -> ProviderError:
     """Classify an error response by its status, its codes (most specific first) and its text.
 
-    Errors inside a stream have no status. `headers` have lower-case names. `provider` is the display name for the
+    Errors inside a stream have no status. `headers` have lowercase names. `provider` is the display name for the
     message.
     """
     named = tuple(code for code in codes if isinstance(code, str) and code)

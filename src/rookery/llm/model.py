@@ -19,7 +19,7 @@ from rookery import __version__
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.llm import chat_span, error_bodies, errors
+from rookery.llm import error_bodies, errors, model_call_span
 from rookery.llm.chat_caches import EncodedRequests, Key, ReplayMemory
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
@@ -136,7 +136,7 @@ class WireModel:
             request, body = await self._build(call, is_first=not tried)
             fold = self._format.fold(call)
             reader = AnswerReader(fold, self._provider)
-            exchange = chat_span.start_exchange(self._base_url, request, body_bytes=len(body))
+            exchange = model_call_span.start_exchange(self._base_url, request, body_bytes=len(body))
             answer = Answer(await self._open(call, request, body=body, exchange=exchange), reader, hide=self._hide)
             try:
                 parts = await self._read_first_parts(answer, reader)
@@ -193,12 +193,12 @@ class WireModel:
         try:
             stream = await self._http.open(url, headers=headers, body=body)
         except TransportError as error:
-            chat_span.exchange_failed(exchange, error)
+            model_call_span.exchange_failed(exchange, error)
             return errors.from_transport(self._provider, error, hide=self._hide)
         except BaseException as error:
-            chat_span.exchange_failed(exchange, error)
+            model_call_span.exchange_failed(exchange, error)
             raise
-        chat_span.answer_started(exchange, stream.status)
+        model_call_span.answer_started(exchange, stream.status)
         if stream.status == 200 and media_type(stream) in ("text/event-stream", "application/json", ""):
             return stream
         try:

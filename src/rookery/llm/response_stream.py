@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.llm import error_bodies, errors
+from rookery.llm import error_bodies, errors, liveness
 from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import EventTooLarge, TransportError
 from rookery.llm.http import HttpStream
@@ -118,6 +118,8 @@ class AnswerReader:
         except EventTooLarge as error:
             return self._broken([], str(error))
         if len(events) != 1:
+            if not events:
+                liveness.note()
             return self._folded(events)
         # This is the usual case while a model writes, and needs no list.
         try:
@@ -126,6 +128,8 @@ class AnswerReader:
             return self._broken([], "An event is not JSON.")
         if parts and (type(parts[-1]) is Finish or type(parts[-1]) is StreamError):
             self.is_done = True
+        elif not parts:
+            liveness.note()
         return parts
 
     def end(self) -> list[StreamPart]:

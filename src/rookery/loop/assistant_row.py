@@ -116,6 +116,16 @@ class StepDraft:
                 if isinstance(part, parts.ToolCall) and not part.provider_executed and not _is_object(part)
             )
 
+    def count_written(self) -> int:
+        """Return the number of characters that the model has written so far: text, reasoning and arguments of calls."""
+        written = 0
+        for held in self._slots:
+            if isinstance(held, _Block | _OpenCall):
+                written += sum(map(len, held.pieces))
+            elif isinstance(held, parts.ToolCall) and isinstance(held.args, Raw) and not held.provider_executed:
+                written += len(bytes(held.args))
+        return written
+
     def files(self) -> Iterable[tuple[int, llm.GeneratedFile]]:
         """Return the generated files that are not stored yet, with their index for `put_file`."""
         return [(slot, held) for slot, held in enumerate(self._slots) if isinstance(held, llm.GeneratedFile)]

@@ -300,7 +300,7 @@ def _request(call: Call, prompt: Prompt, budget: Budget) -> Call:
 
 
 def _piece(call: Call, prompt: Prompt, budget: Budget) -> Call:
-    """Return a separate request, without the chat's tools and web search."""
+    """Return the request that summarizes one piece. Unlike `_request`, it has no tools, web search or cache key."""
     return msgspec.structs.replace(
         _request(call, prompt, budget), tools=(), tool_choice="auto", web_search=None, chat_id=None, cache_key=None
     )

@@ -8,7 +8,9 @@ import msgspec
 class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of the loop. The defaults are estimates, not measurements."""
 
-    stream_silence_seconds: float = 600.0
+    # Before the first byte of an answer, and within it. Models may have limits of their own.
+    first_byte_seconds: float = 300.0
+    stream_silence_seconds: float = 120.0
     # Ends a stream that is never silent and never ends. No answer takes this long.
     stream_max_seconds: float = 2 * 3600.0
     stream_max_parts: int = 1_000_000

@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from uuid import UUID, uuid4
 
 import msgspec
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
-from rookery.llm import chat_span, errors
+from rookery.domain.models.options import ModelOptions
+from rookery.llm import errors, liveness, model_call_span
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import (
     Call,
@@ -39,6 +40,7 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.tool import OnProgress, Publish, ToolSet
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.runtime.nudge import Nudge
 from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.model_step")
@@ -89,6 +91,10 @@ class StepMeter:
         """The provider's latest usage report."""
         return Usage() if self._draft is None else self._draft.usage
 
+    def count_written(self) -> int:
+        """Return the number of characters that the model has written so far."""
+        return 0 if self._draft is None else self._draft.count_written()
+
     @property
     def response_id(self) -> str | None:
         return None if self._draft is None else self._draft.started.response_id
@@ -107,9 +113,24 @@ class StepMeter:
         self.invoked_monotonic = clock.monotonic()
 
 
+class SilenceLimits(msgspec.Struct, frozen=True):
+    """The seconds that a provider may send nothing: before the first byte of an answer, and within it."""
+
+    first_byte_seconds: float
+    within_seconds: float
+
+    @classmethod
+    def of(cls, options: ModelOptions, config: LoopConfig) -> Self:
+        """Return the limits of a model: those of its options, else those of the server."""
+        return cls(
+            float(options.first_byte_seconds or config.first_byte_seconds),
+            float(options.silence_seconds or config.stream_silence_seconds),
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class StepSetup:
-    """The input of a step besides its call.
+    """The input of a step besides its call. `limits` are the silence limits of its model. A nudge ends the call.
 
     `context_limit` is the limit of the model config. `allow_pause` is False if the provider has paused too often in
     this turn. `on_stream_start` is called when the run time begins. If `publish` raises, the step ends with that error.
@@ -130,6 +151,13 @@ class StepSetup:
     store_file: StoreFile | None = None
     stats: StepStats = field(default_factory=NoStepStats)
     attempt: int | None = None
+    limits: SilenceLimits | None = None
+    nudge: Nudge = field(default_factory=Nudge)
+
+    @property
+    def silence(self) -> SilenceLimits:
+        config = self.config
+        return self.limits or SilenceLimits(config.first_byte_seconds, config.stream_silence_seconds)
 
 
 class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +197,7 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
 
     Cancellation closes the connection to the provider. Nothing is committed here.
     """
-    with chat_span.chat_span(model, call, attempt=setup.attempt) as span:
+    with model_call_span.chat_span(model, call, attempt=setup.attempt) as span:
         outcome = await _generate(model, call, setup)
         span.answered(
             outcome.content,
@@ -223,10 +251,24 @@ async def _generate(model: LanguageModel, call: Call, setup: StepSetup) -> Assis
 
 
 async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: StepSetup) -> Finish:
-    """Read the stream to its end. The silence limit also applies to connecting."""
+    """Read the stream to its end. The limit of the first byte also applies to connecting."""
     cancelling = waits.cancelling()
-    seconds = setup.config.stream_silence_seconds
-    guard = setup.clock.deadline(seconds, "stream-silence")
+    limits, nudge, has_begun = setup.silence, setup.nudge, False
+    seconds = limits.within_seconds
+    guard = setup.clock.deadline(limits.first_byte_seconds, "stream-silence")
+    nudge.is_pending = False
+
+    def live() -> None:
+        """Restart the limit, because a keep-alive has arrived."""
+        nonlocal has_begun
+        has_begun = True
+        guard.reset(seconds)
+        on_progress(None)
+
+    def give_up() -> None:
+        nudge.is_pending = True
+        guard.reset(0)
+
     add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
 
     interval, reported_at = seconds * _PROGRESS_FRACTION, -math.inf
@@ -238,28 +280,30 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
             setup.meter.start(draft, setup.clock)
             assert setup.meter.invoked_at is not None
             setup.on_stream_start(setup.meter.invoked_at)
-            async with aclosing(model.stream(call)) as stream:
-                async for part in stream:
-                    if (now := monotonic()) >= reported_at + interval:
-                        reported_at = now
-                        guard.reset(seconds)
-                        on_progress(None)
-                    if type(part) is Finish:
-                        return part
-                    if type(part) is StreamError:
-                        raise CallFailed(part.error, draft.usage)
-                    add(part)
-                    count += 1
-                    if count >= max_parts or reported_at >= ends_at or draft.size > max_size:
-                        raise CallFailed(_endless_error(setup.provider_name), draft.usage)
-                    if count == 1:
-                        _record_first_part(model, setup)
-                    elif count % _PARTS_PER_YIELD == 0:
-                        await asyncio.sleep(0)
+            with liveness.heard_by(live), nudge.heard_by(give_up):
+                async with aclosing(model.stream(call)) as stream:
+                    async for part in stream:
+                        if (now := monotonic()) >= reported_at + interval:
+                            reported_at, has_begun = now, True
+                            guard.reset(seconds)
+                            on_progress(None)
+                        if type(part) is Finish:
+                            return part
+                        if type(part) is StreamError:
+                            raise CallFailed(part.error, draft.usage)
+                        add(part)
+                        count += 1
+                        if count >= max_parts or reported_at >= ends_at or draft.size > max_size:
+                            raise CallFailed(_endless_error(setup.provider_name), draft.usage)
+                        if count == 1:
+                            _record_first_part(model, setup)
+                        elif count % _PARTS_PER_YIELD == 0:
+                            await asyncio.sleep(0)
     except DeadlineExceeded:
         if not guard.is_expired:
             raise
-        raise CallFailed(_silence_error(setup.provider_name, seconds), draft.usage) from None
+        error = _nudged_error(setup.provider_name) if nudge.is_pending else _silence_error(setup, has_begun=has_begun)
+        raise CallFailed(error, draft.usage) from None
     except asyncio.CancelledError:
         if waits.cancelling() > cancelling:
             raise
@@ -273,7 +317,7 @@ def _record_first_part(model: LanguageModel, setup: StepSetup) -> None:
     assert started is not None
     seconds = setup.clock.monotonic() - started
     setup.stats.first_part(model, seconds=seconds)
-    chat_span.first_part(seconds)
+    model_call_span.first_part(seconds)
 
 
 async def _store_files(draft: StepDraft, setup: StepSetup) -> None:
@@ -324,13 +368,24 @@ def _is_visible(part: Part) -> bool:
     return not isinstance(part, Reasoning) and not (isinstance(part, Text) and not part.text.strip())
 
 
-def _silence_error(provider: str, seconds: float) -> ProviderError:
+def _silence_error(setup: StepSetup, *, has_begun: bool) -> ProviderError:
+    provider, limits = setup.provider_name, setup.silence
+    seconds = limits.within_seconds if has_begun else limits.first_byte_seconds
     return ProviderError(
         kind=ErrorKind.STREAM_SILENCE_TIMEOUT,
-        message=f"{provider} stopped sending data.",
+        message=f"{provider} stopped sending data." if has_begun else f"{provider} did not begin to answer.",
         retryable=True,
         provider=provider,
         detail=f"Nothing arrived for {seconds:g} s.",
+    )
+
+
+def _nudged_error(provider: str) -> ProviderError:
+    return ProviderError(
+        kind=ErrorKind.STREAM_SILENCE_TIMEOUT,
+        message="Tried again at the request of the user.",
+        retryable=True,
+        provider=provider,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
 
+from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
-from rookery.domain.chat.parts import File, Part, Text, ToolCall
+from rookery.domain.chat.parts import File, Part, Text, ToolCall, TurnEnd
 from rookery.domain.chat.truncation import budget_bytes
 from rookery.llm.types import Usage
 from rookery.loop import tool_input, tool_results
@@ -29,10 +30,12 @@ def assistant_rows(
     at: datetime,
     reasoning_effort: Effort | None = None,
     cost_micros: int | None = None,
+    left_open: Collection[str] = (),
 ) -> tuple[NewMessage, ...]:
     """Return the assistant row, and an error result for each call with invalid arguments. Empty content has no rows.
 
-    The next step executes the calls that have no result here.
+    The next step executes the calls that have no result here. Calls in `left_open` get none, so that it can hold them,
+    unless they could run then: the next step does not know that the output limit cut off arguments.
     """
     if outcome.is_empty:
         return ()
@@ -43,7 +46,13 @@ def assistant_rows(
         reasoning_effort=reasoning_effort,
         figures=step_figures(outcome, cost_micros=cost_micros),
     )
-    return (answer, *tool_rows(rejected_calls(outcome, tools=tools, at=at), model_config_id=model_config_id))
+    held = {
+        call.tool_call_id
+        for call in outcome.local_calls
+        if call.tool_call_id in left_open and find_problem(call, tools) is not None
+    }
+    rejected = [each for each in rejected_calls(outcome, tools=tools, at=at) if each.result.tool_call_id not in held]
+    return (answer, *tool_rows(rejected, model_config_id=model_config_id))
 
 
 def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -> tuple[CallResult, ...]:
@@ -99,6 +108,16 @@ def notice_row(part: Part) -> NewMessage:
     return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(part,))
 
 
+def stopped_row() -> NewMessage:
+    """Return the mark of a turn that was stopped and left nothing else that says so."""
+    return notice_row(TurnEnd("stopped"))
+
+
+def failed_row(error: LastError) -> NewMessage:
+    """Return the mark of a turn that has failed."""
+    return notice_row(TurnEnd("failed", error.kind, error.message))
+
+
 def without_files(row: NewMessage, reason: str) -> NewMessage:
     """Return the row without its stored files, which the chat cannot link. An answer gets a note instead."""
     if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
@@ -122,11 +141,16 @@ def step_figures(outcome: AssistantOutcome, *, cost_micros: int | None = None) -
 
 
 def interrupted_figures(
-    meter: StepMeter, *, monotonic: float, context_limit: int | None = None, cost_micros: int | None = None
+    meter: StepMeter,
+    *,
+    monotonic: float,
+    context_limit: int | None = None,
+    cost_micros: int | None = None,
+    usage: Usage | None = None,
 ) -> StepFigures:
-    """Return the known figures of an unfinished step, for `interrupted_step.rows`."""
+    """Return the figures of an unfinished step, for `interrupted_step.rows`. `usage` replaces what was reported."""
     return _figures(
-        meter.usage,
+        meter.usage if usage is None else usage,
         context_limit=context_limit,
         cost_micros=cost_micros,
         runtime_ms=meter.runtime_ms(monotonic),

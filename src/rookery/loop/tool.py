@@ -65,12 +65,14 @@ class Replay(StrEnum):
     """The rule for repeating a call after a crash.
 
     `safe`: the call may run twice. `token`: the tool sends the replay token to a receiver, which answers a repeated
-    token with its first answer. `ledger`: the loop records the start, and never starts the call twice.
+    token with its first answer. `ledger`: the loop records the start, and never starts the call twice. `resume`: the
+    loop records the start and what the tool keeps, and starts the tool again with it; the tool decides.
     """
 
     SAFE = "safe"
     TOKEN = "token"  # noqa: S105 - not a password
     LEDGER = "ledger"
+    RESUME = "resume"
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +174,35 @@ class Services:
         return found
 
 
+class EarlierRun(msgspec.Struct, frozen=True):
+    """An earlier run of the same call, which has started and has no result.
+
+    `state` is the JSON that the run has kept. `answer` is the user's answer to its question, as JSON.
+    """
+
+    state: str | None = None
+    answer: str | None = None
+
+
+class KeepState(Protocol):
+    def __call__(self, state: msgspec.Struct, *, question: msgspec.Struct | None = None) -> Awaitable[None]:
+        """Store what the call needs to be continued by another process, and the question for the user, if any.
+
+        It replaces what was kept before, and drops the answer to an earlier question.
+        """
+
+
+async def keep_no_state(state: msgspec.Struct, *, question: msgspec.Struct | None = None) -> None:
+    raise LookupError("Only a tool with the replay rule `resume` can keep a state.")
+
+
+class WaitsForUser(Exception):
+    """Raised by a tool whose call waits for the answer of the user. The call stays open, without a result.
+
+    The tool has kept its state and the question before.
+    """
+
+
 class BatchView(msgspec.Struct):
     """The batch of a call: the tool names of all calls, and whether each ended call is an error, by call id.
 
@@ -180,6 +211,13 @@ class BatchView(msgspec.Struct):
 
     names: tuple[str, ...] = ()
     errors: dict[str, bool] = {}
+    call_ids: tuple[str, ...] = ()
+
+    def succeeded(self) -> tuple[str, ...]:
+        """Return the tools of the calls that have ended without an error."""
+        return tuple(
+            name for name, call_id in zip(self.names, self.call_ids, strict=True) if self.errors.get(call_id) is False
+        )
 
 
 class CallTimer:
@@ -211,7 +249,7 @@ class ToolContext:
     """The context of one call.
 
     `replay_token` is the idempotency key of the call; a repetition after a crash has the same one. `turn_id` is the id
-    of the message that began the turn.
+    of the message that began the turn. `earlier` is set if a run of the same call has started before.
     """
 
     chat_id: ChatId
@@ -227,6 +265,8 @@ class ToolContext:
     owner_id: UUID | None = None
     turn_id: int | None = None
     context_limit: int | None = None
+    earlier: EarlierRun | None = None
+    keep_state: KeepState = keep_no_state
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -259,10 +299,14 @@ class LedgerState(StrEnum):
 
 
 class LedgerRun(msgspec.Struct, frozen=True):
-    """A run in the ledger. `content` is the result of a finished run, as stored by `Ledger.finish`."""
+    """A run in the ledger. `content` is the result of a finished run, as stored by `Ledger.finish`.
+
+    `earlier` is what an unfinished run has kept.
+    """
 
     state: LedgerState
     content: str | None = None
+    earlier: EarlierRun = EarlierRun()
 
 
 class Ledger(Protocol):
@@ -273,6 +317,9 @@ class Ledger(Protocol):
 
     async def finish(self, token: UUID, content: str) -> None:
         """Store the result: the JSON of message parts from `domain.chat.parts.encode`."""
+
+    async def keep(self, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None) -> None:
+        """Store what an unfinished run needs to be continued, and the question that it waits for."""
 
 
 class ToolSet:
@@ -309,6 +356,21 @@ class ToolSet:
             return False
         self._specs[spec.name] = spec
         return True
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(self._specs.values())
+
+    def with_search(self, tool: Tool, *, deferred: Collection[str]) -> ToolSet:
+        """Return the same tools with one that finds the deferred ones, which are not sent but may be called.
+
+        It stands before the tools of servers.
+        """
+        found = ToolSet(active=(self.active - frozenset(deferred)) | {tool.spec.name}, aliases=self._aliases)
+        found._allow_inactive = self._allow_inactive | frozenset(deferred)
+        found._tools = {**self._tools, tool.spec.name: tool}
+        builtin = {name: spec for name, spec in self._specs.items() if spec.source is ToolSource.BUILTIN}
+        found._specs = {**builtin, tool.spec.name: tool.spec, **self._specs}
+        return found
 
     def canonical(self, name: str) -> str:
         return self._aliases.get(name, name) if name not in self._specs else name

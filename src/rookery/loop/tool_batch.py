@@ -16,7 +16,8 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import UNSET
 
-from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat import open_tool_calls, parts
+from rookery.domain.chat.approvals import DENIED_BY_RULE
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import ContentError, File, Part, ToolResult
 from rookery.domain.chat.truncation import budget_bytes
@@ -26,6 +27,8 @@ from rookery.loop.tool import (
     BatchView,
     CallTimer,
     Cancellation,
+    CancelReason,
+    EarlierRun,
     KeepResult,
     Ledger,
     LedgerState,
@@ -38,14 +41,22 @@ from rookery.loop.tool import (
     ToolContext,
     ToolOutput,
     ToolSet,
+    WaitsForUser,
     keep_no_result,
+    keep_no_state,
 )
 from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.runtime.nudge import Nudge
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.tracing import names, spans
 
 log = get_logger("loop.tool_batch")
+
+# Limit of the output of a stopped call that its result keeps.
+_MAX_SO_FAR = 16_384
+# The reason in the result of a call that a user stopped while its turn went on.
+_NUDGED = "nudged"
 
 OUTCOME_UNKNOWN = (
     "This call was started before and its outcome is unknown: the server stopped while it ran. "
@@ -85,7 +96,8 @@ class NoToolStats:
 class BatchSetup:
     """The input of a batch besides its calls. `on_progress` receives the latest deadline of the running calls.
 
-    `refused` maps the ids of calls that a rule or a user has denied to the text of their error result.
+    `refused` maps the ids of calls that a rule has denied to the text of their error result. A nudge stops the running
+    calls; the turn goes on with their results.
     """
 
     chat_id: ChatId
@@ -105,14 +117,21 @@ class BatchSetup:
     refused: Mapping[str, str] = field(default_factory=dict)
     stats: ToolStats = field(default_factory=NoToolStats)
     keep_result: KeepResult = keep_no_result
+    nudge: Nudge = field(default_factory=Nudge)
 
 
 async def execute_batch(calls: Sequence[PendingCall], setup: BatchSetup) -> tuple[CallResult, ...]:
     """Run the calls. Return one result for each, in their order, to be committed together.
 
+    Calls that wait for the user have no result; they stay open.
+
     Results are published live as they arrive. A cancellation cancels the tools and waits a bounded time for their end.
     """
     return await _Batch(calls, setup).run()
+
+
+class _Waiting:
+    """Replaces the output of a call that waits for the user."""
 
 
 class _Batch:
@@ -123,7 +142,12 @@ class _Batch:
         self._results: dict[int, CallResult] = {}
         self._kept_in: dict[int, str] = {}
         self._running: dict[int, CallTimer] = {}
-        self._view = BatchView(tuple(setup.tools.canonical(each.call.tool_name) for each in calls), {})
+        self._waiting: set[int] = set()
+        self._view = BatchView(
+            tuple(setup.tools.canonical(each.call.tool_name) for each in calls),
+            {},
+            tuple(each.call.tool_call_id for each in calls),
+        )
 
     async def run(self) -> tuple[CallResult, ...]:
         runnable = self._admit()
@@ -146,11 +170,10 @@ class _Batch:
         runnable: list[int] = []
         for index, pending in enumerate(self._calls):
             call = pending.call
-            problem = (
-                setup.refused.get(call.tool_call_id)
-                or setup.tools.find_problem(call.tool_name)
-                or step_rows.find_problem(call, setup.tools)
-            )
+            if (denial := setup.refused.get(call.tool_call_id)) is not None:
+                self._deny(index, denial)
+                continue
+            problem = setup.tools.find_problem(call.tool_name) or step_rows.find_problem(call, setup.tools)
             if problem is None:
                 runnable.append(index)
             else:
@@ -159,6 +182,13 @@ class _Batch:
 
     def _reject(self, index: int, problem: str) -> None:
         self._record_result(index, self._error(index, problem), seconds=0.0)
+
+    def _deny(self, index: int, text: str) -> None:
+        """Record the result of a call that a rule denies. Its reason tells clients that nothing has failed."""
+        output = ToolOutput({"error": text, "reason": DENIED_BY_RULE}, is_error=True)
+        at = self._setup.clock.now()
+        result = tool_results.shape(self._name(index), output, at=at, max_bytes=self._max_bytes)
+        self._record_result(index, result, seconds=0.0)
 
     # Execution
 
@@ -177,7 +207,7 @@ class _Batch:
             await self._cancel_all(tasks)
             failed.result()
         for index in indices:
-            if index not in self._results:
+            if index not in self._results and index not in self._waiting:
                 # A library cancelled the call. The owner of this batch did not.
                 self._reject(index, _cancelled_error(self._view.names[index]))
 
@@ -200,6 +230,8 @@ class _Batch:
         async with gate:
             with self._span(index) as span:
                 await self._run_call(index)
+                if index in self._waiting:
+                    return
                 result = self._results[index]
                 span.set({names.RESULT_BYTES: _size(result)})
                 if result.is_error:
@@ -219,10 +251,14 @@ class _Batch:
         setup = self._setup
         tool = self._tool(index)
         token = self._token(index)
-        is_ledgered = tool.spec.replay is Replay.LEDGER
-        if is_ledgered and (known := await self._find_ledger_result(index, token)) is not None:
-            self._record_result(index, known, seconds=0.0)
-            return
+        is_ledgered = tool.spec.replay in (Replay.LEDGER, Replay.RESUME)
+        earlier: EarlierRun | None = None
+        if is_ledgered:
+            known = await self._find_ledger_run(index, token)
+            if isinstance(known, CallResult):
+                self._record_result(index, known, seconds=0.0)
+                return
+            earlier = known
         seconds = tool.spec.deadline_seconds or setup.config.tool_default_deadline_seconds
         timer = CallTimer(
             setup.clock,
@@ -234,7 +270,10 @@ class _Batch:
         self._running[index] = timer
         self._report_progress()
         try:
-            output = await self._invoke(index, tool, timer=timer, token=token)
+            output = await self._invoke(index, tool, timer=timer, token=token, earlier=earlier)
+            if isinstance(output, _Waiting):
+                self._waiting.add(index)
+                return
             result = await self._shaped(index, output)
             if result.is_truncated and await self._store_full(index, output):
                 result = await self._shaped(index, output)
@@ -245,10 +284,13 @@ class _Batch:
         if is_ledgered:
             await self._finish_ledger_run(token, result)
 
-    async def _invoke(self, index: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
+    async def _invoke(
+        self, index: int, tool: Tool, *, timer: CallTimer, token: UUID, earlier: EarlierRun | None
+    ) -> ToolOutput | _Waiting:
         """Run the tool within its deadline, in a separate task. The batch can end while this task still runs."""
         setup, name = self._setup, self._view.names[index]
         shown = _LiveResult(self._name(index), setup.publish)
+        cancellation = _CallCancellation(setup.cancellation)
         call = self._calls[index].call
         context = ToolContext(
             chat_id=setup.chat_id,
@@ -258,12 +300,14 @@ class _Batch:
             new_id=setup.new_id,
             publish=shown,
             timer=timer,
-            cancellation=setup.cancellation,
+            cancellation=cancellation,
             services=setup.services,
             batch=self._view,
             owner_id=setup.owner_id,
             turn_id=setup.turn_id,
             context_limit=setup.context_limit,
+            earlier=earlier,
+            keep_state=partial(setup.ledger.keep, token) if tool.spec.replay is Replay.RESUME else keep_no_state,
         )
         assert call.args is not UNSET
         arguments = tool_input.read_stored(call.args)
@@ -271,16 +315,35 @@ class _Batch:
             _run_tool(tool, context, ToolCall(call.tool_call_id, name, arguments.args)), name=f"tool:{name}"
         )
         late: DeadlineExceeded | None = None
+        began = setup.clock.monotonic()
+
+        def stop() -> None:
+            if not task.done():
+                cancellation.is_nudged = True
+                task.cancel()
+
         try:
             async with timer.start():
-                await asyncio.wait({task})
+                with setup.nudge.heard_by(stop):
+                    await asyncio.wait({task})
         except DeadlineExceeded as error:
             late = None if task.done() else error
         finally:
             shown.close()
             if not task.done():
                 await self._stop(task, index)
-        return self._read(task, index) if late is None else self._deadline_output(index, late.seconds)
+                if setup.cancellation.reason is CancelReason.USER and _has_output(task):
+                    # The batch ends without results. The interrupt task saves those that were published.
+                    seconds = setup.clock.monotonic() - began
+                    self._record_result(index, await self._shaped(index, task.result()), seconds=seconds)
+        if late is not None:
+            return self._deadline_output(index, late.seconds)
+        if cancellation.is_nudged and task.cancelled():
+            return _nudged(_failure(_nudged_text(name, setup.clock.monotonic() - began, shown.text)))
+        output = self._read(task, index)
+        if cancellation.is_nudged and isinstance(output, ToolOutput) and output.is_error:
+            return _nudged(output)
+        return output
 
     async def _stop(self, task: asyncio.Task[ToolOutput], index: int) -> None:
         """Cancel a tool and wait for its cleanup. If it takes too long, `UnfinishedTools` takes over its task."""
@@ -303,13 +366,16 @@ class _Batch:
         log.warning("tool_deadline", **self._fields(index), seconds=seconds)
         return _failure(f"{self._view.names[index]} did not finish within {_format_duration(seconds)} and was stopped.")
 
-    def _read(self, task: asyncio.Task[ToolOutput], index: int) -> ToolOutput:
+    def _read(self, task: asyncio.Task[ToolOutput], index: int) -> ToolOutput | _Waiting:
         """Return the output of a tool that has ended; an error output if it raised."""
         name, fields = self._view.names[index], self._fields(index)
         if task.cancelled():
             log.warning("tool_cancelled_itself", **fields)
             return _failure(_cancelled_error(name))
         error = task.exception()
+        if isinstance(error, WaitsForUser):
+            log.info("tool_waits_for_user", **fields)
+            return _Waiting()
         if error is not None:
             log.exception("tool_failed", error, **fields)
             return _failure(f"tool failed: {type(error).__name__}: {_text_of(error)}")
@@ -334,8 +400,11 @@ class _Batch:
 
     # The ledger
 
-    async def _find_ledger_result(self, index: int, token: UUID) -> CallResult | None:
-        """Return the result of an earlier run of this call; None if there was none. Record the start of this run."""
+    async def _find_ledger_run(self, index: int, token: UUID) -> CallResult | EarlierRun | None:
+        """Return the result of an earlier run of this call, or what it has kept for this run; None if there was none.
+
+        Record the start of this run.
+        """
         setup, call = self._setup, self._calls[index].call
         run = await setup.ledger.begin(
             token,
@@ -348,6 +417,8 @@ class _Batch:
             return None
         log.info("tool_replayed", **self._fields(index), state=run.state)
         found = _decoded(run.content) if run.state is LedgerState.FINISHED else None
+        if run.state is LedgerState.UNFINISHED and self._tool(index).spec.replay is Replay.RESUME:
+            return run.earlier
         return found or self._error(index, OUTCOME_UNKNOWN)
 
     async def _finish_ledger_run(self, token: UUID, result: CallResult) -> None:
@@ -388,13 +459,15 @@ class _Batch:
         """Return all results in call order. Cut them so that together they leave room for an answer."""
         config = self._setup.config
         allowed = tool_results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
-        ordered = [self._results[index] for index in range(len(self._calls))]
-        await self._store_overlong(tool_results.find_overlong(ordered, allowed))
+        indices = [index for index in range(len(self._calls)) if index not in self._waiting]
+        ordered = [self._results[index] for index in indices]
+        await self._store_overlong([indices[place] for place in tool_results.find_overlong(ordered, allowed)])
+        kept_in = {place: self._kept_in[index] for place, index in enumerate(indices) if index in self._kept_in}
         if tool_results.is_capping_slow(ordered, allowed):
-            capped = await asyncio.to_thread(tool_results.cap_batch, ordered, allowed, self._kept_in)
+            capped = await asyncio.to_thread(tool_results.cap_batch, ordered, allowed, kept_in)
         else:
-            capped = tool_results.cap_batch(ordered, allowed, self._kept_in)
-        for index, (before, after) in enumerate(zip(ordered, capped, strict=True)):
+            capped = tool_results.cap_batch(ordered, allowed, kept_in)
+        for index, before, after in zip(indices, ordered, capped, strict=True):
             if after is not before:
                 self._report_truncated(index)
         return capped
@@ -429,7 +502,7 @@ class _Batch:
 
     def _token(self, index: int) -> UUID:
         pending = self._calls[index]
-        return tool_calls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
+        return open_tool_calls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
 
     def _name(self, index: int) -> CallName:
         return step_rows.name_of(self._calls[index].call, self._setup.tools)
@@ -470,6 +543,10 @@ def _size(result: CallResult) -> int:
     return 0 if isinstance(raw, msgspec.UnsetType) else len(bytes(raw))
 
 
+def _has_output(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
@@ -503,18 +580,54 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+class _CallCancellation(Cancellation):
+    """The reason why one call is cancelled: that of the batch, or `user` if the user stopped the call."""
+
+    __slots__ = ("_batch", "is_nudged")
+
+    def __init__(self, batch: Cancellation) -> None:
+        self._batch = batch
+        self.is_nudged = False
+
+    @property
+    def reason(self) -> CancelReason | None:
+        return CancelReason.USER if self.is_nudged else self._batch.reason
+
+    @reason.setter
+    def reason(self, reason: CancelReason | None) -> None:
+        raise AssertionError("the owner of the batch sets the reason")
+
+
+def _nudged(output: ToolOutput) -> ToolOutput:
+    """Return the output with a reason that says that only this call was stopped, and not its turn."""
+    value = output.value if isinstance(output.value, Mapping) else {"error": output.value}
+    return msgspec.structs.replace(output, value={**value, "reason": _NUDGED})
+
+
+def _nudged_text(name: str, seconds: float, so_far: str) -> str:
+    so_far = tool_results.clean_text(so_far).strip()
+    said = f" Output so far:\n{so_far}" if so_far else ""
+    return (
+        f"{name} was stopped by the user after {_format_duration(round(seconds))}, because it took too long. Try it "
+        f"again, differently if that helps, and tell the user if it cannot work.{said}"
+    )
+
+
 class _LiveResult:
     """Publishes the output of a running call. Ignores output that arrives after the call has ended."""
 
-    __slots__ = ("_is_open", "_name", "_publish")
+    __slots__ = ("_is_open", "_name", "_publish", "text")
 
     def __init__(self, name: CallName, publish: Publish) -> None:
         self._name = name
         self._publish = publish
         self._is_open = True
+        # The end of the output so far.
+        self.text = ""
 
     def __call__(self, text: str, *, reset: bool = False) -> None:
         if self._is_open:
+            self.text = (text if reset else self.text + text)[-_MAX_SO_FAR:]
             delta = ToolResult(
                 self._name.call_id,
                 self._name.tool_name,

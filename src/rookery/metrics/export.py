@@ -17,7 +17,7 @@ from rookery.metrics.process import Build, PubSub
 from rookery.metrics.standard import Process
 from rookery.metrics.text import Section
 from rookery.store.db.pool import Database
-from rookery.store.db.replicas import Presence
+from rookery.store.db.replica_presence import Presence
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
@@ -73,6 +73,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
     Table("Subagents and the advisor", lambda sources: sources.worker, worker.SUBAGENTS),
+    Table("MCP servers and tool search", lambda sources: sources.worker, worker.MCP),
     Table("Caches", lambda sources: sources.worker, worker.CACHES),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),
     Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),

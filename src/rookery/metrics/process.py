@@ -8,7 +8,7 @@ from rookery.metrics.families import Family, counter, every, gauge, histogram
 from rookery.store.db.hints import CHANNELS
 from rookery.store.db.pool import Database, PoolStats
 from rookery.store.db.pubsub import Listener, Notifier, NotifyProbe
-from rookery.store.db.replicas import Presence, ReplicaState
+from rookery.store.db.replica_presence import Presence, ReplicaState
 from rookery.telemetry.histogram import Histograms
 from rookery.telemetry.http_stats import APPROVAL_ANSWERS, HttpStats
 from rookery.telemetry.loop_lag import LagMonitor

@@ -207,6 +207,45 @@ SUBAGENTS: tuple[Family[Worker], ...] = (
     ),
 )
 
+MCP: tuple[Family[Worker], ...] = (
+    counter(
+        "mcp_calls_total",
+        "Calls of tools of MCP servers, by outcome: a result (ok, error), a question to the user, or a problem.",
+        lambda worker: worker.mcp_stats.calls,
+        labels=("outcome",),
+        known=("ok", "error", "question"),
+    ),
+    counter(
+        "mcp_servers_skipped_total",
+        "MCP servers that a step had to leave out, because they did not answer or wanted a login.",
+        lambda worker: worker.mcp_stats.skipped,
+    ),
+    counter(
+        "mcp_servers_outdated_total",
+        "MCP servers that did not answer, and were used with their last known list of tools.",
+        lambda worker: worker.mcp_stats.outdated,
+    ),
+    counter("tool_searches_total", "Calls of find_tools.", lambda worker: worker.mcp_stats.search.calls),
+    counter(
+        "tool_search_matches_total", "Tools that find_tools found.", lambda worker: worker.mcp_stats.search.matches
+    ),
+    counter(
+        "tool_search_activations_total",
+        "Tools that find_tools activated.",
+        lambda worker: worker.mcp_stats.search.activations,
+    ),
+    counter(
+        "tool_search_empty_total",
+        "Calls of find_tools that found nothing.",
+        lambda worker: worker.mcp_stats.search.empty,
+    ),
+    counter(
+        "tool_search_rejected_total",
+        "Calls of find_tools without words, or for which the budget had no room.",
+        lambda worker: worker.mcp_stats.search.rejected,
+    ),
+)
+
 JOBS: tuple[Family[Worker], ...] = (
     histogram(
         "job_seconds",

@@ -17,7 +17,9 @@ from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
 
 # Options that are used before the call is made: the wire, the effort, the fallbacks, and the capabilities.
-DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})
+DECIDED_BEFORE = frozenset(
+    {"reasoning_effort", "fallbacks", "capabilities", "use_responses_api", "first_byte_seconds", "silence_seconds"}
+)
 WEB_SEARCH = frozenset(
     {
         "web_search_enabled",

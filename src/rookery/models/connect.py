@@ -38,7 +38,7 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import WireFormat
-from rookery.models import call_options, catalog
+from rookery.models import call_options, capability_catalog
 from rookery.models.directory import ReadyModel
 from rookery.models.reported_models import Report, Reports, Source
 from rookery.runtime.cache import Cache
@@ -85,7 +85,7 @@ def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | Non
         return wire_of(
             provider_type,
             use_responses_api=use_responses_api,
-            completions_only=catalog.is_completions_only(model),
+            completions_only=capability_catalog.is_completions_only(model),
         )
     return "bridge"
 
@@ -93,7 +93,9 @@ def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | Non
 def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
     """Return the identity of this config as an author of messages. Deleted configs have an identity as well."""
     wire = choose_wire(provider.type, config.model, use_responses_api=config.options.use_responses_api)
-    caps = catalog.capabilities(provider.type, config.model, wire=wire, overrides=config.options.capabilities)
+    caps = capability_catalog.capabilities(
+        provider.type, config.model, wire=wire, overrides=config.options.capabilities
+    )
     return ModelIdentity(provider_id=provider.id, model=config.model, wire=wire, thinking_family=caps.thinking_family)
 
 
@@ -193,7 +195,7 @@ class Connector:
 
     async def _report(self, ready: ReadyModel, base_url: str) -> Report | None:
         source = _source(ready, base_url)
-        if catalog.built_in(ready.provider.type, ready.config.model) is not None:
+        if capability_catalog.built_in(ready.provider.type, ready.config.model) is not None:
             return self._reports.find(source)
         return await self._reports.first(source, wait_seconds=FIRST_REPORT_SECONDS)
 

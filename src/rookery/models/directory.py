@@ -18,7 +18,7 @@ import msgspec
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.models.context_window import Windows
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Usage, Wire
-from rookery.models import catalog, cost, resolve
+from rookery.models import capability_catalog, cost, resolve
 from rookery.models.config_cache import ConfigCache
 from rookery.models.resolve import Choice, Models, ModelState
 from rookery.models.secrets import KeyRing
@@ -67,7 +67,7 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.provider.display_name or self.provider.name
 
     def capabilities(self, wire: Wire, reported: Capabilities | None = None) -> Capabilities:
-        return catalog.capabilities(
+        return capability_catalog.capabilities(
             self.provider.type,
             self.config.model,
             wire=wire,

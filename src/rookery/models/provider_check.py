@@ -10,25 +10,27 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.domain.models.options import KEYLESS, ProviderType
+from rookery.domain.models.options import KEYLESS, ModelOptions, ProviderType
 from rookery.llm.anthropic.wire import default_version
 from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed, TransportError
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
-from rookery.llm.types import ErrorKind, ProviderError, Usage
+from rookery.llm.types import ErrorKind, LanguageModel, ProviderError, Usage
 from rookery.models import cost
 from rookery.models.connect import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel, Snapshot
 from rookery.models.resolve import Choice
+from rookery.runtime.secret_str import SecretStr
+from rookery.store.models.model_configs import DEFAULT_COMPRESSION_THRESHOLD, ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import CallStatus, Entry
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 
 TEST_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 15.0
@@ -36,6 +38,8 @@ MAX_LIST_BYTES: Final = 8 * 1024 * 1024
 MAX_LISTED: Final = 5000
 # Enough for one word and for the reasoning of models that always think.
 TEST_TOKENS: Final = 1024
+# Chosen: small enough for every common model. It limits nothing in a short call.
+UNSAVED_CONTEXT_LIMIT: Final = 128_000
 PURPOSE: Final = "test"
 # The scripts that are listed as models of the scripted provider.
 OFFLINE_SCRIPTS: Final = ("echo", "guide", "tour")
@@ -64,31 +68,97 @@ async def try_provider(
         return round((time.monotonic() - started) * 1000)
 
     ready = await _ready(snapshot, provider_id, user_id=user_id, directory=directory)
-    model = ready if isinstance(ready, ProviderError) else await connector.model(ready)
-    if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
-        error = ready if isinstance(ready, ProviderError) else model
-        assert isinstance(error, ProviderError)
-        return CheckResult(latency_ms=elapsed_ms(), error=error)
-    asking = PromptMessage(role=Role.USER, parts=(PromptText("Reply with the word ok."),))
-    call = make_call(ready, model, prompt=Prompt((asking,)), max_output_tokens=TEST_TOKENS, may_search=False)
-    spent, failure = Usage(), None
-    try:
-        async with asyncio.timeout(TEST_SECONDS):
-            spent = (await generate(model, call)).usage
-    except CallFailed as failed:
-        spent, failure = failed.usage, failed.error
-    except TimeoutError:
-        failure = ProviderError(
-            kind=ErrorKind.TIMEOUT,
-            message=f"{ready.provider_name} did not answer within {TEST_SECONDS:g} seconds.",
-            retryable=True,
-            provider=ready.provider_name,
-        )
+    if isinstance(ready, ProviderError):
+        return CheckResult(latency_ms=elapsed_ms(), error=ready)
+    model = await connector.model(ready)
+    if isinstance(model, ProviderError):
+        return CheckResult(latency_ms=elapsed_ms(), error=model)
+    spent, failure = await _ask(ready, model)
     prices = await asyncio.to_thread(ready.prices, now)
     status = CallStatus.FAILED if failure else CallStatus.OK
     entry = ready.usage_entry(spent, owner_id=user_id, chat_id=None, purpose=PURPOSE, status=status)
     entry = msgspec.structs.replace(entry, cost_micros=cost.cost_micros(spent, prices), runtime_ms=elapsed_ms())
     return CheckResult(latency_ms=elapsed_ms(), error=failure, call=entry)
+
+
+async def _ask(ready: ReadyModel, model: LanguageModel) -> tuple[Usage, ProviderError | None]:
+    """Make a short call. Return what it used, and its error; None if the model answered."""
+    asking = PromptMessage(role=Role.USER, parts=(PromptText("Reply with the word ok."),))
+    call = make_call(ready, model, prompt=Prompt((asking,)), max_output_tokens=TEST_TOKENS, may_search=False)
+    try:
+        async with asyncio.timeout(TEST_SECONDS):
+            return (await generate(model, call)).usage, None
+    except CallFailed as failed:
+        return failed.usage, failed.error
+    except TimeoutError:
+        message = f"{ready.provider_name} did not answer within {TEST_SECONDS:g} seconds."
+        timeout = ProviderError(kind=ErrorKind.TIMEOUT, message=message, retryable=True, provider=ready.provider_name)
+        return Usage(), timeout
+
+
+class TryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a try. `tried` names the address or the model. `models` are the models that the provider lists."""
+
+    tried: str
+    latency_ms: int
+    models: tuple[str, ...] = ()
+    error: ProviderError | None = None
+
+
+async def try_unsaved(
+    provider: Provider, key: SecretStr | None, model: str | None, *, connector: Connector
+) -> TryResult:
+    """Try a provider that is not stored: list its models, or with `model` make a short call to that one.
+
+    The call is not in the usage ledger, because its provider has no row.
+    """
+    started = time.monotonic()
+    name = provider.display_name or provider.name
+    base_url = provider.effective_base_url
+    models: tuple[str, ...] = ()
+    error: ProviderError | None = None
+    if model is None:
+        path = _LISTS[provider.type][0](base_url) if base_url is not None and provider.type in _LISTS else ""
+        tried = f"GET {base_url}{path}" if path else f"the list of models of {name}"
+        try:
+            models = await list_models(provider, key, connector=connector)
+        except ModelListUnavailable as unavailable:
+            error = ProviderError(
+                kind=ErrorKind.CONFIG, message=str(unavailable), retryable=False, provider=provider.name
+            )
+    else:
+        tried = f"a short message to the model {model}" + (f" at {base_url}" if base_url is not None else "")
+        ready = ReadyModel(
+            config=_unsaved_config(provider, model), provider=provider, key=key, key_source=KeySource.CENTRAL
+        )
+        connected = await connector.model(ready)
+        error = connected if isinstance(connected, ProviderError) else (await _ask(ready, connected))[1]
+    return TryResult(tried=tried, latency_ms=round((time.monotonic() - started) * 1000), models=models, error=error)
+
+
+def _unsaved_config(provider: Provider, model: str) -> ModelConfig:
+    return ModelConfig(
+        id=uuid4(),
+        provider_id=provider.id,
+        model=model,
+        display_name="",
+        enabled=True,
+        is_default=False,
+        deleted=False,
+        context_limit=UNSAVED_CONTEXT_LIMIT,
+        compression_threshold=DEFAULT_COMPRESSION_THRESHOLD,
+        options=ModelOptions(),
+        headers_enc=None,
+        price_input=None,
+        price_output=None,
+        price_cache_read=None,
+        price_cache_write=None,
+        price_cache_write_1h=None,
+        created_by=None,
+        updated_by=None,
+        created_at=provider.created_at,
+        updated_at=provider.updated_at,
+    )
 
 
 async def upstream_models(provider_id: UUID, *, directory: Directory, connector: Connector) -> tuple[str, ...]:
@@ -97,7 +167,11 @@ async def upstream_models(provider_id: UUID, *, directory: Directory, connector:
     Raise `ModelListUnavailable` if there is no list.
     """
     snapshot = await directory.snapshot()
-    provider = snapshot.providers[provider_id]
+    return await list_models(snapshot.providers[provider_id], snapshot.keys.get(provider_id), connector=connector)
+
+
+async def list_models(provider: Provider, key: SecretStr | None, *, connector: Connector) -> tuple[str, ...]:
+    """Return the ids of the models that the provider lists for this key, sorted. Raise `ModelListUnavailable`."""
     name = provider.display_name or provider.name
     if provider.type == ProviderType.SCRIPTED:
         return tuple(name for name in OFFLINE_SCRIPTS if connector.scripts.find(name) is not None)
@@ -105,7 +179,6 @@ async def upstream_models(provider_id: UUID, *, directory: Directory, connector:
         raise ModelListUnavailable(
             f"Providers of type {provider.type} have no list of models. Write the id of the model yourself."
         )
-    key = snapshot.keys.get(provider_id)
     if key is None and provider.type not in KEYLESS:
         raise ModelListUnavailable(
             f"There is no central API key to ask {name} with. Add one, or write the id of the model yourself."
@@ -119,9 +192,12 @@ async def upstream_models(provider_id: UUID, *, directory: Directory, connector:
         body = await _get(base_url, path(base_url), headers=headers)
         found = read(body)
     except (TransportError, TimeoutError):
-        raise ModelListUnavailable(f"{name} could not be reached. Check its base URL.") from None
+        raise ModelListUnavailable(f"{name} could not be reached at {base_url}. Check its base URL.") from None
     except _Refused as refused:
-        raise ModelListUnavailable(f"{name} answered with status {refused.status} when asked for its models.") from None
+        what = "Check the API key." if refused.status in (401, 403) else "Check the base URL."
+        raise ModelListUnavailable(
+            f"{name} answered with status {refused.status} when asked for its models at {base_url}. {what}"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ModelListUnavailable(f"{name} answered, but not with a list of models. Check its base URL.") from None
     return tuple(sorted(set(found)))[:MAX_LISTED]

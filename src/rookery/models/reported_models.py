@@ -23,7 +23,7 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT, Auth
 from rookery.llm.response_stream import media_type
 from rookery.llm.types import Capabilities, Thinking
-from rookery.models import catalog
+from rookery.models import capability_catalog
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger
 
@@ -235,7 +235,7 @@ def _anthropic_path(source: Source) -> str:
 
 def read_anthropic(source: Source, body: bytes) -> Report:
     info = _decode_info(body)
-    known = catalog.built_in(source.provider_type, source.model)
+    known = capability_catalog.built_in(source.provider_type, source.model)
     caps = known or Capabilities()
     stated: dict[str, object] = {}
     if info.max_tokens:
@@ -306,7 +306,7 @@ def read_openrouter(source: Source, body: bytes) -> Report:
     """Merge the reports of several hosts. OpenRouter sends a request to a host that supports it, so the best value of
     each field is used."""
     endpoints = _decode_endpoints(body).data.endpoints
-    known = catalog.built_in(source.provider_type, source.model) or Capabilities()
+    known = capability_catalog.built_in(source.provider_type, source.model) or Capabilities()
     if not endpoints:
         return Report(capabilities=known)
     takes = {name for endpoint in endpoints for name in endpoint.supported_parameters}

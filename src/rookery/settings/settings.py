@@ -111,6 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_max_steps: int
     worker_max_output_tokens: int
     worker_connect_timeout: timedelta
+    worker_first_byte_timeout: timedelta
     worker_stream_silence_timeout: timedelta
     worker_tool_default_deadline: timedelta
     worker_tool_max_deadline: timedelta
@@ -121,6 +122,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_part_flush: timedelta
     worker_part_flush_chars: int
     debug_force: bool
+    debug_body_bytes: int
     debug_run_bytes: int
     debug_queue_bytes: int
     log_level: str

@@ -216,7 +216,11 @@ _KEY_END = re.compile(rf"(?:{'|'.join(_HIDDEN_KEY_ENDS)})\\*\"\s*:")
 def may_have_secret_keys(text: str) -> bool:
     """Return whether a text may contain a secret key of a JSON object. This is much faster than looking at each key."""
     folded = text.casefold().translate(_FOLDED)
-    return any(part in folded for part in _HIDDEN_KEY_PARTS) or _KEY_END.search(folded) is not None
+    if any(part in folded for part in _HIDDEN_KEY_PARTS):
+        return True
+    # The pattern is slow, and a key ends with a quote, which may be escaped.
+    may_end = any(end + quote in folded for end in _HIDDEN_KEY_ENDS for quote in ('"', "\\"))
+    return may_end and _KEY_END.search(folded) is not None
 
 
 def is_secret_key(key: str) -> bool:

@@ -106,10 +106,11 @@ class Connection:
 
 
 @asynccontextmanager
-async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[int]:
-    """Listen on a free loopback port and call `handle` for every connection. All connections end with the block.
+async def serve(handle: Callable[[Connection], Awaitable[None]], *, port: int = 0) -> AsyncIterator[int]:
+    """Listen on a loopback port, by default a free one, and call `handle` for every connection.
 
-    Exceptions of a handler are raised at the end, because a test must not pass if its server failed.
+    All connections end with the block. Exceptions of a handler are raised at the end, because a test must not pass if
+    its server failed.
     """
     tasks: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []
@@ -139,7 +140,7 @@ async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterato
 
         return asyncio.StreamReaderProtocol(reader, connected)
 
-    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

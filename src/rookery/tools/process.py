@@ -2,8 +2,8 @@
 
 The call's replay token is the idempotency key of the start request. A call that runs again after a crash attaches to
 the command that is already running, and its timeout counts from the start of that command. A foreground command is
-terminated only when the user interrupts the turn. After any other cancellation it keeps running for the next run of the
-call.
+terminated only when the user interrupts the turn; its output so far is the result. After any other cancellation it
+keeps running for the next run of the call.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from uuid import uuid5
 import msgspec
 from msgspec import Meta
 
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
 from rookery.tools import commands
 from rookery.tools.commands import BadDuration
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of, with_warning
-from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, StartedProcess
+from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, AgentConn, StartedProcess
 from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
 from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
@@ -32,7 +33,10 @@ log = get_logger("tools.process")
 SLACK_SECONDS = 120.0
 # Time limit of the last request for a command whose connection broke.
 SNAPSHOT_SECONDS = 30.0
-TERMINATE_SECONDS = 5.0
+# How long a command may take to end after the user has stopped it, and then to be killed. The interrupt task waits a
+# little longer for the result.
+TERMINATE_SECONDS = 2.0
+KILL_SECONDS = 1.0
 MAX_TIMEOUT_SECONDS = 3600.0
 MAX_UNTIL = 500
 # If a command ends within this time, its output is not shown live. Most commands end sooner, and polling has a cost.
@@ -50,6 +54,10 @@ OUTCOME_UNKNOWN = (
 NOT_PROTECTED = (
     "This workspace cannot protect its files from commands, so this one could have changed some. Only look on this "
     "turn; do not change anything."
+)
+NO_READ_ONLY = (
+    "This workspace cannot protect its files from commands, and the chat is read only, so commands cannot run. Use "
+    "read_file, or tell the user."
 )
 
 Intent = Annotated[str, Meta(description="A few words for the user: what this is for.")]
@@ -166,12 +174,16 @@ async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
         return ToolOutput(
             _with_notes({"success": True, "backgrounded": True, "background_process_id": started.id}, notes)
         )
+    began = ctx.clock.monotonic()
     try:
         value = await _follow(ctx, step, started, seconds=seconds)
     except asyncio.CancelledError:
-        if ctx.cancel_reason is CancelReason.USER:
-            await _terminate(ctx, step, started.id)
-        raise
+        if ctx.cancel_reason is not CancelReason.USER:
+            raise
+        elapsed = ctx.clock.monotonic() - began
+        if (output := await _terminate(ctx, step, started.id)) is None:
+            raise
+        return ToolOutput(_stopped(output, elapsed, is_child=step.is_child), is_error=True)
     return ToolOutput(with_warning(step.workspace, _with_notes(value, notes)))
 
 
@@ -204,6 +216,8 @@ async def _start(
             raise Refused(OUTCOME_UNKNOWN) from error
         if not (request.read_only and error.code == "read_only_unavailable"):
             raise Refused(_cannot_start(error)) from error
+        if step.is_strict:
+            raise Refused(NO_READ_ONLY) from error
     writable = msgspec.structs.replace(request, read_only=False)
     # The agent refuses the same key for a different request.
     try:
@@ -398,16 +412,53 @@ def _with_notes(value: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     return {**value, "note": " ".join(notes)} if notes else value
 
 
-async def _terminate(ctx: ToolContext, step: StepContext, process_id: str) -> None:
-    """Terminate a command that the user has interrupted. Kill it if it does not end in time."""
+async def _terminate(ctx: ToolContext, step: StepContext, process_id: str) -> Output | None:
+    """Terminate a command that the user has stopped; kill it if it does not end in time.
+
+    Return its output, or None if the agent could not be reached.
+    """
     try:
         conn = await step.workspace.conn()
-        await conn.signal_process(process_id, "terminate", seconds=TERMINATE_SECONDS)
+        await _signal(conn, process_id, "terminate")
         output = await conn.process_output(process_id, wait=TERMINATE_SECONDS)
         if output.running:
-            await conn.signal_process(process_id, "kill", seconds=TERMINATE_SECONDS)
+            await _signal(conn, process_id, "kill")
+            output = await conn.process_output(process_id, wait=KILL_SECONDS)
     except WorkspaceError:
-        return  # The process has ended, or the agent cannot be reached.
+        return None
+    return output
+
+
+async def _signal(conn: AgentConn, process_id: str, signal: str) -> None:
+    try:
+        await conn.signal_process(process_id, signal, seconds=TERMINATE_SECONDS)
+    except AgentError as error:
+        # The process has just ended by itself; its output is kept.
+        log.info("process_not_signalled", signal=signal, error=str(error))
+
+
+def _stopped(output: Output, elapsed: float, *, is_child: bool) -> dict[str, Any]:
+    """Return the result of a command that was stopped. `reason` is that of closures, so that clients show it as one."""
+    if output.started_at is not None and output.exited_at is not None:
+        elapsed = max(output.exited_at - output.started_at, 0.0)
+    fields = _output_fields(output)
+    who = "" if is_child else " by the user"
+    so_far = "Its output so far is in `output`." if "output" in fields else "It had printed nothing."
+    return {
+        "success": False,
+        "error": f"Stopped{who} after {_seconds(elapsed)}. {so_far}",
+        "reason": str(CloseReason.INTERRUPTED),
+        **fields,
+        "wall_duration_ms": round(elapsed * 1000),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    """Return a duration as people say it: 0.4 s, 43 s, 2 min 5 s."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
 
 
 # The other tools

@@ -17,28 +17,33 @@ ALIASES = {"close_agent": "interrupt_agent"}
 
 
 class Column(StrEnum):
-    """The kind of chat and turn that a step belongs to. A root chat in explore mode is in the column EXPLORE."""
+    """A column of the table `ACTIVE`: the kind of chat and turn that a step belongs to.
+
+    A root chat in explore mode is in the column EXPLORE.
+    """
 
     ROOT = "root"
     ROOT_PLAN = "root, plan"
+    ROOT_READ_ONLY = "root, read only"
     CHILD = "child"
     CHILD_PLAN = "child, plan"
+    CHILD_READ_ONLY = "child, read only"
     EXPLORE = "explore child"
 
 
 _ALL = frozenset(Column)
-_ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN})
+ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN, Column.ROOT_READ_ONLY})
 _NORMAL = frozenset({Column.ROOT, Column.CHILD})
 # Steps of these columns may use tools of the workspace's MCP servers.
 NORMAL = _NORMAL
 
 # In the order of the prompt. On planning turns `write_file` and `edit_files` accept the plan file only.
 ACTIVE: dict[str, frozenset[Column]] = {
-    "list_templates": _ROOT,
-    "read_template": _ROOT,
-    "create_workspace": _ROOT,
-    "start_workspace": _ROOT,
-    "stop_workspace": _ROOT,
+    "list_templates": ROOT,
+    "read_template": ROOT,
+    "create_workspace": ROOT,
+    "start_workspace": ROOT,
+    "stop_workspace": ROOT - {Column.ROOT_READ_ONLY},
     "read_file": _ALL,
     "write_file": _NORMAL | {Column.ROOT_PLAN},
     "edit_files": _NORMAL | {Column.ROOT_PLAN},
@@ -46,23 +51,24 @@ ACTIVE: dict[str, frozenset[Column]] = {
     "process_output": _ALL,
     "process_list": _NORMAL,
     "process_signal": _NORMAL,
-    "attach_file": _NORMAL | {Column.ROOT_PLAN},
-    "ask_user_question": frozenset({Column.ROOT_PLAN}),
+    "attach_file": _NORMAL | {Column.ROOT_PLAN, Column.ROOT_READ_ONLY},
+    "ask_user_question": frozenset({Column.ROOT_PLAN, Column.ROOT_READ_ONLY}),
     "propose_plan": frozenset({Column.ROOT_PLAN}),
-    "spawn_agent": _ROOT,
-    "wait_agent": _ROOT,
-    "list_agents": _ROOT,
-    "read_agent_report": _ROOT,
-    "list_subagent_models": _ROOT,
+    "spawn_agent": ROOT,
+    "wait_agent": ROOT,
+    "list_agents": ROOT,
+    "read_agent_report": ROOT,
+    "list_subagent_models": ROOT,
     "message_agent": frozenset({Column.ROOT}),
     "interrupt_agent": frozenset({Column.ROOT}),
     "read_skill": _ALL,
     "read_skill_file": _ALL,
     "advisor": frozenset({Column.ROOT}),
 }
-_RESERVED = frozenset(name.casefold() for name in (*ACTIVE, *ALIASES))
+# `find_tools` is not in the table: it is added to a step whose tools of servers are not all sent.
+_RESERVED = frozenset(name.casefold() for name in (*ACTIVE, *ALIASES, "find_tools"))
 # In these columns commands run in the read-only view of the workspace.
-READ_ONLY = frozenset({Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE})
+READ_ONLY = frozenset(Column) - _NORMAL
 
 
 def column(*, mode: Mode, is_root: bool) -> Column:
@@ -71,6 +77,8 @@ def column(*, mode: Mode, is_root: bool) -> Column:
             return Column.EXPLORE
         case Mode.PLAN:
             return Column.ROOT_PLAN if is_root else Column.CHILD_PLAN
+        case Mode.READ_ONLY:
+            return Column.ROOT_READ_ONLY if is_root else Column.CHILD_READ_ONLY
         case Mode.NORMAL:
             return Column.ROOT if is_root else Column.CHILD
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+from uuid import UUID
 
 import msgspec
+from msgspec import Raw
 
 from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text, WorkspaceContext
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.system_blocks import Mode, Skill
 from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_no_result
@@ -23,6 +26,10 @@ from rookery.telemetry.log import get_logger
 from rookery.tools.registry import Column
 
 log = get_logger("tools.step_tools")
+
+
+# The arguments are the name of the tool, the arguments of the call, and its replay token.
+NeedsUser: TypeAlias = Callable[[str, Raw, UUID], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,10 @@ class StepTools:
     on_turn_end: Callable[[], Awaitable[None]] | None = None
     # Stores results that are too large for the prompt in files.
     keep_result: KeepResult = keep_no_result
+    # Whether a call needs values from the user before it can run. The chat is parked until they are given.
+    needs_user: NeedsUser | None = None
+    # Shown to the user once per turn, before the answer of the step.
+    notices: Sequence[str] = ()
 
     def opening(self) -> tuple[NewMessage, ...]:
         """Return the messages for the user that come before the step."""
@@ -55,9 +66,14 @@ class StepTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTools:
-    """The tools that one family adds to a step, and the services that they look up."""
+    """The tools that one family adds to a step, and the services that they look up.
+
+    `external` are tools of servers, sorted by name; they follow the built-in ones. `notices` are shown to the user.
+    """
 
     tools: Sequence[Tool] = ()
+    external: Sequence[Tool] = ()
+    notices: Sequence[str] = ()
     services: Sequence[object] = ()
     has_advisor: bool = False
 
@@ -119,11 +135,13 @@ _decoder = msgspec.json.Decoder(tuple[_Declared, ...])
 def mode_of(step: Step) -> Mode:
     if step.meta.mode == Mode.EXPLORE:
         return Mode.EXPLORE
-    return Mode.PLAN if step.meta.plan_mode else Mode.NORMAL
+    if step.meta.plan_mode:
+        return Mode.PLAN
+    return Mode.READ_ONLY if step.meta.permission_mode == PermissionMode.READ_ONLY else Mode.NORMAL
 
 
 def dynamic_tools(step: Step, *, mode: Mode) -> tuple[ToolSpec, ...]:
-    """Return the dynamic tools of the chat; none in plan and explore mode, because their effects are unknown."""
+    """Return the dynamic tools of the chat; none in modes that restrict tools: their effects are unknown."""
     stored = step.meta.dynamic_tools
     if stored is None or mode is not Mode.NORMAL:
         return ()

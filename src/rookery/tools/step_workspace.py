@@ -53,7 +53,8 @@ class WorkspaceAdmin:
 class StepContext:
     """The context of one step for its tools. `skills` are those of the captured context.
 
-    `optional_admin` is None on a server without workspaces.
+    `optional_admin` is None on a server without workspaces. With `is_strict`, commands run in the read-only view or not
+    at all, because the user has set the chat to read only.
     """
 
     chat_id: ChatId
@@ -63,6 +64,7 @@ class StepContext:
     pool: asyncpg.Pool
     skills: Sequence[SkillFile] = field(default_factory=tuple)
     optional_admin: WorkspaceAdmin | None = None
+    is_strict: bool = False
 
     @property
     def admin(self) -> WorkspaceAdmin:
@@ -73,6 +75,11 @@ class StepContext:
     @property
     def is_planning(self) -> bool:
         return self.column is Column.ROOT_PLAN
+
+    @property
+    def is_child(self) -> bool:
+        """Return whether the chat is a subagent's, which its parent can stop as well."""
+        return self.column not in registry.ROOT
 
     @property
     def is_read_only(self) -> bool:

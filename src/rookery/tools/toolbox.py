@@ -15,11 +15,13 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+from msgspec import Raw
 
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import WorkspaceContext
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
 from rookery.runtime.cache import Cache
@@ -136,12 +138,15 @@ class WorkspaceToolbox:
         resources = () if captured is None else captured.resources
         added = [await family.open(step, mode=mode, at=at, resources=resources) for family in self._parts.families]
         tools = registry.ordered([*await self._tools(step, captured), *(tool for each in added for tool in each.tools)])
+        external = [tool for each in added for tool in each.external]
         agreed = await self._agreed_entries(step, captured)
         mcp_tools: list[workspace_mcp.WorkspaceMcpTool] = []
         if captured is not None and at in registry.NORMAL:
             mcp_tools = workspace_mcp.tools(captured.resources, agreed, partial(self._may_run, captured.key[0]))
         declared = _declared(step, mode) if at is Column.ROOT else ()
-        active = registry.active_names(tools, at) | {each.name for each in (*_specs(mcp_tools), *declared)}
+        active = registry.active_names(tools, at) | {
+            each.name for each in (*_specs(external), *_specs(mcp_tools), *declared)
+        }
         if step.meta.agent is not None and step.meta.agent.tools is not None:
             active &= step.meta.agent.tools
         step_context = StepContext(
@@ -152,9 +157,10 @@ class WorkspaceToolbox:
             pool=self._parts.pool,
             skills=() if captured is None else captured.skills,
             optional_admin=self._workspace_admin(step, entry),
+            is_strict=step.meta.permission_mode == PermissionMode.READ_ONLY,
         )
         return StepTools(
-            tools=ToolSet([*tools, *mcp_tools], active=active, declared=declared, aliases=registry.ALIASES),
+            tools=ToolSet([*tools, *external, *mcp_tools], active=active, declared=declared, aliases=registry.ALIASES),
             services=Services(step_context, *(service for each in added for service in each.services)),
             has_advisor=any(each.has_advisor for each in added),
             workspace_context=_context_block(row, captured, agreed),
@@ -163,7 +169,10 @@ class WorkspaceToolbox:
             trace=_trace(step, captured),
             trace_problems="" if captured is None else captured.problems(),
             on_turn_end=partial(self._end_turn, step, entry) if entry.workspace.was_used else None,
+            notices=[notice for each in added for notice in each.notices],
             keep_result=ResultKeeper(entry.workspace, self._parts.clock),
+            # Other clients cannot show the form. Their model gets the error and asks in its own words.
+            needs_user=partial(_needs_user, step_context) if step.meta.client_type == "ui" else None,
         )
 
     async def _end_turn(self, step: Step, entry: _ChatEntry) -> None:
@@ -275,6 +284,12 @@ class WorkspaceToolbox:
             return False
         async with self._parts.pool.acquire() as conn:
             return (await context.read_capture_state(conn, step.chat.id)).dirty_since is not None
+
+
+async def _needs_user(step_context: StepContext, name: str, args: Raw, token: UUID) -> bool:
+    return name == workspace_lifecycle.CREATE and await workspace_lifecycle.lacks_parameters(
+        step_context, args, token=token
+    )
 
 
 def _declared(step: Step, mode: Mode) -> tuple[ToolSpec, ...]:

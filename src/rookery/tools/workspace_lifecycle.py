@@ -7,14 +7,17 @@ the row lock of the workspace. A workspace that has run is replaced only if the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Annotated, Any, Self
 from uuid import UUID, uuid5
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from rookery.domain.chat.errors import ChatError
+from rookery.domain.chat.messages import ChatId
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore
@@ -23,12 +26,16 @@ from rookery.store.workspaces.operations import Operation, OperationState, Reaso
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.telemetry.log import get_logger
+from rookery.tools.framework import BadArguments, decode_arguments
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of
 from rookery.tools.templates import no_template
+from rookery.workspaces import manifest as manifests
+from rookery.workspaces import parameters
 from rookery.workspaces.connection import SILENT
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
-from rookery.workspaces.template_problems import ParametersInvalid
+from rookery.workspaces.service import Workspaces
+from rookery.workspaces.template_errors import ParametersInvalid
 
 log = get_logger("tools.workspace_lifecycle")
 
@@ -42,12 +49,13 @@ STARTUP_OUTPUT_CHARS = 2000
 # The time limit of all waits of one call, and of the requests between them.
 DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
 
+CREATE = "create_workspace"
 Parameters = Annotated[dict[str, Any], Meta(description="Values for the template's parameters, by name.")]
 
 
 class CreateWorkspace(msgspec.Struct):
     template_id: Annotated[str, Meta(description="The id as list_templates gives it.")]
-    name: Annotated[str, Meta(description="Lower-case letters, digits and hyphens; made up if left out.")] | None = None
+    name: Annotated[str, Meta(description="Lowercase letters, digits and hyphens; made up if left out.")] | None = None
     parameters: Parameters = {}
     preset_id: str | None = None
     new: Annotated[bool, Meta(description="Make another one although the chat has one: if the user asked.")] = False
@@ -72,7 +80,7 @@ class Failed(Refused):
 def tools() -> list[Tool]:
     return [
         make_tool(
-            "create_workspace",
+            CREATE,
             "Make a workspace from a template for this chat and wait until it is ready. When the chat has one already, "
             "nothing is made and the result says what to do.",
             arguments=CreateWorkspace,
@@ -102,7 +110,7 @@ def tools() -> list[Tool]:
 
 async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutput:
     step = step_of(ctx)
-    own_id = uuid5(ctx.replay_token, "workspace")
+    own_id = _own_id(ctx.replay_token)
     async with step.admin.lock:
         bound = await _find_bound(step)
         if bound is not None and bound.id != own_id and not given.new and not _is_replaceable(bound):
@@ -117,7 +125,10 @@ async def _create(ctx: ToolContext, step: StepContext, given: CreateWorkspace, *
     if not template:
         raise Refused("The template_id is blank. Use list_templates to find one.")
     name = (given.name or "").strip()
-    made = await _request(step, given, template, name if is_name(name) else None, workspace_id)
+    # The user may have created it already, with values that the call did not have.
+    made = await step.admin.service.find_requested(workspace_id)
+    if made is None or made.workspace.status == Status.DELETED:
+        made = await _request(step, given, template, name if is_name(name) else None, workspace_id)
     step.workspace.bind(made.workspace.id)
     workspace = await _wait(ctx, step, made.workspace, made.operation)
     value: dict[str, Any] = {
@@ -155,6 +166,64 @@ async def _request(
         raise no_template(template) from error
     assert not isinstance(made, Replayed)
     return made
+
+
+async def lacks_parameters(step: StepContext, args: Raw, *, token: UUID) -> bool:
+    """Return whether a call of create_workspace needs values from the user: a required parameter has none."""
+    try:
+        given = decode_arguments(CreateWorkspace, args)
+        bound = await _find_bound(step)
+        if bound is not None and not given.new and not _is_replaceable(bound):
+            return False
+        if await step.admin.service.find_workspace(_own_id(token)) is not None:
+            return False
+        found = await step.admin.service.get_template(step.admin.store, given.template_id.strip(), for_agent=True)
+    except (BadArguments, Refused, AccessError, ChatError):
+        return False  # the call itself returns the error
+    manifest = manifests.decode(found.manifest)
+    return bool(parameters.missing(manifest, given.parameters, preset_id=given.preset_id))
+
+
+async def create_asked(
+    service: Workspaces,
+    store: ActorStore,
+    owner_id: UUID,
+    *,
+    chat_id: ChatId,
+    token: UUID,
+    args: Raw,
+    values: Mapping[str, Any],
+) -> None:
+    """Create the workspace that a call asks for, with the user's values over those of the call.
+
+    The call finds the workspace by its id. A repeat creates no second one. Raise `ParametersInvalid`.
+    """
+    try:
+        given = decode_arguments(CreateWorkspace, args)
+    except BadArguments:
+        return  # the call itself returns the error
+    name = (given.name or "").strip()
+    request = partial(
+        service.request_create,
+        store,
+        owner_id,
+        template=given.template_id.strip(),
+        parameters={**given.parameters, **values},
+        preset_id=given.preset_id,
+        for_agent=True,
+        workspace_id=_own_id(token),
+        chat_id=chat_id,
+        reason=Reason.CHAT,
+    )
+    try:
+        await request(name=name if is_name(name) else None)
+    except AlreadyExists:
+        await request(name=None)
+
+
+def _own_id(token: UUID) -> UUID:
+    """Return the id of the workspace that the call with this replay token creates."""
+    return uuid5(token, "workspace")
 
 
 async def start_workspace(ctx: ToolContext, given: StartWorkspace) -> ToolOutput:

@@ -31,8 +31,8 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
 from rookery.store.machine.single_statement import take_free
 from rookery.telemetry.log import get_logger
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 
@@ -57,7 +57,7 @@ class Acquirer:
         rng: Random,
         config: WorkerConfig,
         stats: WorkerStats,
-        inflight: BackgroundTasks,
+        inflight: FollowUpWork,
         limits: Callable[[], Awaitable[Limits]],
         may_acquire: Callable[[], bool],
         new_id: Callable[[], UUID] = uuid4,

@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 import asyncpg
 from msgspec import UNSET
 
-from rookery.domain.chat import approvals, parts, tool_calls
-from rookery.domain.chat.approvals import Offers, Verdict
+from rookery.domain.chat import approvals, brake, open_tool_calls, parts, permissions
+from rookery.domain.chat.approvals import Asked, Offers, Verdict
+from rookery.domain.chat.brake import NO_LIMITS, Limits
 from rookery.domain.chat.decision import OPEN_GATE, Gate
 from rookery.domain.chat.history import History
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.parts import ContentError, ToolCall
-from rookery.domain.chat.tool_calls import OpenCall
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.loop import step_rows, tool_input
 from rookery.loop.tool import ToolSet
 from rookery.runtime.time_slices import in_pieces
 from rookery.store.chats import approval_rules as stored_approvals
 from rookery.store.chats.step_reads import Step
+from rookery.tools.step_tools import NeedsUser
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +38,90 @@ class Judged:
     timeout_seconds: float | None = None
 
 
-async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -> Judged:
-    """Compare the open calls of a step with the approval rules of its chat."""
+async def judge(
+    pool: asyncpg.Pool,
+    step: Step,
+    past: History,
+    tools: ToolSet,
+    needs_user: NeedsUser | None = None,
+    limits: Limits = NO_LIMITS,
+) -> Judged:
+    """Compare the open calls of a step with the approval rules of its chat, and with the limits of the brake.
+
+    Calls for which `needs_user` returns a question wait for the user as well, even if the rules permit them. So do
+    calls whose server has asked the user, even if the user has approved them.
+    """
     if not past.open_calls:
         return Judged()
     chat = step.chat
     async with pool.acquire() as conn:
         known = await stored_approvals.read(conn, chat.id, owner_id=chat.owner_id, root_id=chat.root_chat_id or chat.id)
-    if known.policy.is_open:
-        return Judged()
-    return await in_pieces(_judging(known, chat.id, past, tools))
+    needing = {} if needs_user is None else await _needing(chat.id, past, tools, needs_user)
+    needing |= _elicited(known, chat.id, past)
+    mode = PermissionMode(step.meta.permission_mode)
+    if known.policy.is_open and not needing and mode is not PermissionMode.ASK:
+        judged = Judged(timeout_seconds=known.timeout_seconds)
+    else:
+        judged = await in_pieces(_judging(known, chat.id, past, tools, needing, mode))
+    return _braked(judged, known, chat.id, past, limits)
+
+
+def _braked(
+    judged: Judged, known: stored_approvals.Approvals, chat_id: ChatId, past: History, limits: Limits
+) -> Judged:
+    """Hold the calls that repeat too often, unless the user is asked about them anyway or has approved them.
+
+    A call that a rule denies is held as well: it would not run, but each denial costs a model call.
+    """
+
+    def is_approved(message_id: int, tool_call_id: str) -> bool:
+        return open_tool_calls.replay_token(chat_id, message_id, tool_call_id) in known.approved
+
+    recent = brake.read_recent(past.work, limits, is_approved=is_approved) if limits.ask_after > 0 else ()
+    if not recent:
+        return judged
+    found = brake.find_held(recent, past.call_parts(past.open_calls), limits)
+    braked = {
+        call: Asked(brake=brake.question(found[call.tool_call_id]))
+        for call in past.open_calls
+        if call.tool_call_id in found
+        and call not in judged.gate.held
+        and not is_approved(call.message_id, call.tool_call_id)
+    }
+    if not braked:
+        return judged
+    refused = {call: why for call, why in judged.gate.refused.items() if call not in braked}
+    gate = Gate(judged.gate.held | braked.keys(), refused, frozenset(braked))
+    return Judged(gate, {**judged.offers, **braked}, judged.timeout_seconds)
+
+
+def _elicited(known: stored_approvals.Approvals, chat_id: ChatId, past: History) -> dict[OpenCall, Asked]:
+    found = {}
+    for call in past.open_calls if known.elicitations else ():
+        token = open_tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
+        if (asked := known.elicitations.get(token)) is not None:
+            found[call] = Asked(elicitation=asked)
+    return found
+
+
+async def _needing(chat_id: ChatId, past: History, tools: ToolSet, needs_user: NeedsUser) -> dict[OpenCall, Asked]:
+    found = {}
+    for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
+        if _cannot_run(made, tools) or made.args is UNSET:
+            continue
+        token = open_tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
+        if await needs_user(tools.canonical(made.tool_name), tool_input.read_stored(made.args).args, token):
+            found[call] = Asked()  # "always" cannot give values
+    return found
 
 
 def _judging(
-    known: stored_approvals.Approvals, chat_id: ChatId, past: History, tools: ToolSet
+    known: stored_approvals.Approvals,
+    chat_id: ChatId,
+    past: History,
+    tools: ToolSet,
+    needing: Mapping[OpenCall, Asked],
+    mode: PermissionMode,
 ) -> Generator[None, None, Judged]:
     """Judge the open calls. A generator, so that `in_pieces` can return to the event loop between two calls."""
     refused: dict[OpenCall, str] = {}
@@ -58,14 +131,24 @@ def _judging(
         if _cannot_run(made, tools):
             continue
         names, args = _names(made, tools), _arguments(made)
-        judged = yield from approvals.judge_sliced(known.policy, names, args)
+        judged = permissions.restrict(mode, (yield from approvals.judge_sliced(known.policy, names, args)), names)
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
+            continue
+        asked = needing.get(call)
+        if asked is not None and asked.elicitation is not UNSET:
+            offers[call] = asked
+            continue
+        # An approval answers only its own question. It does not override a rule that denies the call.
+        token = open_tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
+        if token in known.approved:
+            continue
+        if asked is not None:
+            offers[call] = asked
+        elif permissions.asks_without_rule(mode, judged):
+            offers[call] = Offers()  # the mode asks again, whatever the rules say
         elif judged.verdict is Verdict.ASK:
-            # An approval answers only its own question. It does not override a rule that denies the call.
-            token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
-            if token not in known.approved:
-                offers[call] = yield from approvals.offers_sliced(judged.rule, names, args)
+            offers[call] = yield from approvals.offers_sliced(judged.rule, names, args)
     return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)
 
 

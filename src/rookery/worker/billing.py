@@ -19,8 +19,8 @@ from rookery.models import cost
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.prepare import ConnectedModel
 
 log = get_logger("worker.billing")
@@ -33,6 +33,23 @@ RECORD_SECONDS = 24 * 3600.0
 MAX_WAITING = 10_000
 # The interrupt task reads an entry within a moment. Older entries were stopped for another reason.
 MAX_STOPPED = 1000
+# For the cost of answers that were stopped. Chosen: common for English text and code.
+CHARS_PER_TOKEN = 4
+
+
+def stopped_usage(reported: Usage, *, prompt_tokens: int, cached_tokens: int, written: int) -> Usage:
+    """Return the usage of a call that was stopped, estimated where the provider has not reported it yet.
+
+    Providers bill such a call, and most of them report its tokens only at the end. `cached_tokens` of the prompt are
+    expected in the provider's cache. `written` is the number of characters of the answer.
+    """
+    output = max(reported.output or 0, written // CHARS_PER_TOKEN)
+    cached = min(cached_tokens, prompt_tokens)
+    if reported.input or reported.cache_read or reported.cache_write:
+        told = reported
+    else:
+        told = msgspec.structs.replace(reported, input=prompt_tokens - cached, cache_read=cached or None)
+    return told if output == (told.output or 0) else msgspec.structs.replace(told, output=output, total=None)
 
 
 def entry(
@@ -65,7 +82,7 @@ class Ledger:
     the outcome of a COMMIT is unknown, the row is looked up by its timestamp before it is written again.
     """
 
-    def __init__(self, pool: asyncpg.Pool, inflight: BackgroundTasks, *, config: WorkerConfig | None = None) -> None:
+    def __init__(self, pool: asyncpg.Pool, inflight: FollowUpWork, *, config: WorkerConfig | None = None) -> None:
         self._pool = pool
         self._inflight = inflight
         self._clock = inflight.clock

@@ -59,8 +59,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     archive_interval_seconds: float = 3600.0
     archive_batch: int = 1000
     search_interval_seconds: float = 30.0
-    # With the jitter, and the two seconds in which peers notice a dead replica, its debug runs end within 35 s.
-    debug_sweep_interval_seconds: float = 25.0
+    # With the jitter, and the two seconds in which peers notice a dead replica, its debug runs end within 35 s. A run
+    # that is silent for 120 s ends within 150 s.
+    debug_sweep_interval_seconds: float = 24.0
     # Interval of the check for recently disabled accounts.
     disabled_interval_seconds: float = 2.0
     # Interval at which overdue subagents are stopped, and parents resumed that a dead replica left at rest.

@@ -39,8 +39,8 @@ from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
 from rookery.telemetry.log import get_logger
 from rookery.titles import generate
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.short_texts import SUMMARY_TOTAL_SECONDS, ShortTexts, Subject, Titling, watch_hint
 
 log = get_logger("worker.effects")
@@ -109,7 +109,7 @@ class Effects:
         publisher: Publisher,
         directory: Directory,
         connector: Connector,
-        inflight: BackgroundTasks,
+        inflight: FollowUpWork,
         clock: Clock,
         rng: Random,
         push: Pusher = no_push,

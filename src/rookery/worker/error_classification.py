@@ -66,7 +66,7 @@ class StepFailed(Exception):
 
 _MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.OVERLOADED: "{provider} has no capacity right now.",
-    ErrorKind.RATE_LIMIT: "{provider} is throttling our requests.",
+    ErrorKind.RATE_LIMIT: "{provider} accepts no more requests for now.",
     ErrorKind.TIMEOUT: "{provider} cannot be reached at the moment.",
     ErrorKind.STREAM_SILENCE_TIMEOUT: "{provider} stopped sending data.",
     ErrorKind.AUTH: "{provider} refused our credentials. Check key and permissions.",
@@ -75,8 +75,8 @@ _MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.CONTEXT_OVERFLOW: (
         "The chat is longer than this model can read at once. Compact it, or use a model with a larger window."
     ),
-    ErrorKind.BUDGET: "The subagent has used up its budget.",
-    ErrorKind.USAGE_LIMIT: "The AI budget or quota is used up. Ask an administrator.",
+    ErrorKind.BUDGET: "The subagent has reached its budget.",
+    ErrorKind.USAGE_LIMIT: "The account at {provider} has reached its limit. Add credit, or ask an administrator.",
     ErrorKind.INVALID_TOOL_CALL: "The model made a tool call that {provider} refused as invalid.",
     ErrorKind.PROVIDER_DISABLED: "{provider} is switched off on this server.",
     ErrorKind.CONTENT_FILTER: "{provider} blocked this answer under its content policy{category}.",
@@ -85,7 +85,7 @@ _MESSAGES: Mapping[ErrorKind, str] = {
 _TOOK_TOO_LONG = "The request took too long and was stopped."
 _MISMATCH = "The conversation state no longer matches the provider's. This is not a billing or configuration problem."
 _DESCRIPTIONS: Mapping[Description, str] = {
-    Description.CANCELLED: "The request was cancelled.",
+    Description.CANCELLED: "The request was canceled.",
     Description.MISMATCH: _MISMATCH,
     Description.CLOSED_EARLY: "{provider} ended the stream before the answer was complete.",
     Description.UNKNOWN: "The chat request failed unexpectedly.",

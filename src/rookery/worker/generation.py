@@ -15,6 +15,7 @@ import msgspec
 
 from rookery.domain.chat import compaction, history, retry_policy
 from rookery.domain.chat import decision as chat_decision
+from rookery.domain.chat.brake import Limits
 from rookery.domain.chat.chat import OWNER_DISABLED, Chat, LastError, RetryState
 from rookery.domain.chat.compaction import Source
 from rookery.domain.chat.decision import (
@@ -34,6 +35,7 @@ from rookery.domain.chat.retry_policy import GiveUp
 from rookery.domain.chat.transitions import Transition
 from rookery.llm.errors import LlmError
 from rookery.llm.types import ErrorKind
+from rookery.loop.step_rows import failed_row
 from rookery.store import machine as transitions
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.debug.rows import RunStatus
@@ -100,12 +102,15 @@ class GenerationWork:
                     past = await _read(step)
                     stack.enter_context(self._services.traces.begin(step, past))
                     actions = StepActions(self._services, handle, prepared, past)
-                    judged = await self._judged(handle, prepared, past)
-                    decision = run.forced or self._decide(prepared, past, judged)
+                    limits = (await self._services.preparer.chat_settings()).brake
+                    judged = await self._judged(handle, prepared, past, limits)
+                    decision = run.forced or self._decide(prepared, past, judged, limits)
                     # Other decisions end the turn or park the chat, which also frees the slot.
                     if isinstance(decision, _WORK) and await self._gave_way(handle, run):
                         return
-                    await self._act(actions, decision, judged, user_notice=run.user_notice or _tight_notice(prepared))
+                    notice = run.user_notice or _tight_notice(prepared)
+                    if not await self._act(actions, decision, judged, user_notice=notice):
+                        continue
                     return
                 except (TaskError, *_REFUSALS):
                     raise
@@ -200,11 +205,13 @@ class GenerationWork:
                     raise StepFailed(_unprepared(error)) from error
             await handle.wait(self._config.prepare_backoff_seconds * 2 ** (tries - 1), "prepare-retry")
 
-    async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History) -> Judged:
-        tools = prepared.step_tools.tools
-        return await handle.read(lambda: approval_gate.judge(self._services.pool, prepared.step, past, tools))
+    async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History, limits: Limits) -> Judged:
+        tools, needs_user = prepared.step_tools.tools, prepared.step_tools.needs_user
+        return await handle.read(
+            lambda: approval_gate.judge(self._services.pool, prepared.step, past, tools, needs_user, limits)
+        )
 
-    def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
+    def _decide(self, prepared: Prepared, past: History, judged: Judged, limits: Limits) -> Decision:
         chat = prepared.step.chat
         return chat_decision.decide(
             chat,
@@ -214,15 +221,17 @@ class GenerationWork:
             gate=judged.gate,
             is_refused=prepared.step.meta.refused_tokens is not None,
             has_untold_ends=prepared.step.meta.has_untold_ends,
+            limits=limits,
         )
 
-    async def _act(self, actions: StepActions, decision: Decision, judged: Judged, *, user_notice: str | None) -> None:
+    async def _act(self, actions: StepActions, decision: Decision, judged: Judged, *, user_notice: str | None) -> bool:
+        """Do what was decided. Return False if nothing was committed, so that there is another decision to make."""
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
                 await actions.generate(notice, user_notice=user_notice)
             case ExecuteTools():
-                await actions.execute(decision)
+                return await actions.execute(decision)
             case Compact():
                 await actions.compact(decision)
             case AskApproval(calls=calls):
@@ -236,6 +245,7 @@ class GenerationWork:
                 await actions.fail_compaction(error)
             case TellEnds():
                 await actions.tell_ends()
+        return True
 
     async def _failed(
         self,
@@ -265,7 +275,7 @@ class GenerationWork:
                 return tx.chat, retry, delay
             final = error_classification.without_retry(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
             error = error_classification.last_error(final)
-            await transitions.finish_error(tx, error)
+            await transitions.finish_error(tx, error, failed_row(error))
             return tx.chat, error, timedelta()
 
         async def store_and_tell() -> tuple[LastError | RetryState, timedelta]:

@@ -54,6 +54,8 @@ from rookery.worker.stats import WorkerStats
 log = get_logger("worker.housekeeping")
 
 FIRST_RUN_SECONDS = 30.0
+# Soon, because the start may follow a crash that has left debug runs open.
+FIRST_SWEEP_SECONDS = 5.0
 ROLL_UP_SECONDS = 300.0
 PURGE_SECONDS = 600.0
 # Jitter keeps replicas that started together from running a job at the same moment.
@@ -206,7 +208,12 @@ def make_jobs(
         Job("purge_tool_runs", PURGE_SECONDS, ToolRunPurge(pool, stats=stats)),
         Job("purge_auth", PURGE_SECONDS, AuthPurge(pool, clock=clock, stats=stats)),
         Job("purge_audit", PURGE_SECONDS, AuditPurge(pool, clock=clock, stats=stats)),
-        Job("debug_sweep", config.debug_sweep_interval_seconds, DebugSweep(pool, publisher)),
+        Job(
+            "debug_sweep",
+            config.debug_sweep_interval_seconds,
+            DebugSweep(pool, publisher),
+            first_seconds=FIRST_SWEEP_SECONDS,
+        ),
         Job("purge_debug", PURGE_SECONDS, DebugPurge(pool, stats=stats)),
         Job("capacity_gauges", config.capacity_interval_seconds, gauges, first_seconds=0.0),
     )

@@ -19,6 +19,7 @@ from rookery.domain.chat.messages import NewMessage, StepFigures
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.transitions import Transition
 from rookery.live.part_buffer import EpisodeKey, PartBuffer
+from rookery.loop.step_rows import stopped_row
 from rookery.runtime.clock import Clock
 from rookery.store.chats import subagents
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
@@ -33,6 +34,9 @@ from rookery.worker.tasks import TaskError, TaskHandle
 from rookery.worker.turn_traces import TurnTraces
 
 log = get_logger("worker.interrupt")
+
+# How long to wait for the result of a stopped tool: longer than a command may take to end (`tools/process.py`).
+STOPPED_SECONDS = 4.0
 
 
 class InterruptWork:
@@ -62,7 +66,8 @@ class InterruptWork:
     async def __call__(self, handle: TaskHandle) -> None:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
         step = await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
-        partial = await self._partial(step)
+        await handle.wait_for_stopped(STOPPED_SECONDS)
+        partial = await self._partial(step) or _mark(step)
         try:
             await self._finish(handle, step, partial=partial)
         except Exception as error:
@@ -116,6 +121,13 @@ class InterruptWork:
         except Exception as error:
             log.exception("draft_unreadable", error, chat_id=chat.id)
             return ()
+
+
+def _mark(step: Step) -> tuple[NewMessage, ...]:
+    """Return the mark of a turn that was stopped before an answer and left nothing else that says so."""
+    read = history.read(step.history.rows)
+    # The closures of open calls say it. After a complete answer, only a summary was stopped.
+    return () if read.open_calls or read.ends_in_answer else (stopped_row(),)
 
 
 def _is_about_content(error: Exception) -> bool:

@@ -25,8 +25,8 @@ from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import Activity, LeaseKey
 from rookery.telemetry.log import get_logger
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.runner import Runner, RunnerServices
 
 log = get_logger("worker.manager")
@@ -43,7 +43,7 @@ class RunnerManager:
         services: RunnerServices,
         *,
         pool: asyncpg.Pool,
-        inflight: BackgroundTasks,
+        inflight: FollowUpWork,
         on_free: Callable[[], None],
         on_released: Callable[[ChatId], None] = lambda chat_id: None,
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from rookery.domain.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.system_blocks import Mode, StepBlockInputs
 from rookery.domain.content.attachments import FileRules, StoredFile
+from rookery.domain.mcp.tool_search import ToolSearch
 from rookery.domain.models.context_window import Windows
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm import efforts
@@ -50,6 +51,8 @@ from rookery.store.models.usage import KeySource
 from rookery.store.settings import limits
 from rookery.store.settings.limits import ChatSettings
 from rookery.telemetry.log import get_logger
+from rookery.tools import find_tools
+from rookery.tools.mcp_stats import SearchStats
 from rookery.tools.step_tools import StepPrompt, StepTools, Toolbox, ToolsUnavailable, mode_of
 from rookery.worker import error_classification
 from rookery.worker.error_classification import Classified, StepFailed
@@ -173,7 +176,9 @@ class Preparer:
         clock: Clock,
         max_steps: int = decision.MAX_STEPS,
         max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
+        search_stats: SearchStats | None = None,
     ) -> None:
+        self._search_stats = search_stats or SearchStats()
         self._max_output_tokens = max_output_tokens
         self._max_steps = max_steps
         self._directory = directory
@@ -205,6 +210,7 @@ class Preparer:
                 threshold = group.create_task(self._threshold(step, connected.ready))
                 # This runs in the current task, because a connection must be closed by the task that opened it.
                 step_tools = await self._open_tools(step, mode, stack)
+                step_tools = await self._deferred(step, step_tools, connected.windows.effective)
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from group_error
         stored, (summary, summary_limit) = loaded.result(), chosen.result()
@@ -275,7 +281,7 @@ class Preparer:
         return await self._connect(ready, choice.reasoning_effort or effort)
 
     async def check_spend(self, connected: ConnectedModel, owner_id: UUID) -> None:
-        """Raise `SpendLimitReached` if the owner's spend limit is used up. A limit that cannot be read is ignored."""
+        """Raise `SpendLimitReached` if the owner has reached the spend limit. An unreadable limit is ignored."""
         if connected.ready.key_source is KeySource.USER:
             return
         try:
@@ -287,7 +293,7 @@ class Preparer:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
     async def check_budget(self, step: Step) -> None:
-        """End the turn of a subagent that has used up the budget that its parent set."""
+        """End the turn of a subagent that has reached the budget that its parent set."""
         budget = None if step.meta.agent is None else step.meta.agent.budget_micros
         if budget is None:
             return
@@ -297,7 +303,7 @@ class Preparer:
             raise StepFailed(
                 Classified(
                     kind=ErrorKind.BUDGET,
-                    message=f"The subagent has used up its budget of ${budget / 1_000_000:.2f}.",
+                    message=f"The subagent has reached its budget of ${budget / 1_000_000:.2f}.",
                     retryable=False,
                 )
             )
@@ -367,6 +373,20 @@ class Preparer:
         except (OSError, DeadlineExceeded) as error:
             reason = str(error) or type(error).__name__
             raise ToolsUnavailable(f"A tool that this chat needs cannot be reached: {reason}") from error
+
+    async def _deferred(self, step: Step, opened: StepTools, context_limit: int | None) -> StepTools:
+        """Leave the definitions of servers' tools out of the prompt if they are too long."""
+        if not any(find_tools.is_external(spec) for spec in opened.tools.specs()):
+            return opened
+        setting = _tool_search(await self._directory.setting("mcp"))
+        tools = find_tools.defer(
+            opened.tools,
+            step.history.prompt,
+            setting=setting,
+            context_limit=context_limit,
+            stats=self._search_stats,
+        )
+        return opened if tools is opened.tools else replace(opened, tools=tools)
 
     async def _prompt(
         self,
@@ -523,6 +543,12 @@ def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
 
 def _is_counted(row: PromptRow) -> bool:
     return row.figures != _NO_FIGURES and compaction.count_tokens((row,), files={}) is not None
+
+
+def _tool_search(stored: object) -> ToolSearch:
+    """Return the setting `mcp.tool_search`; the default if it cannot be read."""
+    given = stored.get("tool_search") if isinstance(stored, dict) else None
+    return ToolSearch(given) if given in set(ToolSearch) else ToolSearch.AUTO
 
 
 def stored_retry(chat: Chat) -> RetryState | None:

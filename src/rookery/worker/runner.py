@@ -19,7 +19,7 @@ from rookery.loop.tool import CancelReason
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.chats.subagents import Phase
 from rookery.store.db.errors import StoreError
-from rookery.store.db.hints import ChatHint
+from rookery.store.db.hints import ChatHint, MiscHint, nudge_topic
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatState, Machine
 from rookery.store.machine.capacity import Slot
@@ -134,7 +134,11 @@ class Runner:
     async def run(self) -> None:
         """Follow the chat until cancelled; then wait for every task to end."""
         try:
-            with self._services.bus.subscribe(ChatHint, self._on_hint, key=self.chat_id):
+            bus = self._services.bus
+            with (
+                bus.subscribe(ChatHint, self._on_hint, key=self.chat_id),
+                bus.subscribe(MiscHint, self._on_nudge, key=nudge_topic(self.chat_id)),
+            ):
                 await self._begin()
                 while True:
                     await self._wake.wait()
@@ -236,6 +240,16 @@ class Runner:
             return
         self.deliver(ChatState.from_hint(hint))
 
+    def _on_nudge(self, hint: MiscHint) -> None:
+        """End what the active task waits for. A nudge that arrives too late has no effect."""
+        active = self._active
+        if (
+            active is not None
+            and not active.is_done
+            and hint.data.get("history_version") == active.input.history_version
+        ):
+            active.handle.nudge.send()
+
     async def _read(self) -> ChatState:
         return ChatState.of(await self._services.machine.peek(self.chat_id))
 
@@ -300,6 +314,7 @@ class Runner:
             on_wait=self._cancel_wait,
             may_commit=services.may_commit,
             debug=self._debug,
+            stopped=tuple(self._records) if kind is TaskKind.INTERRUPT else (),
         )
         record = self._active = TaskRecord(handle, services.work_of(kind))
         after = [other for other in self._records if other.input.key == task.key and not other.is_done]

@@ -1,7 +1,7 @@
 """Short texts about chats, written by a small model: titles, turn labels and summaries.
 
 A call is retried by the worker's retry rule within its time limit, and every call is recorded in the usage ledger. No
-call is made if the owner's spend limit is used up. A failure is not an error: the caller gets None and keeps the old
+call is made if the owner has reached the spend limit. A failure is not an error: the caller gets None and keeps the old
 text. Only `propose_title`, which a user waits for, raises.
 """
 
@@ -49,7 +49,7 @@ from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.titles.generate import Build, ShortText
 from rookery.worker import billing
-from rookery.worker.background_tasks import BackgroundTasks
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.prepare import ConnectedModel
 
 log = get_logger("worker.short_texts")
@@ -376,7 +376,7 @@ class Titling:
         *,
         pool: asyncpg.Pool,
         publisher: Publisher,
-        inflight: BackgroundTasks,
+        inflight: FollowUpWork,
         write_seconds: float,
     ) -> None:
         self._texts = texts

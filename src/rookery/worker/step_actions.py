@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
@@ -19,7 +19,7 @@ import msgspec
 from rookery.debug.recorder import ModelFacts
 from rookery.debug.scope import CallFacts, CallScope
 from rookery.debug.turn import TurnFacts
-from rookery.domain.chat import agent_reports, overflow, summary_prompt, titles
+from rookery.domain.chat import agent_reports, brake, overflow, summary_prompt, titles
 from rookery.domain.chat import decision as chat_decision
 from rookery.domain.chat.chat import Chat, Fence, LastError
 from rookery.domain.chat.compaction import Source
@@ -35,9 +35,17 @@ from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
 from rookery.loop import compaction
 from rookery.loop.config import LoopConfig
-from rookery.loop.model_step import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
-from rookery.loop.step_rows import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
-from rookery.loop.tool import LedgerRun, LedgerState, Publish
+from rookery.loop.model_step import (
+    AssistantOutcome,
+    NoStepStats,
+    SilenceLimits,
+    StepMeter,
+    StepSetup,
+    StepStats,
+    generate_assistant,
+)
+from rookery.loop.step_rows import assistant_rows, failed_row, interrupted_figures, notice_row, tool_rows, without_files
+from rookery.loop.tool import EarlierRun, LedgerRun, LedgerState, Publish
 from rookery.loop.tool_batch import BatchSetup, NoToolStats, PendingCall, ToolStats, UnfinishedTools, execute_batch
 from rookery.models import cost
 from rookery.runtime.clock import Clock
@@ -141,15 +149,22 @@ class StepActions:
                 model_config_id=connected.ready.config.id,
                 at=self.services.clock.now(),
                 cost_micros=cost.cost_micros(outcome.usage, connected.prices),
+                left_open=await self._repeated(outcome),
             )
             if (fallback := self.prepared.fallback) is not None and fallback.notice is not None:
                 rows = (notice_row(Text(fallback.notice)), *rows)
             if user_notice is not None and not self._was_shown(user_notice):
                 rows = (notice_row(Text(user_notice)), *rows)
+            rows = (*self._notices(), *rows)
             rows = (*self.prepared.step_tools.opening(), *rows)
             await commit_shield.run_to_end(
                 self._commit_answer(connected, rows, self._entry(connected, outcome), outcome.usage)
             )
+
+    async def _repeated(self, outcome: AssistantOutcome) -> Collection[str]:
+        """Return the calls that the brake may hold. An invalid call among them stays open, so that it can be held."""
+        limits = (await self.services.preparer.chat_settings()).brake
+        return brake.find_held(brake.read_recent(self.history.work, limits), outcome.local_calls, limits)
 
     async def take_refusal(self, failure: Classified) -> bool:
         """Record that the request was refused as too long. Return False if no request was sent."""
@@ -182,6 +197,10 @@ class StepActions:
             ),
         )
 
+    def _notices(self) -> tuple[NewMessage, ...]:
+        """Return what the user has to be told about the tools of the step, and was not told in this turn."""
+        return tuple(notice_row(Text(text)) for text in self.prepared.step_tools.notices if not self._was_shown(text))
+
     def _was_shown(self, text: str) -> bool:
         """Return whether this notice was already shown to the user in the running turn."""
         start = self.turn_id() or 0
@@ -207,14 +226,24 @@ class StepActions:
         await self.learned.check_guess(connected, read_tokens=usage.context_tokens or 0)
 
     async def _take_empty(self, connected: ConnectedModel, outcome: AssistantOutcome) -> None:
-        """Handle an empty answer: end the turn, or raise `StepFailed` if the turn has no text yet."""
+        """Handle an empty answer: end the turn, or raise `StepFailed` if the turn has no text yet.
+
+        The user is told if the message stays without an answer.
+        """
         self.services.ledger.record(self._entry(connected, outcome))
         if not chat_decision.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=connected.provider_name))
-        await self.finish(FinishTurn(TurnEnd.COMPLETE))
+        is_unanswered = self.history.ends_in_user_message and not self.history.begins_with_notice
+        await self.finish(
+            FinishTurn(TurnEnd.COMPLETE), user_notice=chat_decision.EMPTY_NOTICE if is_unanswered else None
+        )
 
     def setup(self, connected: ConnectedModel, episode: Episode, meter: StepMeter) -> StepSetup:
         services = self.services
+        # The watchdog waits for a model whose own limits are longer than those of the server.
+        own = connected.ready.config.options
+        limits = SilenceLimits.of(own, services.loop)
+        self.handle.model_patience_seconds = max(own.first_byte_seconds or 0, own.silence_seconds or 0)
         return StepSetup(
             provider_name=connected.provider_name,
             publish=_publisher(episode),
@@ -230,6 +259,8 @@ class StepActions:
             store_file=self._store_file,
             stats=services.step_stats,
             attempt=self.attempt,
+            limits=limits,
+            nudge=self.handle.nudge,
         )
 
     async def _store_file(self, file: GeneratedFile) -> UUID:
@@ -254,7 +285,8 @@ class StepActions:
 
     # Tools
 
-    async def execute(self, decision: ExecuteTools) -> None:
+    async def execute(self, decision: ExecuteTools) -> bool:
+        """Run the calls and commit their results. Return False if there are none, because all wait for the user."""
         prepared, handle, services = self.prepared, self.handle, self.services
         made = self.history.call_parts(decision.calls)
         pending = [PendingCall(call.message_id, part) for call, part in zip(decision.calls, made, strict=True)]
@@ -277,10 +309,14 @@ class StepActions:
                 refused=decision.refused,
                 stats=services.tool_stats,
                 keep_result=prepared.step_tools.keep_result,
+                nudge=handle.nudge,
             )
             with handle.debug.current():
                 results = await handle.run_tools(lambda: execute_batch(pending, setup))
+            if not results:
+                return False
             await self._commit(tool_rows(results, model_config_id=prepared.connected.ready.config.id))
+            return True
 
     async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> StepCommitted:
         """Commit a step; `then` runs in the same transaction. Files that the chat cannot link are left out."""
@@ -396,10 +432,10 @@ class StepActions:
 
         await commit_shield.run_to_end(enter_and_tell())
 
-    async def finish(self, decision: FinishTurn) -> None:
-        notice = None
+    async def finish(self, decision: FinishTurn, *, user_notice: str | None = None) -> None:
         if decision.reason is TurnEnd.MAX_STEPS:
-            notice = notice_row(Text(chat_decision.step_limit_notice(self.prepared.max_steps)))
+            user_notice = chat_decision.step_limit_notice(self.prepared.max_steps)
+        notice = None if user_notice is None else notice_row(Text(user_notice))
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
@@ -419,7 +455,7 @@ class StepActions:
 
     async def fail(self, error: LastError) -> None:
         async def fail(tx: Tx) -> Chat:
-            await transitions.finish_error(tx, error)
+            await transitions.finish_error(tx, error, failed_row(error))
             return tx.chat
 
         async def fail_and_tell() -> None:
@@ -461,7 +497,7 @@ class StepActions:
 
         async def begin(tx: Tx) -> tuple[Chat, int]:
             if are_attempts_used(tx.chat.generation_attempt, self.services.retry):
-                await transitions.finish_error(tx, ATTEMPTS_USED)
+                await transitions.finish_error(tx, ATTEMPTS_USED, failed_row(ATTEMPTS_USED))
                 return tx.chat, 0
             return tx.chat, await transitions.record_generation_attempt(tx)
 
@@ -523,6 +559,24 @@ class StepActions:
         self.services.stats.calls.call_ended(connected.model, row)
         self.services.ledger.record(row)
 
+    def estimate_stopped(self, connected: ConnectedModel, meter: StepMeter) -> Usage:
+        """Return the usage of the answer that is stopped now."""
+        tokens = self.prepared.assessment.tokens
+        if tokens is None and (sent := self._sent) is not None:
+            tokens = overflow.estimate_tokens(sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools))
+        last = next((row for row in reversed(self.history.work) if row.figures.context_tokens), None)
+        is_cached = (
+            last is not None
+            and last.message.model_config_id == connected.ready.config.id
+            and bool(last.figures.cache_read_tokens or last.figures.cache_write_tokens)
+        )
+        return billing.stopped_usage(
+            meter.usage,
+            prompt_tokens=tokens or 0,
+            cached_tokens=(last.figures.context_tokens or 0) if last is not None and is_cached else 0,
+            written=meter.count_written(),
+        )
+
     def metered(self, connected: ConnectedModel, meter: StepMeter, purpose: Purpose) -> _Metered:
         """Return a meter for a call of this step whose output is not shown live."""
         return _Metered(self, connected, meter, purpose)
@@ -563,7 +617,7 @@ class _Metered:
         if error is None:
             return
         if self._meter.invoked_at is not None:
-            usage = error.usage if isinstance(error, CallFailed) else self._meter.usage
+            usage = error.usage if isinstance(error, CallFailed) else self._usage(is_stopped=is_stopped)
             status = CallStatus.INTERRUPTED if is_stopped else CallStatus.FAILED
             self._actions._bill(self._connected, usage, self._meter, purpose=self._purpose, status=status)
         if isinstance(error, Exception) and not isinstance(error, LlmError):
@@ -571,13 +625,21 @@ class _Metered:
             raise StepFailed(error_classification.classify(error, self._connected.provider_name)) from error
 
     def _read(self) -> Metered:
+        usage = self._usage(is_stopped=True)
         figures = interrupted_figures(
             self._meter,
             monotonic=self._actions.services.clock.monotonic(),
             context_limit=self._connected.windows.effective,
-            cost_micros=cost.cost_micros(self._meter.usage, self._connected.prices),
+            cost_micros=cost.cost_micros(usage, self._connected.prices),
+            usage=usage,
         )
         return Metered(self._connected.ready.config.id, figures)
+
+    def _usage(self, *, is_stopped: bool) -> Usage:
+        """Return the reported usage. For a stopped answer, estimate what was not reported."""
+        if not is_stopped or self._key is None or self._meter.invoked_at is None:
+            return self._meter.usage
+        return self._actions.estimate_stopped(self._connected, self._meter)
 
 
 _STATES = {
@@ -599,11 +661,16 @@ class ToolLedger:
         call = tool_runs.Call(chat_id, MessageId(message_id), call_id, tool_name)
         async with self._pool.acquire() as conn:
             run = await tool_runs.begin(conn, call, fence=self._fence)
-        return LedgerRun(_STATES[run.status], run.result.decode() if run.result else None)
+        content = run.result.decode() if run.result else None
+        return LedgerRun(_STATES[run.status], content, EarlierRun(run.state, run.answer))
 
     async def finish(self, token: UUID, content: str) -> None:
         async with self._pool.acquire() as conn:
             await tool_runs.finish(conn, token, result=content.encode())
+
+    async def keep(self, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None) -> None:
+        async with self._pool.acquire() as conn:
+            await tool_runs.keep(conn, token, state, question=question)
 
 
 def _tool_publisher(episode: Episode, handle: TaskHandle) -> Publish:

@@ -11,7 +11,7 @@ outcome is retried, including bugs, so a failed task never leaves a chat without
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +29,7 @@ from rookery.domain.chat.transitions import Transition
 from rookery.loop.tool import Cancellation, CancelReason
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock, Deadline, DeadlineExceeded
+from rookery.runtime.nudge import Nudge
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.machine import ChatState, Machine, Slot, Tx, View, single_statement
 from rookery.telemetry.log import bind, get_logger
@@ -141,7 +142,7 @@ class TaskHandle:
     One handle serves all tries of a task. `own_commit_version` is the chat's version after this task's commit; it tells
     the runner whether a change came from this task or from another writer. `on_wait` is called when the task begins to
     wait. While `may_commit` returns False, commits wait, because peers may believe that this process is dead.
-    `debug` records the turn.
+    `debug` records the turn. `stopped` are the cancelled tasks of the same runner that have not ended yet.
     """
 
     def __init__(
@@ -155,18 +156,23 @@ class TaskHandle:
         on_wait: Callable[[], None] = _ignore,
         may_commit: Callable[[], bool] = _always,
         debug: DebugTurn | None = None,
+        stopped: Sequence[TaskRecord] = (),
     ) -> None:
         self.input = task
         self.debug = debug or DebugTurn(None)
         self.cancellation = TaskCancellation()
         self.own_commit_version: int | None = None
         self.is_waiting = False
+        self.nudge = Nudge()
+        # The longest silence that the options of the step's model allow; 0 if they say nothing.
+        self.model_patience_seconds = 0.0
         self._machine = machine
         self._clock = clock
         self._config = config
         self._route = route
         self._on_wait = on_wait
         self._may_commit = may_commit
+        self._stopped = stopped
         self._watchdog: Deadline | None = None
         self._tools_until: float | None = None
         # The monotonic time of the task's last progress.
@@ -249,9 +255,34 @@ class TaskHandle:
         self.progress(seconds + self._config.task_grace_seconds)
         try:
             with self.waiting():
-                await self._clock.sleep(seconds, tag)
+                await self._sleep(seconds, tag)
         finally:
             self.progress()
+
+    async def wait_for_stopped(self, seconds: float) -> None:
+        """Wait until the tasks that were cancelled before this one have ended, but at most this long."""
+        try:
+            async with self._clock.deadline(seconds, "stopped-tasks"):
+                for record in self._stopped:
+                    await record.wait_ended()
+        except DeadlineExceeded:
+            log.info("stopped_task_left", chat_id=self.input.chat_id)
+        self._stopped = ()
+
+    async def _sleep(self, seconds: float, tag: str) -> None:
+        """Sleep until the time is over or a user nudges the task. A nudge that ended a model call ends this as well."""
+        if self.nudge.is_pending:
+            self.nudge.is_pending = False
+            return
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds, tag))
+        try:
+            with self.nudge.heard_by(sleeping.cancel):
+                await asyncio.wait({sleeping})
+        finally:
+            if not sleeping.done():
+                sleeping.cancel()
+        if not sleeping.cancelled():
+            sleeping.result()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -327,10 +358,13 @@ class TaskHandle:
 
     def _patience_seconds(self) -> float:
         """Return the watchdog's limit, which is never before the deadline of a running tool."""
-        idle = self._config.task_idle_seconds
+        config = self._config
+        idle = config.task_idle_seconds
+        if self.model_patience_seconds:
+            idle = max(idle, self.model_patience_seconds + config.task_grace_seconds)
         if self._tools_until is None:
             return idle
-        return max(idle, self._tools_until - self._clock.monotonic() + self._config.task_grace_seconds)
+        return max(idle, self._tools_until - self._clock.monotonic() + config.task_grace_seconds)
 
     async def _is_committed(self, written: Chat) -> bool:
         """Return whether a COMMIT whose response was lost has happened, by comparing the stored and the written row."""

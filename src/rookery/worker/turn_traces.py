@@ -21,7 +21,7 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.tracing import names, spans
 from rookery.telemetry.tracing.spans import NO_SPAN, Active, Span
-from rookery.worker.background_tasks import BackgroundTasks
+from rookery.worker.follow_up_work import FollowUpWork
 
 log = get_logger("worker.turn_traces")
 
@@ -47,7 +47,7 @@ class _OpenTurn(msgspec.Struct, frozen=True):
 class TurnTraces:
     """The open spans of the turns that this replica runs, at most one per chat. Empty while tracing is off."""
 
-    def __init__(self, replica_id: UUID, *, pool: asyncpg.Pool, inflight: BackgroundTasks) -> None:
+    def __init__(self, replica_id: UUID, *, pool: asyncpg.Pool, inflight: FollowUpWork) -> None:
         self._replica_id = replica_id
         self._pool = pool
         self._inflight = inflight

@@ -27,7 +27,7 @@ MAX_TEXT = 64 * 1024
 
 
 class Description(StrEnum):
-    """A description of the failure, for failures that their kind does not describe."""
+    """A description of the failure, for failures whose `kind` alone does not say what happened."""
 
     CANCELLED = "cancelled"
     MISMATCH = "mismatch"

@@ -30,14 +30,15 @@ from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
 from rookery.telemetry.log import get_logger
+from rookery.tools.mcp_stats import McpUseStats
 from rookery.tools.step_tools import Toolbox
 from rookery.worker import billing
 from rookery.worker.acquire import Acquirer
-from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.client_tool_timeout import ActionTimeoutWork
 from rookery.worker.config import WorkerConfig
 from rookery.worker.disabled_users import DisabledUsers
 from rookery.worker.effects import Effects
+from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.generation import GenerationWork
 from rookery.worker.housekeeping import Housekeeping, make_jobs
 from rookery.worker.interrupt import InterruptWork
@@ -47,6 +48,7 @@ from rookery.worker.memory import Memory
 from rookery.worker.prepare import Preparer
 from rookery.worker.release import AbandonWork, GiveWay, SlotRequests
 from rookery.worker.runner import RunnerServices
+from rookery.worker.search_indexer import SearchIndexer
 from rookery.worker.stats import WorkerStats
 from rookery.worker.step_actions import StepServices
 from rookery.worker.tasks import TaskKind, TaskLoop, Work
@@ -85,6 +87,7 @@ class WorkerServices:
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     caches: Sequence[Cache[Any, Any]] = ()
     advisor_stats: AdvisorStats = field(default_factory=AdvisorStats)
+    mcp_stats: McpUseStats = field(default_factory=McpUseStats)
     call_stats: CallStats = field(default_factory=CallStats)
     recordings: Recordings | None = None
     part_limits: PartLimits = field(default_factory=PartLimits)
@@ -103,7 +106,7 @@ class Worker:
         self.buffer = PartBuffer(services.clock, limits=services.part_limits)
         # Histories stay cached after their runner has ended, because the next message often arrives soon.
         self.cache = HistoryCache(clock=services.clock)
-        self._inflight = BackgroundTasks(services.clock)
+        self._inflight = FollowUpWork(services.clock)
         self.traces = TurnTraces(services.worker_id, pool=services.pool, inflight=self._inflight)
         self._unfinished_tools = UnfinishedTools()
         self._preparer = Preparer(
@@ -114,6 +117,7 @@ class Worker:
             clock=services.clock,
             max_steps=services.max_steps,
             max_output_tokens=services.max_output_tokens,
+            search_stats=services.mcp_stats.search,
         )
         self.caches: tuple[Cache[Any, Any], ...] = (
             self.cache.entries,
@@ -129,6 +133,7 @@ class Worker:
             is_busy=lambda: self.manager.is_at_work,
         )
         self.advisor_stats = services.advisor_stats
+        self.mcp_stats = services.mcp_stats
         self.subagents = SubagentMonitor(
             services.machine,
             services.directory,
@@ -199,6 +204,7 @@ class Worker:
             config=services.config,
             stats=self.stats,
         )
+        self._search_indexer = SearchIndexer(services.pool, services.bus, clock=services.clock)
         self.housekeeping = Housekeeping(
             jobs,
             replica_id=services.worker_id,
@@ -235,6 +241,7 @@ class Worker:
             group.create_task(self.buffer.run(), name="part-buffer")
             group.create_task(self.memory.run(), name="memory")
             group.create_task(self.housekeeping.run(), name="housekeeping")
+            group.create_task(self._search_indexer.run(), name="search-indexer")
             group.create_task(self.disabled_users.run(), name="disabled-users")
             group.create_task(self.subagents.run(), name="subagents")
 

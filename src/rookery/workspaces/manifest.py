@@ -17,7 +17,7 @@ import msgspec
 from rookery.workspaces import manifest_checks, network_levels, parameter_values
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
 from rookery.workspaces.parameter_values import ParameterType, Value
-from rookery.workspaces.template_problems import Problem, TemplateInvalid
+from rookery.workspaces.template_errors import Problem, TemplateInvalid
 
 MAX_NAME = 64
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rookery.domain.content import bounded_regex
 from rookery.workspaces.egress import hosts
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -64,7 +65,7 @@ def word(raw: object) -> str:
 def slug(most: int) -> Callable[[object], str]:
     def check(raw: object) -> str:
         if not isinstance(raw, str) or not NAME.fullmatch(raw) or len(raw) > most:
-            raise ValueError(f"Use lower-case letters, digits and single hyphens, at most {most} characters.")
+            raise ValueError(f"Use lowercase letters, digits and single hyphens, at most {most} characters.")
         return raw
 
     return check
@@ -123,11 +124,12 @@ def port(raw: object) -> int:
 
 
 def regex(raw: object) -> str:
-    given = text(1000)(raw)
+    """Check a pattern. Users' values are matched with it, so only patterns that match in bounded time are accepted."""
+    given = text(bounded_regex.MAX_PATTERN)(raw)
     try:
-        re.compile(given)
-    except re.error as error:
-        raise ValueError(f"This is not a regular expression: {error}.") from None
+        bounded_regex.compile_pattern(given)
+    except bounded_regex.Unsupported as error:
+        raise ValueError(f"This pattern cannot be used: {error}") from None
     return given
 
 

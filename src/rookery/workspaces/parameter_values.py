@@ -8,6 +8,8 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from rookery.domain.content import bounded_regex
+
 ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)", "secret"]
 Value: TypeAlias = bool | int | float | str | list[str]
 TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)", "secret")
@@ -74,10 +76,10 @@ def check(value: Value, rules: Rules) -> list[str]:
     items = value if isinstance(value, list) else [value]
     if rules.options and any(item not in rules.options for item in items):
         found.append(f"Choose from {', '.join(text(each) for each in rules.options)}.")
-    if rules.regex is not None and not all(re.fullmatch(rules.regex, str(item)) for item in items):
+    if rules.regex is not None and (problem := _mismatch(rules.regex, [str(item) for item in items])) is not None:
         # The description explains the pattern to users who cannot read regular expressions.
         meaning = f" {rules.description}" if rules.description else ""
-        found.append(f"This must match {rules.regex}.{meaning}")
+        found.append(f"{problem}{meaning}")
     if isinstance(value, bool):
         return found
     size = value if isinstance(value, int | float) else len(value)
@@ -92,6 +94,18 @@ def check(value: Value, rules: Rules) -> list[str]:
     if rules.max is not None and size > rules.max:
         found.append(f"{what} must be at most {rules.max:g}.")
     return found
+
+
+def _mismatch(pattern: str, items: list[str]) -> str | None:
+    """Return a sentence if an item does not match the pattern. The time is bounded, whatever the pattern and items."""
+    if sum(len(item) for item in items) > bounded_regex.MAX_TEXT:
+        return f"This may have at most {bounded_regex.MAX_TEXT} characters."
+    try:
+        compiled = bounded_regex.compile_pattern(pattern)
+    except bounded_regex.Unsupported:
+        # An older version stored it.
+        return f"The pattern {pattern} of the template cannot be used any more. Ask an administrator to change it."
+    return None if all(compiled.fullmatch(item) for item in items) else f"This must match {pattern}."
 
 
 def text(value: Value) -> str:

@@ -10,7 +10,7 @@ from rookery.workspaces import manifest_checks, parameter_values, shared_folders
 from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.manifest import Manifest, Parameter
 from rookery.workspaces.parameter_values import Value
-from rookery.workspaces.template_problems import ParametersInvalid, Problem
+from rookery.workspaces.template_errors import ParametersInvalid, Problem
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -56,6 +56,16 @@ def resolve(
     shown, secrets = _split(manifest, kept)
     shown_once, once_secrets = _split(manifest, once)
     return Resolved(shown, shown_once, secrets, once_secrets)
+
+
+def missing(manifest: Manifest, given: Mapping[str, object], *, preset_id: str | None = None) -> tuple[str, ...]:
+    """Return the required parameters of a new workspace that have no value."""
+    chosen = _preset(manifest, preset_id, []) | dict(given)
+    return tuple(
+        each.name
+        for each in manifest.parameters
+        if each.required and each.default is None and chosen.get(each.name) in (None, "")
+    )
 
 
 def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:

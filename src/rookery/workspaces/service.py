@@ -7,7 +7,6 @@ workspace's node does that.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -27,19 +26,21 @@ from rookery.store.workspaces.operations import Operation, Reason
 from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Template, TemplateNotFound
 from rookery.store.workspaces.workspaces import SCRIPT_ENDED, Status, Workspace
+from rookery.workspaces import generated_names, network_levels, shared_folders, templates
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import network_levels, shared_folders, templates
 from rookery.workspaces import parameters as workspace_parameters
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.network_levels import Network
 from rookery.workspaces.services import WorkspaceServices
-from rookery.workspaces.template_problems import ParametersInvalid, Problem
+from rookery.workspaces.template_errors import ParametersInvalid, Problem
 
 T = TypeVar("T")
 
 # Changes are announced by hints. Polling finds them if a hint is lost.
 POLL_SECONDS = 2.0
+# The number of names that are generated before a request fails, because its owner has them all.
+NAME_TRIES = 8
 
 
 class WaitResult(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ class Workspaces:
         draft = Draft(
             id=draft_id,
             owner_id=owner_id,
-            name=name or generated_name(template),
+            name=name or "",
             template=found.name,
             revision=found.revision,
             driver=manifest.driver,
@@ -108,14 +109,17 @@ class Workspaces:
             once_secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.once_secrets, table=operations.TABLE),
             idle_stop_after=manifest.idle_stop_after,
         )
-        try:
-            return await store.workspaces.create(draft, reason=reason, chat_id=chat_id, request=request, encode=encode)
-        except AlreadyExists:
-            if name is not None:
-                raise
-            # Generated names have four hex digits, so collisions happen.
-            again = msgspec.structs.replace(draft, name=generated_name(template))
-            return await store.workspaces.create(again, reason=reason, chat_id=chat_id, request=request, encode=encode)
+        for attempt in range(NAME_TRIES):
+            if name is None:
+                draft = msgspec.structs.replace(draft, name=generated_names.generate(attempt))
+            try:
+                return await store.workspaces.create(
+                    draft, reason=reason, chat_id=chat_id, request=request, encode=encode
+                )
+            except AlreadyExists:
+                if name is not None or attempt == NAME_TRIES - 1:
+                    raise
+        raise AssertionError("The last try returns or raises.")
 
     async def request_start(
         self,
@@ -176,6 +180,12 @@ class Workspaces:
     async def find_open_operation(self, workspace_id: UUID) -> Operation | None:
         async with self._parts.pool.acquire() as conn:
             return await operations.find_open(conn, workspace_id)
+
+    async def find_requested(self, workspace_id: UUID) -> Requested | None:
+        """Return a workspace that an earlier request created, with its last operation. The caller checks rights."""
+        async with self._parts.pool.acquire() as conn:
+            found = await workspaces.find_workspace(conn, workspace_id)
+            return None if found is None else Requested(found, await operations.find_last(conn, workspace_id))
 
     async def touch(self, workspace_id: UUID) -> None:
         """Store the current time as the last use of the workspace."""
@@ -259,12 +269,6 @@ def as_push(packed: templates.Packed) -> Push:
         readme=packed.readme,
         archive=packed.archive,
     )
-
-
-def generated_name(template: str) -> str:
-    """Return a workspace name: that of the template, and four hex digits."""
-    stem = template[: workspaces.MAX_NAME - 5].rstrip("-")
-    return f"{stem}-{secrets.token_hex(2)}"
 
 
 def _to_start(workspace: Workspace, template: Template | None, recorded: Revision | None) -> tuple[str, Manifest]:

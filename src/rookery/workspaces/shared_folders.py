@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from rookery.workspaces import manifest_checks
 from rookery.workspaces.manifest import Manifest
-from rookery.workspaces.template_problems import Problem, TemplateInvalid
+from rookery.workspaces.template_errors import Problem, TemplateInvalid
 
 SETTING = "workspaces.shared_folders"
 
@@ -26,6 +26,23 @@ def problem_of(folder: str, shared: Sequence[str]) -> str | None:
         return None
     listed = f"It lists {', '.join(shared)}" if shared else "It lists none"
     return f"The bind {folder!r:.200} is not in a folder that the setting {SETTING} lists. {listed}."
+
+
+def parameters_of(manifest: Manifest) -> frozenset[str]:
+    """Return the names of the parameters that name a folder to bind."""
+    binds = (*manifest.sandbox.ro_binds, *manifest.sandbox.rw_binds)
+    return frozenset(name for path in binds if (name := manifest_checks.path_parameter(path)) is not None)
+
+
+def why_unusable(manifest: Manifest, shared: Sequence[str]) -> str | None:
+    """Return why no workspace of the template can start: it needs a folder, and none is shared. None if it can."""
+    needed = parameters_of(manifest)
+    if shared or not any(each.required and each.name in needed for each in manifest.parameters):
+        return None
+    return (
+        "This server shares no folders with workspaces. Start it with `ROOKERY_WORKSPACES_SHARED_FOLDERS=/path/of/a/"
+        "folder` to share one."
+    )
 
 
 def check_template(manifest: Manifest, shared: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces.drivers.protocol import Script
 from rookery.workspaces.manifest import Manifest, ScriptRef
-from rookery.workspaces.template_problems import Problem, TemplateInvalid
+from rookery.workspaces.template_errors import Problem, TemplateInvalid
 
 MANIFEST, README, FILES = "template.toml", "README.md", "files/"
 MAX_README_BYTES = 256 * 1024

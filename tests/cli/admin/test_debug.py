@@ -1,4 +1,4 @@
-"""`rookery admin debug`: lists, shows, exports and replays records, and writes each command to the audit log."""
+"""`rookery admin debug`: lists, shows, compares, exports and replays records, and audits each command."""
 
 from __future__ import annotations
 
@@ -119,6 +119,22 @@ async def test_attempt_is_shown_with_its_bodies(desk: Desk) -> None:
     assert "x-api-key: [REDACTED]" in shown
     assert 'data: {"text": "Hi."}' in shown
     assert "none-of-yours" not in shown
+
+
+async def test_two_runs_are_compared(desk: Desk) -> None:
+    calls = [said("Hello."), said("Hello.", "Good day.", "Sing \x1b[31ma song.")]
+    other, _ = await DebugRecords(desk.pool).run(desk.chat, calls, model_config_id=desk.model)
+
+    shown = await desk.ok("compare", desk.run, other)
+    document = await desk.json("compare", desk.run, other)
+    same = await desk.call("compare", desk.run, desk.run)
+
+    assert "The prompts differ from message 1 of step 2 on." in shown
+    assert "[1] RUN: assistant\n  Hi.\n[1] OTHER: assistant\n  Good day." in shown
+    assert "input tokens" in shown
+    assert (document["message"]["number"], document["message"]["index"]) == (2, 1)
+    assert same.returncode == 2
+    assert await desk.logged() == [("chat.debug_read", "cli", desk.owner)] * 4
 
 
 async def test_records_are_exported_to_a_new_file(desk: Desk) -> None:

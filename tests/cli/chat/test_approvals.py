@@ -12,7 +12,7 @@ from rookery.cli.chat import approvals, chat, prompt_loop
 from rookery.cli.chat import rules as chat_rules
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, DynamicTool
-from rookery.client.models import ActionCall
+from rookery.client.models import ActionCall, Elicitation, FormField, FormOption, ServerQuestion
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
@@ -90,6 +90,21 @@ def test_the_name_of_a_tool_hides_nothing_either() -> None:
     assert line == "Asked to run ls\\u001b[2K:"
 
 
+ON_HOLD = ActionCall(tool_call_id="1", tool_name="execute", args={}, brake="The agent made the same call 5 times.")
+
+
+def test_a_call_on_hold_says_why_and_can_be_continued_or_steered_but_not_always() -> None:
+    person = Typed("a", "always", "n use make test")
+
+    (answer,) = approvals.ask([ON_HOLD], person)
+    lines = list(approvals.subagent_question_lines("A child", [ON_HOLD]))
+
+    assert answer == ApprovalAnswer(tool_call_id="1", decision="deny", reason="use make test")
+    assert person.prompts[0] == "Continue with execute? [y/n] "
+    assert all(approvals.HOW_ON_HOLD in prompt for prompt in person.prompts[1:])
+    assert lines[-1] == "The agent made the same call 5 times."
+
+
 def test_long_arguments_say_how_much_is_left_out() -> None:
     lines = list(approvals.question_lines([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
 
@@ -111,7 +126,7 @@ def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_pa
         left = runner.run(chat.turn(rig.terminal(), busy, since=0, until_asked=True))
         runner.run(rig.client.chats.interrupt(busy))
         root = runner.run(asked_by_a_subagent(rig, "hello"))
-        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=root)
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat(), chat_id=root)
         assert talk.run(person) == Exit.OK
         answered = runner.run(approvals.find_questions(rig.client, root))
 
@@ -184,9 +199,56 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
             await rig.client.chats.wait_idle(made.id, made.snapshot_version)
             return made.id
 
-        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat(), chat_id=runner.run(asked_chat()))
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]
     assert not any("rookery chat attach` asks" in note for note in rig.notes)
     assert "As you wish." in rig.said
+
+
+SEAT = FormField(
+    name="seat", kind="choice", title="Seat", required=True, options=(FormOption(value="w", title="Window"),)
+)
+FORM = ActionCall(
+    tool_call_id="1",
+    tool_name="trains__book",
+    args={},
+    elicitation=Elicitation(
+        server="Trains",
+        questions=(
+            ServerQuestion(id="q", message="Where?", fields=(SEAT, FormField(name="meals", kind="integer"))),
+            ServerQuestion(id="pay", message="Pay", url="https://pay.example/1"),
+        ),
+    ),
+)
+
+
+def test_the_form_of_a_server_is_read_field_by_field() -> None:
+    lines = iter(["y", "", "no such seat", "1", "two", "2"])
+
+    (answer,) = approvals.ask([FORM], lambda prompt: next(lines))
+
+    assert answer.responses == {"q": {"seat": "w", "meals": 2}}
+
+
+def test_a_server_is_told_nothing_if_the_user_declines() -> None:
+    (answer,) = approvals.ask([FORM], lambda prompt: "n too dear")
+
+    assert (answer.decision, answer.reason, answer.responses) == ("deny", "too dear", None)
+
+
+def test_the_question_of_a_server_shows_its_address() -> None:
+    shown = list(approvals.subagent_question_lines("Child", [FORM]))
+
+    assert "  Trains asks: Where?" in shown
+    assert any("https://pay.example/1" in line for line in shown)
+
+
+def test_a_form_can_be_answered_in_one_line() -> None:
+    assert FORM.elicitation is not None
+    one = Elicitation(server="Trains", questions=(ServerQuestion(id="q", fields=(SEAT,)),))
+
+    assert approvals.typed_responses(FORM.elicitation, "seat=window; meals = 2") == {"q": {"seat": "w", "meals": 2}}
+    assert approvals.typed_responses(one, "Window") == {"q": {"seat": "w"}}
+    assert approvals.form_hint(FORM.elicitation) == "y seat=...; meals=..."

@@ -36,7 +36,7 @@ async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ChatRig]:
 
 async def test_answer_is_on_stdout_and_all_else_beside_it(rig: ChatRig) -> None:
     with rig.script((Think("Let me see."), *HELLO)):
-        code = await chat.new(rig.terminal(), "hello", model=None, wait=True)
+        code = await chat.new(rig.terminal(), "hello", wait=True)
 
     assert (code, rig.said) == (Exit.OK, "Good morning.\n")
     assert rig.notes[0] == "Let me see."
@@ -48,7 +48,7 @@ async def test_answer_is_on_stdout_and_all_else_beside_it(rig: ChatRig) -> None:
 
 async def test_conversation_goes_on_without_repeating_what_was_said(rig: ChatRig) -> None:
     with rig.script(HELLO):
-        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+        await chat.new(rig.terminal(), "hello", wait=True)
     (made,) = (await rig.client.chats.list()).items
 
     with rig.script((Say("Good evening."),)):
@@ -63,7 +63,7 @@ async def test_tools_are_told_by_name_and_outcome(rig: ChatRig) -> None:
         return HELLO if is_done else (CallTool("unheard_of", {"path": "a.txt"}),)
 
     with rig.script(steps):
-        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+        await chat.new(rig.terminal(), "hello", wait=True)
 
     assert 'unheard_of path="a.txt"' in rig.notes
     assert any(note.startswith("unheard_of failed") for note in rig.notes)
@@ -72,7 +72,7 @@ async def test_tools_are_told_by_name_and_outcome(rig: ChatRig) -> None:
 
 async def test_failed_turn_says_why_and_exits_1(rig: ChatRig) -> None:
     with rig.script((Fail(ErrorKind.AUTH, "The key is wrong.", retryable=False),)):
-        code = await chat.new(rig.terminal(), "hello", model=None, wait=True)
+        code = await chat.new(rig.terminal(), "hello", wait=True)
 
     assert code == Exit.FAILED
     assert any(note.startswith("rookery: ") for note in rig.notes)
@@ -80,7 +80,7 @@ async def test_failed_turn_says_why_and_exits_1(rig: ChatRig) -> None:
 
 async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(rig: ChatRig) -> None:
     with rig.script((Say("Half an answer"), Wait(LONG))):
-        running = asyncio.create_task(chat.new(rig.terminal(), "hello", model=None, wait=True))
+        running = asyncio.create_task(chat.new(rig.terminal(), "hello", wait=True))
         await until(lambda: rig.said.startswith("Half an answer"))
         os.kill(os.getpid(), signal.SIGINT)
         code = await running
@@ -96,7 +96,7 @@ async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: 
     monkeypatch.setattr("rookery.cli.chat.follow.ECHO_SECONDS", 0.0)
     with rig.script((Say("Half an answer"), Wait(LONG))):
         at = rig.terminal()
-        made = await chat.create(at, "hello", model=None)
+        made = await chat.create(at.client, "hello", chat.NewChat())
         running = asyncio.create_task(chat.turn(at, made.id, since=made.snapshot_version))
         await until(lambda: rig.said.startswith("Half an answer"))
         async with rig.rig.database.api.acquire() as conn, conn.transaction():
@@ -113,7 +113,7 @@ async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: 
 
 async def test_events_are_printed_as_lines_of_json(rig: ChatRig) -> None:
     with rig.script(HELLO):
-        code = await chat.new(rig.terminal(lines=True), "hello", model=None, wait=True)
+        code = await chat.new(rig.terminal(lines=True), "hello", wait=True)
 
     events = [json.loads(line) for line in rig.said.splitlines()]
     assert code == Exit.OK
@@ -126,13 +126,13 @@ async def test_events_are_printed_as_lines_of_json(rig: ChatRig) -> None:
 
 async def test_answer_need_not_be_waited_for(rig: ChatRig) -> None:
     with rig.script((Wait(LONG),)):
-        assert await chat.new(rig.terminal(), "hello", model=None, wait=False) == Exit.OK
+        assert await chat.new(rig.terminal(), "hello", wait=False) == Exit.OK
         chat_id = rig.said.strip()
         assert await chat.send(rig.terminal(), chat_id, "and this", busy="queue", wait=False) == Exit.OK
 
         assert rig.said == "queued\n"
         assert await chat.interrupt(rig.terminal(), chat_id) == Exit.OK
-        assert rig.said == f"Chat {chat_id[:8]} is interrupting.\n"
+        assert rig.said == f"Chat {chat_id[:8]} is stopping.\n"
 
 
 async def test_subagents_are_listed_with_their_state(rig: ChatRig) -> None:
@@ -147,7 +147,7 @@ async def test_subagents_are_listed_with_their_state(rig: ChatRig) -> None:
         return (Say("Done."),)
 
     with rig.script(script):
-        assert await chat.new(rig.terminal(), "delegate", model=None, wait=True) == Exit.OK
+        assert await chat.new(rig.terminal(), "delegate", wait=True) == Exit.OK
         (made,) = (await rig.terminal().client.chats.list()).items
         assert await chat.list_agents(rig.terminal(), str(made.id)) == Exit.OK
 
@@ -171,17 +171,17 @@ async def test_turn_with_subagents_shows_one_line_for_each(rig: ChatRig) -> None
         return (Say("Done."),)
 
     with rig.script(script):
-        assert await chat.new(rig.terminal(), "delegate", model=None, wait=True) == Exit.OK
+        assert await chat.new(rig.terminal(), "delegate", wait=True) == Exit.OK
 
     lines = [line.split(" ", 4)[-1] for line in rig.notes if line.startswith("  agent ")]
     assert sorted(lines[:2]) == ["First: at work", "Second: at work"]
     assert "wait_agent First, Second" in rig.notes or "wait_agent Second, First" in rig.notes
-    assert lines[2:4] == ["First: finished", "Second: finished"]
+    assert sorted(lines[2:4]) == ["First: finished", "Second: finished"]
 
 
 async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:
     with rig.script(HELLO):
-        await chat.new(rig.terminal(), "hello\nthere", model=None, wait=True)
+        await chat.new(rig.terminal(), "hello\nthere", wait=True)
     (made,) = (await rig.client.chats.list()).items
 
     code = await chat.attach(rig.terminal(), str(made.id), tail=10)
@@ -192,7 +192,7 @@ async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:
 async def test_user_who_stops_watching_is_told_how_to_continue(rig: ChatRig) -> None:
     with rig.script((Say("Half an answer"), Wait(LONG))):
         at = rig.terminal()
-        made = await chat.create(at, "hello", model=None)
+        made = await chat.create(at.client, "hello", chat.NewChat())
         watching = asyncio.create_task(chat.attach(at, str(made.id), tail=10))
         await until(lambda: rig.said.startswith("Half an answer"))
         watching.cancel()
@@ -207,12 +207,12 @@ async def test_list_shows_ids_that_can_be_used(rig: ChatRig) -> None:
     assert await chat.list_chats(rig.terminal(), None, limit=20) == Exit.OK
     assert rig.said == 'There are no chats. Start one: rookery chat new "..."\n'
     with rig.script(HELLO):
-        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+        await chat.new(rig.terminal(), "hello", wait=True)
 
     await chat.list_chats(rig.terminal(), None, limit=20)
     header, row = rig.said.splitlines()
-    assert header.split() == ["id", "status", "active", "title"]
-    assert row.split()[1] == "waiting"
+    assert header.split() == ["id", "state", "active", "title"]
+    assert row.split()[1] == "idle"
     assert str(await chat.find_chat(rig.client, row.split()[0])).startswith(row.split()[0])
     await chat.list_chats(rig.terminal(), "status:error", limit=20)
     assert rig.said == "No chat matches.\n"
@@ -242,7 +242,7 @@ async def make(rig: ChatRig, chat_id: UUID) -> None:
 
 async def test_unknown_model_is_refused_before_a_chat_is_made(rig: ChatRig) -> None:
     with pytest.raises(Refused, match="There is no model nonsense"):
-        await chat.new(rig.terminal(), "hello", model="nonsense", wait=True)
+        await chat.new(rig.terminal(), "hello", chat.NewChat(model="nonsense"), wait=True)
 
     assert (await rig.client.chats.list()).items == ()
     await chat.list_models(rig.terminal())
@@ -276,7 +276,7 @@ def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
     lines = iter([*typed[:-1], "/plan", "/plan", typed[-1]])
 
     with seated(database_url, tmp_path, HELLO) as (rig, runner):
-        talk = prompt_loop.PromptLoop(rig.terminal(), runner, model=None)
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat())
         assert talk.run(lambda _: next(lines)) == Exit.OK
         made = runner.run(rig.client.chats.list()).items
 
@@ -300,6 +300,6 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
         raise end
 
     with seated(database_url, tmp_path, HELLO) as (rig, runner):
-        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None).run(read_line) == Exit.OK
+        assert prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat()).run(read_line) == Exit.OK
 
     assert rig.notes == ["Type a message; /help lists the commands.", ""]

@@ -10,8 +10,9 @@ import pytest
 
 from rookery.cli.chat import mcp_servers, prompt_loop
 from rookery.cli.chat.approvals import Undecided
+from rookery.cli.chat.chat import NewChat
 from rookery.cli.exit_codes import Exit, Refused
-from rookery.client.models import McpServer
+from rookery.client.models import WorkspaceMcpServer
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
 from rookery.store.workspaces import context
@@ -40,7 +41,9 @@ def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, 
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
         chat_id = runner.run(chat_with_server(rig))
-        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
+        assert (
+            prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=NewChat(), chat_id=chat_id).run(person) == Exit.OK
+        )
         left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert person.prompts == [
@@ -65,7 +68,10 @@ def test_user_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
         chat_id = runner.run(chat_with_server(rig))
-        assert prompt_loop.PromptLoop(rig.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
+        assert (
+            prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=NewChat(), chat_id=chat_id).run(read_line)
+            == Exit.OK
+        )
         left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert left is not None
@@ -90,7 +96,7 @@ async def test_servers_are_shown_and_answered_about_by_name(database_url: str, t
 
 
 def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
-    server = McpServer(
+    server = WorkspaceMcpServer(
         name="docs",
         hash="0" * 64,
         state="changed",

@@ -2,83 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
-import select
 import socket
 import subprocess
-import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.serve.server_process import SCRIPT, Served, environment, rookery, serving
-
-PASSWORD = "correct horse battery"
-STEP_SECONDS = 30.0
-
-
-class Terminal:
-    """A process on its own terminal. `wait_for` reads until a text appears after the last one."""
-
-    def __init__(self, *arguments: str, env: dict[str, str]) -> None:
-        self._leader, follower = pty.openpty()
-        self._process = subprocess.Popen(
-            [SCRIPT, *arguments],
-            env={**env, "TERM": "dumb"},
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
-            # Without a controlling terminal, Ctrl-C would be an ordinary character.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(follower)
-        self.screen = ""
-        self._seen = 0
-
-    def wait_for(self, words: str) -> None:
-        while (at := self.screen.find(words, self._seen)) < 0:
-            assert self._read(), f"It ended without {words!r}: {self.screen}"
-        self._seen = at + len(words)
-
-    def type(self, text: str) -> None:
-        os.write(self._leader, text.encode())
-
-    def end(self) -> int:
-        while self._read():
-            pass
-        os.close(self._leader)
-        return self._process.wait(STEP_SECONDS)
-
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._leader], [], [], STEP_SECONDS)
-        if not ready:
-            self._process.kill()
-            raise AssertionError(f"Nothing more came: {self.screen}")
-        try:
-            data = os.read(self._leader, 65_536)
-        except OSError:  # Linux reports a closed terminal this way
-            return False
-        self.screen += data.decode(errors="replace")
-        return bool(data)
-
-
-def log_in(served: Served, home: Path) -> str:
-    """Create the first account in the terminal. Return the screen."""
-    token = (home / "data" / "setup-token").read_text().strip()
-    terminal = Terminal("chat", "login", served.url, env=environment(home))
-    terminal.wait_for("Setup token (printed when it started): ")
-    terminal.type(f"{token}\n")
-    terminal.wait_for("Email address: ")
-    terminal.type("ann@example.org\n")
-    for question in ("Password: ", "Repeat the password: "):
-        terminal.wait_for(question)
-        terminal.type(f"{PASSWORD}\n")
-    assert terminal.end() == 0, terminal.screen
-    return terminal.screen
+from tests.cli.chat.terminal_process import PASSWORD, Terminal, log_in
+from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
 
 
 def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> None:
@@ -124,6 +58,62 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
         5,
         f"rookery: You are not logged in at {served.url}. Run `rookery chat login {served.url}`.\n",
     )
+
+
+def test_inline_session_shows_answers_stops_with_escape_and_takes_a_long_paste(tmp_path: Path) -> None:
+    with serving(tmp_path, "--data-dir", str(tmp_path / "data")) as served:
+        log_in(served, tmp_path)
+        terminal = Terminal("chat", env=environment(tmp_path, NO_COLOR="1"), term="xterm")
+        terminal.wait_for("| new chat")
+        terminal.type("/help\r")
+        terminal.wait_for("Alt-Enter steers.")
+        terminal.type("hello\r")
+        terminal.wait_for("> hello")
+        terminal.wait_for("I am Rookery's scripted model")
+        terminal.type("\x1b")
+        terminal.wait_for("Stopped. The answer so far is saved.")
+        terminal.type("\x1b[200~" + "long paste " * 4000 + "\x1b[201~")
+        terminal.wait_for("is attached to your next message as pasted-1.txt.")
+        terminal.type("hello again\r")
+        terminal.wait_for("in the settings.")
+        terminal.wait_for("idle")
+        terminal.type("\x04")
+        terminal.wait_for("Continue with: rookery chat attach ")
+        code = terminal.end()
+        listed = rookery(tmp_path, "chat", "list")
+
+    assert code == 0, terminal.screen
+    assert "\x1b[?1049h" not in terminal.screen  # the alternate screen
+    assert "idle" in listed.stdout
+
+
+def test_piped_data_is_part_of_the_message_and_a_silent_pipe_does_not_hang(tmp_path: Path) -> None:
+    with serving(tmp_path, "--data-dir", str(tmp_path / "data")) as served:
+        log_in(served, tmp_path)
+
+        def new(stdin: bytes | int) -> str:
+            given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+            made = subprocess.run(
+                [SCRIPT, "chat", "new", "review this", "--no-wait"],
+                env=environment(tmp_path),
+                capture_output=True,
+                timeout=60,
+                check=False,
+                **given,
+            )
+            exported = rookery(tmp_path, "chat", "export", made.stdout.decode().strip()).stdout
+            return f"{made.stderr.decode()}{exported}"
+
+        text, binary, long = new(b"+ one line\n"), new(b"\xff\x00\xfe" * 9), new(b"line\n" * 100_000)
+        never_closed, writer = os.pipe()
+        silent = new(never_closed)
+        os.close(writer)
+        os.close(never_closed)
+
+    assert "review this\n\n+ one line" in text
+    assert "stdin.txt" in long
+    assert binary.startswith("rookery: file: Files of this type are not accepted.")
+    assert silent.startswith("Nothing arrived on stdin within 3 s")
 
 
 @pytest.mark.parametrize("command", [["list"], ["new", "hello"], ["login", "--token-stdin"]])

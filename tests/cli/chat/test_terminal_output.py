@@ -6,7 +6,7 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from rookery.cli.chat.terminal_output import Screen, Style, has_colour
+from rookery.cli.chat.terminal_output import Screen, Style, cells, cut, has_colour, wrapped
 from rookery.cli.output import Output
 from tests.cli.admin.run.run_rig import Stream
 
@@ -62,3 +62,16 @@ def test_answer_that_an_old_terminal_cannot_show_does_not_end_the_command() -> N
     screen.text("Grüße")
 
     assert raw.getvalue() == b"Gr??e"
+
+
+def test_wide_characters_take_two_columns_and_accents_none() -> None:
+    assert (cells("abc"), cells("日本"), cells("e\u0301")) == (3, 4, 1)
+    assert cut("日本語のテキスト", 9) == "日本語..."
+    assert wrapped("日本語x", 4) == ["日本", "語x"]
+    assert wrapped("", 4) == [""]
+
+
+def test_lines_are_broken_between_words() -> None:
+    assert wrapped("the quick brown fox", 10) == ["the quick", "brown fox"]
+    assert wrapped("a word-that-is-too-long", 10) == ["a word-tha", "t-is-too-l", "ong"]
+    assert wrapped("/stop  stop the turn", 12, indent=4) == ["/stop  stop", "    the turn"]

@@ -46,6 +46,15 @@ class Told:
     def note(self, text: str, *, style: Style = Style.DIM) -> None:
         self.said.append(f"# {text}")
 
+    def user(self, text: str) -> None:
+        self.said.append(f"> {text}")
+
+    def result(self, result: ToolResult) -> None:
+        """Keep nothing: the lines of the tools are looked at."""
+
+    def output(self, piece: str) -> None:
+        self.said.append(f"~ {piece}")
+
     def lines(self, *texts: str) -> None:
         self.said.extend(f"- {text}" for text in texts)
 
@@ -114,7 +123,7 @@ def test_call_is_told_once_and_its_result_with_the_time_since_its_commit(printer
     printer.live(result)
     printer.committed(Role.TOOL, result)
 
-    assert told.said == ['# look where="here"', "# look done in 2.0 s"]
+    assert told.said == ['# look where="here"', "~ do", "# look done in 2.0 s"]
 
 
 @pytest.mark.parametrize(
@@ -261,3 +270,37 @@ def test_notice_about_a_subagent_is_one_line(
     printer.committed(Role.USER, AgentNotice(UUID(FIRST), "Docs", "general", outcome, error=error))
 
     assert told.said == [f"-   agent aaaaaaaa Docs: {state}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ({"success": True, "exit_code": 0}, "# execute done in 2.0 s"),
+        ({"success": False, "exit_code": 3, "output": "x"}, "# execute failed after 2.0 s: exit code 3"),
+        (
+            {"success": False, "exit_code": -1, "error": "timed out after 5 s"},
+            "# execute failed after 2.0 s: timed out after 5 s",
+        ),
+    ],
+)
+def test_command_that_failed_is_not_done(told: Told, printer: Printer, value: dict[str, object], line: str) -> None:
+    printer.committed(Role.ASSISTANT, call("execute"))
+    printer.at += timedelta(seconds=2)
+    printer.committed(Role.TOOL, ToolResult("call-1", "execute", result=parts.json_raw(value)))
+
+    assert told.said[-1] == line
+
+
+def test_time_in_which_the_user_was_asked_is_not_the_tool_s(told: Told, printer: Printer) -> None:
+    printer.committed(Role.ASSISTANT, call("execute"))
+    printer.inner.wait_for_user("call-1")
+    printer.at += timedelta(minutes=9)
+    printer.committed(Role.TOOL, ToolResult("call-1", "execute", result=parts.json_raw({"success": True})))
+
+    assert told.said[-1] == "# execute done"
+
+
+def test_live_output_of_a_tool_is_passed_on(told: Told, printer: Printer) -> None:
+    printer.live(ToolResult("call-1", "execute", result_delta="one\n"))
+
+    assert told.said == ["~ one\n"]

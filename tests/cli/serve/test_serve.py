@@ -57,6 +57,8 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
         limits = Path("/proc", str(served.process.pid), "limits").read_text()
         assert re.search(r"Max core file size +0 +0 ", limits)
         assert thread_heaps(served.process.pid) == [], "free memory of such heaps is not returned to the system"
+        # A library that only the package of MCP loads.
+        assert "/rpds/" not in Path("/proc", str(served.process.pid), "maps").read_text()
 
         assert served.stop() == 0
 

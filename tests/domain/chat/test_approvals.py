@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from rookery.domain.chat import approval_patterns, approval_values, approvals
 from rookery.domain.chat.approvals import (
@@ -521,7 +522,9 @@ def test_always_in_this_chat_is_about_what_was_asked_and_for_the_user_about_this
 
     offered = approvals.offers(asked, ("execute",), CALL)
 
-    assert offered == Offers({"command": "git push*"}, {"command": "git push origin"})
+    assert offered == Offers(
+        {"command": "git push*"}, {"command": "git push origin"}, program={"command": "git push *"}
+    )
 
 
 def test_a_question_about_part_of_a_command_offers_only_that_command() -> None:
@@ -585,3 +588,31 @@ def test_the_model_is_told_not_to_try_again_and_why() -> None:
     assert " Reason: no network. Go on" in ruled
     assert " Reason: Never! Go on" in approvals.denied_by_user(" Never! ")
     assert all("Do not repeat it" in text for text in (said, ruled, approvals.denied_by_rule(None)))
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("git push origin main", "git push *"),
+        ("npm test -- --watch", "npm test *"),
+        ("ls -la /src", "ls *"),
+        ("git push", None),
+        ("git -C /src push", None),
+        ("ls", None),
+        ("bash -c ls", None),
+        ("python3 -m http.server", None),
+        ("/bin/ls -la", None),
+        ("git push; rm -rf /", None),
+        ("git push $(x)", None),
+        ("git push\nrm -rf /", None),
+        ("FOO=1 make all", None),
+        (" ls -la", None),
+        ("", None),
+        (3, None),
+    ],
+)
+def test_always_offers_all_commands_of_a_program_only_where_that_is_narrow(
+    command: object, program: str | None
+) -> None:
+    offered = approvals.offers(None, ("execute",), {"command": command}).program
+    assert offered == (UNSET if program is None else {"command": program})

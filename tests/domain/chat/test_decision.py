@@ -26,10 +26,10 @@ from rookery.domain.chat.decision import (
     TurnEnd,
 )
 from rookery.domain.chat.messages import Role, StepFigures, Visibility
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.parts import Part, Text, ToolCall, ToolResult
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.system_blocks import Mode
-from rookery.domain.chat.tool_calls import OpenCall
 from tests.domain.chat.prompt_rows import AT, CHAT, assistant, boundary, call, hook, result, row, system, tool, user
 
 PLAIN = Chat(

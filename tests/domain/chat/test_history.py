@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rookery.domain.chat import compaction, history, parts
 from rookery.domain.chat.compaction import Source
 from rookery.domain.chat.messages import Role, StepFigures, Visibility
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.parts import CONTENT_VERSION, ToolResult
 from rookery.domain.chat.prompt import PromptRow, UnreadableRow
-from rookery.domain.chat.tool_calls import OpenCall
 from tests.domain.chat.prompt_rows import AT, assistant, boundary, call, hook, result, row, system, tool, user
 
 CONFIG = UUID(int=11)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from rookery.domain.chat import interrupted_step, parts
-from rookery.domain.chat.interrupted_step import NOTE, LivePart
+from rookery.domain.chat.interrupted_step import MAX_OUTPUT_BYTES, NOTE, NOTE_WITH_OUTPUT, LivePart
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.open_tool_calls import CallRow, OpenCall, open_calls
 from rookery.domain.chat.parts import File, HookNotice, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult
-from rookery.domain.chat.tool_calls import CallRow, OpenCall, open_calls
 from tests.domain.chat.prompt_rows import prompt_of, row
 
 CONFIG = UUID(int=11)
@@ -55,8 +55,9 @@ def content(live: Sequence[LivePart]) -> tuple[Part, ...]:
     return first.content
 
 
-def closed(call_id: str) -> ToolResult:
-    error = parts.json_raw({"error": NOTE, "reason": "interrupted"})
+def closed(call_id: str, *, output: str = "") -> ToolResult:
+    fields = {"error": NOTE_WITH_OUTPUT, "reason": "interrupted", "output": output}
+    error = parts.json_raw(fields if output else {"error": NOTE, "reason": "interrupted"})
     return ToolResult(call_id, "look", result=error, is_error=True, created_at=AT)
 
 
@@ -136,10 +137,28 @@ def test_calls_are_answered_in_their_order_with_what_finished() -> None:
     assert [each.content for each in results] == [(closed("a"),), (done("b"),), (done("c"), file)]
 
 
-def test_output_of_a_running_tool_is_not_kept() -> None:
-    live = [*said(whole("a")), *ran(ToolResult("a", "look", result_delta="half"), ToolResult("a", "look"))]
+def test_output_of_a_running_tool_is_part_of_its_closure() -> None:
+    shown = [ToolResult("a", "look", result_delta=text) for text in ("line 1\n", "line 2\n")]
+    live = [*said(whole("a"), whole("b")), *ran(*shown, ToolResult("a", "look"))]
 
-    assert [each.content for each in rows(live)[1:]] == [(closed("a"),)]
+    _, stopped, silent = rows(live)
+
+    assert stopped.content == (closed("a", output="line 1\nline 2\n"),)
+    assert silent.content == (closed("b"),)
+
+
+def test_output_that_a_tool_has_reset_is_not_kept_and_a_long_one_is_cut() -> None:
+    shown = [ToolResult("a", "look", result_delta="draft"), ToolResult("a", "look", result_delta="", result_reset=True)]
+    long = ToolResult("a", "look", result_delta="x" * 100_000 + "the end")
+
+    (result,) = (part for part in rows(ran(*shown, long), OpenCall(7, "a", "look"))[0].content)
+
+    assert isinstance(result, ToolResult)
+    assert isinstance(result.result, Raw)
+    output = parts.json_value(result.result)["output"]
+    assert "draft" not in output
+    assert len(output) <= MAX_OUTPUT_BYTES
+    assert output.endswith("the end")
 
 
 def test_a_result_is_kept_once() -> None:

@@ -27,6 +27,7 @@ from rookery.domain.chat.parts import (
     Text,
     ToolCall,
     ToolResult,
+    TurnEnd,
     WorkspaceContext,
 )
 
@@ -109,6 +110,10 @@ GOLDEN: list[tuple[Part, str]] = [
         '{"type":"agent-notice","chat_id":"0190a0b0-0000-7000-8000-000000000001","title":"Tests","kind":"general",'
         '"outcome":"error","report":"so far","report_bytes":9,"error":"no key"}',
     ),
+    (
+        TurnEnd("failed", "auth", "The key was refused."),
+        '{"type":"turn-end","outcome":"failed","kind":"auth","message":"The key was refused."}',
+    ),
 ]
 
 BARE: list[tuple[Part, str]] = [
@@ -129,6 +134,7 @@ BARE: list[tuple[Part, str]] = [
         AgentNotice(FILE_ID, "", "", ""),
         '{"type":"agent-notice","chat_id":"0190a0b0-0000-7000-8000-000000000001","title":"","kind":"","outcome":""}',
     ),
+    (TurnEnd(""), '{"type":"turn-end","outcome":""}'),
 ]
 
 

@@ -63,6 +63,8 @@ READ: dict[str, ChatQuery] = {
     "owner:ada": ChatQuery(owner="ada"),
     f"owner:{ID}": ChatQuery(owner=ID),
     f"owner:{str(ID).upper()}": ChatQuery(owner=ID),
+    f"folder:{ID}": ChatQuery(folder=ID),
+    'folder:"Side projects"': ChatQuery(folder="Side projects"),
     f"workspace:{ID}": ChatQuery(workspace=ID),
     'workspace:"my place"': ChatQuery(workspace="my place"),
     f"workspace:{ID.hex}": ChatQuery(workspace=ID.hex),
@@ -117,7 +119,7 @@ REFUSED = [
 ]
 
 ONCE = ["archived:any", "has_unread:true", "pinned:true", "status:error", "source:created_by_me", "owner:me"]
-ONCE += ["workspace:a", "model:a", "client:ui", "active_after:2026-05-01", "active_before:2026-05-01"]
+ONCE += ["folder:a", "workspace:a", "model:a", "client:ui", "active_after:2026-05-01", "active_before:2026-05-01"]
 
 
 @pytest.mark.parametrize("query", READ)

@@ -38,10 +38,10 @@ def test_head_of_a_skill_is_read(head: str, description: str) -> None:
     [
         ("# Deploy", "front matter"),
         ("---\nname: deploy\n", "front matter"),
-        ("---\nname: Deploy It\n---\n", "lower-case"),
+        ("---\nname: Deploy It\n---\n", "lowercase"),
         ("---\nname: other\n---\n", "folder"),
-        ("---\ndescription: x\n---\n", "lower-case"),
-        ("---\n---\n", "lower-case"),
+        ("---\ndescription: x\n---\n", "lowercase"),
+        ("---\n---\n", "lowercase"),
         ("---\nname: deploy\ndescription: Use when: asked\n---\n", "not valid YAML in line 2: .* needs quotes"),
         ("---\nname: deploy\ndescription: [a, b]\n---\n", "description: this must be a text"),
     ],

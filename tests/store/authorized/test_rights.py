@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -12,7 +13,14 @@ import pytest
 
 from rookery.domain.access.rights import AdminAccess, OwnerActor, Scope, UserActor
 from rookery.domain.access.rights import Role as UserRole
-from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, FileUnavailable, InvalidInput, QueuedMessageNotFound
+from rookery.domain.chat.errors import (
+    ChatNotFound,
+    ChatNotRoot,
+    FileUnavailable,
+    InvalidInput,
+    QueuedMessageNotFound,
+    TransitionNotAllowed,
+)
 from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.states import Status as ChatStatus
@@ -28,6 +36,8 @@ from rookery.store.chats.viewer_access import Viewer, ViewerAccess
 from rookery.store.db import idempotency
 from rookery.store.db.hints import AccessHint, ConfigHint, Hint, WatchKind
 from rookery.store.machine import ChatSpec, Created, Machine
+from rookery.store.mcp import servers
+from rookery.store.mcp.servers import ServerDraft
 from rookery.store.people import audit, sessions, users
 from rookery.store.people.audit import BREAK_GLASS, EntryFilter, RequestInfo
 from rookery.store.people.errors import (
@@ -105,6 +115,10 @@ class Office:
 
     async def status(self, chat_id: ChatId) -> str:
         return str(await self.world.conn.fetchval("SELECT status FROM chats WHERE id = $1", chat_id))
+
+    async def queued(self) -> list[ChatId]:
+        """The chats of the messages that are queued."""
+        return [record[0] for record in await self.world.conn.fetch("SELECT chat_id FROM chat_queued_messages")]
 
 
 @pytest.fixture
@@ -437,9 +451,14 @@ async def test_message_is_sent_in_ones_own_name_only(office: Office) -> None:
         await office.by("ada").turns.create(office.spec(parent_chat_id=chat, root_chat_id=chat))
 
 
+async def mcp_server(office: Office) -> UUID:
+    draft = ServerDraft(slug=f"s{uuid4().hex[:20]}", url="https://mcp.example.org/mcp")
+    return (await servers.create_server(office.world.conn, draft, ring=None, by=None)).id
+
+
 async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> None:
     chat = await office.chat()
-    server = uuid4()
+    server = await mcp_server(office)
     message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("ada"), client_id="c-1")
 
     first = await office.by("ada").turns.send(chat, message, plan_mode=True, mcp_server_ids=[server])
@@ -561,6 +580,28 @@ async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: 
     await office.by("ada").turns.send(chat, naming(office, second))
 
 
+@pytest.mark.parametrize(("mode", "is_refused"), [("explore", True), (None, False)])
+async def test_exploring_subagent_keeps_its_servers_or_fewer(
+    office: Office, mode: str | None, is_refused: bool
+) -> None:
+    given, more = await mcp_server(office), await mcp_server(office)
+    root = await office.running()
+    child = await office.running(parent_chat_id=root, root_chat_id=root, mode=mode, mcp_server_ids=(given,))
+    ada = office.by("ada")
+    message = NewQueuedMessage(content=(Text("x"),), created_by=office.id("ada"))
+
+    with pytest.raises(InvalidInput) if is_refused else nullcontext():
+        await ada.chats.patch(child, ChatPatch(mcp_server_ids=(given, more)))
+    with pytest.raises(InvalidInput) if is_refused else nullcontext():
+        await ada.turns.send(child, message, mcp_server_ids=(given, more))
+
+    read = "SELECT mcp_server_ids FROM chats WHERE id = $1"
+    assert await office.world.conn.fetchval(read, child) == ([given] if is_refused else [given, more])
+    assert await office.queued() == ([] if is_refused else [child])
+    await ada.chats.patch(child, ChatPatch(mcp_server_ids=()))
+    assert await office.world.conn.fetchval(read, child) == []
+
+
 async def test_interrupt_reaches_running_children(office: Office) -> None:
     root = await office.running()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
@@ -577,6 +618,39 @@ async def test_interrupt_reaches_running_children(office: Office) -> None:
     ]
     entries = (await office.by("root").reports.audit(audit.EntryFilter(action="chat.interrupt"))).entries
     assert [entry.actor_id for entry in entries] == [office.id("root")]
+
+
+@pytest.mark.parametrize(("before", "after"), [("running", "interrupting"), ("interrupting", "interrupting")])
+async def test_interrupt_deletes_the_queues_of_children_and_keeps_that_of_the_chat(
+    office: Office, before: str, after: str
+) -> None:
+    root = await office.running()
+    child = await office.running(parent_chat_id=root, root_chat_id=root)
+    ada = office.by("ada").turns
+    for chat in (root, child):
+        await ada.send(chat, NewQueuedMessage(content=(Text("later"),), created_by=office.id("ada")))
+    if before == "interrupting":
+        await ada.interrupt(child)
+    assert await office.status(child) == before
+
+    await ada.interrupt(root)
+
+    assert await office.status(child) == after
+    assert await office.queued() == [root]
+
+
+async def test_interrupt_of_a_chat_at_rest_deletes_the_queue_of_a_child_that_is_being_stopped(office: Office) -> None:
+    root = await office.chat()
+    child = await office.running(parent_chat_id=root, root_chat_id=root)
+    ada = office.by("ada").turns
+    await ada.send(child, NewQueuedMessage(content=(Text("later"),), created_by=office.id("ada")))
+    await ada.interrupt(child)
+
+    await ada.interrupt(root)
+
+    assert await office.queued() == []
+    with pytest.raises(TransitionNotAllowed):
+        await ada.interrupt(root)
 
 
 async def test_interrupt_without_cascade_stops_one(office: Office) -> None:

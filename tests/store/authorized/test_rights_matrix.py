@@ -20,6 +20,7 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import Text
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.content.agent_kinds import KindDefinition
 from rookery.domain.models.options import ProviderType
 from rookery.store.authorized import store as authorized
@@ -31,6 +32,7 @@ from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db import idempotency
 from rookery.store.debug.rows import DebugMode
 from rookery.store.machine import ChatSpec, Machine
+from rookery.store.mcp.servers import ServerDraft, ServerPatch
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
 from rookery.store.models.usage import GroupBy
@@ -230,10 +232,6 @@ def address() -> str:
     return f"{uuid4().hex}@example.org"
 
 
-async def dropped(run: object) -> bool:
-    return True
-
-
 KIND = KindDefinition(name="reviewer", description="Reviews changes.")
 REQUIRED = (
     *(Action.READ, Action.INSPECT, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
@@ -252,6 +250,7 @@ CALLS: dict[str, Call] = {
     **{f"chats.require {action}": requiring(action) for action in REQUIRED},
     "chats.patch title": lambda s, t, x: s.chats.patch(x, ChatPatch(title=uuid4().hex)),
     "chats.patch debug_mode": lambda s, t, x: s.chats.patch(x, ChatPatch(debug_mode=DebugMode.OFF)),
+    "chats.patch folder": lambda s, t, x: s.chats.patch(x, ChatPatch(folder_id=None)),
     "chats.patch pin": lambda s, t, x: s.chats.patch(x, ChatPatch(pin_order=0)),
     "chats.patch archived": lambda s, t, x: s.chats.patch(x, ChatPatch(archived=False)),
     "chats.delete": lambda s, t, x: s.chats.delete(x),
@@ -260,6 +259,19 @@ CALLS: dict[str, Call] = {
     "chats.patch_shares": lambda s, t, x: s.chats.patch_shares(x, SharePatch()),
     "chats.leave": lambda s, t, x: s.chats.leave(x),
     "chats.list_accesses": lambda s, t, x: s.chats.list_accesses(x),
+    "folders.list": lambda s, t, x: s.folders.list(x),
+    "folders.require": lambda s, t, x: s.folders.require(x),
+    "folders.create": lambda s, t, x: s.folders.create(x, name=uuid4().hex),
+    "folders.update": lambda s, t, x: s.folders.update(x, uuid4(), name="Work"),
+    "folders.delete": lambda s, t, x: s.folders.delete(x, uuid4()),
+    "saved_prompts.list": lambda s, t, x: s.saved_prompts.list(x),
+    "saved_prompts.get": lambda s, t, x: s.saved_prompts.get(x, "none"),
+    "saved_prompts.require_own": lambda s, t, x: s.saved_prompts.require_own(x),
+    "saved_prompts.write_own": lambda s, t, x: s.saved_prompts.write_own(x, "review", "Review this."),
+    "saved_prompts.delete_own": lambda s, t, x: s.saved_prompts.delete_own(x, "none"),
+    "saved_prompts.require_shared": lambda s, t, x: s.saved_prompts.require_shared(),
+    "saved_prompts.write_shared": lambda s, t, x: s.saved_prompts.write_shared("review", "Review this."),
+    "saved_prompts.delete_shared": lambda s, t, x: s.saved_prompts.delete_shared("none"),
     "agent_kinds.list": lambda s, t, x: s.agent_kinds.list(x),
     "agent_kinds.require_own": lambda s, t, x: s.agent_kinds.require_own(x),
     "agent_kinds.write_own": lambda s, t, x: s.agent_kinds.write_own(x, KIND, None),
@@ -271,8 +283,9 @@ CALLS: dict[str, Call] = {
     "debug.get_run": lambda s, t, x: s.debug.get_run(x, uuid4()),
     "debug.get_step": lambda s, t, x: s.debug.get_step(x, uuid4(), uuid4()),
     "debug.search_run": lambda s, t, x: s.debug.search_run(x, uuid4(), query="word"),
+    "debug.compare_runs": lambda s, t, x: s.debug.compare_runs(x, uuid4(), uuid4()),
     "debug.get_attempt": lambda s, t, x: s.debug.get_attempt(x, uuid4(), uuid4(), number=1),
-    "debug.export": lambda s, t, x: s.debug.export(x, None, write=dropped),
+    "debug.export": lambda s, t, x: s.debug.export(x, None),
     "debug.get_replay": lambda s, t, x: s.debug.get_replay(x, uuid4(), uuid4()),
     "debug.delete_all": lambda s, t, x: s.debug.delete_all(x),
     "turns.create": lambda s, t, x: s.turns.create(spec(s, t)),
@@ -281,14 +294,19 @@ CALLS: dict[str, Call] = {
     "turns.find_sent": lambda s, t, x: s.turns.find_sent(x, "c1"),
     "turns.find_spend_limit": lambda s, t, x: s.turns.find_spend_limit(),
     "turns.send": lambda s, t, x: s.turns.send(x, message(s)),
+    "turns.send_to_subagent": lambda s, t, x: s.turns.send_to_subagent(
+        x, message(s), busy=BusyBehavior.QUEUE, parent_id=x
+    ),
     "turns.edit": lambda s, t, x: s.turns.edit(x, NO_ROW, content=TEXT),
     "turns.find_titled": lambda s, t, x: s.turns.find_titled(x),
     "turns.write_title": lambda s, t, x: s.turns.write_title(x, uuid4().hex, seen_title="t"),
     "turns.interrupt": lambda s, t, x: s.turns.interrupt(x),
     "turns.retry": lambda s, t, x: s.turns.retry(x),
+    "turns.nudge": lambda s, t, x: s.turns.nudge(x),
     "turns.compact": lambda s, t, x: s.turns.compact(x),
     "turns.submit_results": lambda s, t, x: s.turns.submit_results(x, []),
     "approvals.answer": lambda s, t, x: s.approvals.answer(x, []),
+    "approvals.find_question": lambda s, t, x: s.approvals.find_question(x, "call"),
     "approvals.list_rules": lambda s, t, x: s.approvals.list_rules(x),
     "approvals.write_rules": lambda s, t, x: s.approvals.write_rules(x, []),
     "turns.reconcile": lambda s, t, x: s.turns.reconcile(x),
@@ -333,6 +351,7 @@ CALLS: dict[str, Call] = {
     "providers.get": lambda s, t, x: s.providers.get(uuid4()),
     "providers.require": lambda s, t, x: s.providers.require(),
     "providers.record_test": lambda s, t, x: s.providers.record_test(uuid4(), None),
+    "providers.record_try": lambda s, t, x: s.providers.record_try("openai"),
     "providers.create": lambda s, t, x: s.providers.create(
         ProviderDraft(type=ProviderType.SCRIPTED, name=f"p{uuid4().hex}")
     ),
@@ -388,9 +407,28 @@ CALLS: dict[str, Call] = {
     "workspaces.require_update": lambda s, t, x: s.workspaces.require_update(x),
     "workspaces.update": lambda s, t, x: s.workspaces.update(x, name=f"w-{uuid4().hex[:8]}"),
     "workspaces.start": lambda s, t, x: s.workspaces.start(x, lambda *_: plan()),
-    "mcp_servers.list": lambda s, t, x: s.mcp_servers.list(x),
-    "mcp_servers.answer": lambda s, t, x: s.mcp_servers.answer(x, "0" * 64, McpDecision.AGREE),
-    "mcp_servers.withdraw": lambda s, t, x: s.mcp_servers.withdraw(x, "0" * 64),
+    "workspace_mcp_servers.list": lambda s, t, x: s.workspace_mcp_servers.list(x),
+    "workspace_mcp_servers.answer": lambda s, t, x: s.workspace_mcp_servers.answer(x, "0" * 64, McpDecision.AGREE),
+    "workspace_mcp_servers.withdraw": lambda s, t, x: s.workspace_mcp_servers.withdraw(x, "0" * 64),
+    "mcp_servers.list": lambda s, t, x: s.mcp_servers.list(),
+    "mcp_servers.get": lambda s, t, x: s.mcp_servers.get(uuid4()),
+    "mcp_servers.list_tools": lambda s, t, x: s.mcp_servers.list_tools(uuid4()),
+    "mcp_servers.list_of_deployment": lambda s, t, x: s.mcp_servers.list_of_deployment(),
+    "mcp_servers.require": lambda s, t, x: s.mcp_servers.require(),
+    "mcp_servers.create": lambda s, t, x: s.mcp_servers.create(
+        ServerDraft(slug=f"s{uuid4().hex}", url="https://mcp.example.org/mcp")
+    ),
+    "mcp_servers.update": lambda s, t, x: s.mcp_servers.update(uuid4(), ServerPatch(enabled=True)),
+    "mcp_servers.delete": lambda s, t, x: s.mcp_servers.delete(uuid4()),
+    "mcp_servers.record_test": lambda s, t, x: s.mcp_servers.record_test(uuid4()),
+    "mcp_servers.require_own": lambda s, t, x: s.mcp_servers.require_own(x),
+    "mcp_servers.create_own": lambda s, t, x: s.mcp_servers.create_own(
+        x, ServerDraft(slug=f"s{uuid4().hex}", url="https://mcp.example.org/mcp")
+    ),
+    "mcp_servers.update_own": lambda s, t, x: s.mcp_servers.update_own(x, uuid4(), ServerPatch(enabled=True)),
+    "mcp_servers.delete_own": lambda s, t, x: s.mcp_servers.delete_own(x, uuid4()),
+    "mcp_servers.record_connect": lambda s, t, x: s.mcp_servers.record_connect(x, uuid4()),
+    "mcp_servers.record_disconnect": lambda s, t, x: s.mcp_servers.record_disconnect(x, uuid4()),
     "workspaces.stop": lambda s, t, x: s.workspaces.stop(x),
     "workspaces.delete": lambda s, t, x: s.workspaces.delete(x),
     "workspaces.get_operation": lambda s, t, x: s.workspaces.get_operation(x),

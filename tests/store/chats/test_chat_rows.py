@@ -30,7 +30,8 @@ async def load(world: World, chat_id: ChatId) -> ChatSummary:
 
 
 def test_columns_are_the_fields_of_a_summary_in_order() -> None:
-    assert f"{chat_rows.COLUMNS}, c.pin_order" == ", ".join(f"c.{name}" for name in ChatSummary.__struct_fields__)
+    columns = chat_rows.COLUMNS.replace(chat_rows.PERMISSION_MODE, "c.permission_mode")
+    assert f"{columns}, c.pin_order" == ", ".join(f"c.{name}" for name in ChatSummary.__struct_fields__)
 
 
 async def test_a_chat_is_found_with_its_metadata(world: World) -> None:

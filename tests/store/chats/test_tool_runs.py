@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.domain.chat import tool_calls
+from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.chat import Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId, MessageId
@@ -48,13 +48,13 @@ async def finish(rig: Rig, of: Call, result: bytes, *, is_error: bool = False) -
 def test_token_depends_on_chat_message_and_call() -> None:
     chat_id = ChatId(uuid4())
     tokens = {
-        tool_calls.replay_token(*place, name)
+        open_tool_calls.replay_token(*place, name)
         for place in ((chat_id, MessageId(1)), (chat_id, MessageId(2)), (ChatId(uuid4()), MessageId(1)))
         for name in ("a", "b")
     }
 
     assert len(tokens) == 6
-    assert tool_calls.replay_token(chat_id, MessageId(1), "a") in tokens
+    assert open_tool_calls.replay_token(chat_id, MessageId(1), "a") in tokens
 
 
 async def test_run_is_started_once_and_its_result_is_given_again(rig: Rig) -> None:

@@ -1,10 +1,12 @@
-"""Removed history: an edit and an archive delete its records, whatever order they and a displaced worker commit in."""
+"""Removed history: an edit, an archive and the owner delete records, in any order with a worker that still writes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
@@ -132,25 +134,65 @@ async def test_displaced_worker_that_inserts_during_the_archive_waits_and_insert
     await rows.run(chat_id)  # the state exists already
     late = await rows.new_run(chat_id)
 
-    assert not await insert_during(rows, chat_id, late, lambda tx: machine.set_archived(tx, True))
+    assert not await insert_during(rows, chat_id, late, archive)
     await delete_removed(rows, chat_id)
     assert await rows.runs(chat_id) == set()
 
 
-async def test_edit_waits_for_a_worker_that_is_inserting_and_removes_its_run(rows: DebugRows) -> None:
-    chat_id = await rows.rig.chat(State.R0)
+async def archive(tx: machine.Tx) -> None:
+    await machine.set_archived(tx, True)
+
+
+@pytest.mark.parametrize("change", ["edit", "archive"])
+async def test_change_waits_for_a_worker_that_is_inserting_and_removes_its_run(rows: DebugRows, change: str) -> None:
+    chat_id = await rows.rig.chat(State.R0 if change == "edit" else State.W)
     late = await rows.new_run(chat_id)
+    wanted = await edit(rows.rig, chat_id) if change == "edit" else archive
     async with rows.pool.acquire() as conn, conn.transaction():
         # The INSERT of the displaced worker holds the lock of the state until it commits.
         await conn.execute("INSERT INTO chat_debug_state (chat_id) VALUES ($1)", chat_id)
         assert await runs.insert_run(conn, late)
-        editing = asyncio.create_task(rows.rig.update(chat_id, await edit(rows.rig, chat_id)))
+        changing = asyncio.create_task(rows.rig.update(chat_id, wanted))
         await until(rows.is_waiting)
 
-    await editing
+    await changing
     assert await shown(rows, chat_id) == set()
     await delete_removed(rows, chat_id)
     assert await rows.runs(chat_id) == set()
+
+
+async def delete_all(rows: DebugRows, chat_id: ChatId) -> int:
+    async with rows.pool.acquire() as conn, conn.transaction():
+        return await state.delete_all(conn, chat_id)
+
+
+@pytest.mark.parametrize("has_state", [False, True], ids=["first run", "later run"])
+async def test_deletion_by_the_owner_waits_for_a_run_that_is_being_inserted(rows: DebugRows, has_state: bool) -> None:
+    chat_id = await rows.rig.chat(State.W)
+    if has_state:
+        await rows.run(chat_id)
+    async with rows.pool.acquire() as conn, conn.transaction():
+        assert await runs.insert_run(conn, await rows.new_run(chat_id))
+        deleting = asyncio.create_task(delete_all(rows, chat_id))
+        await until(rows.is_waiting)
+
+    assert await deleting == 1 + has_state
+    assert await rows.runs(chat_id) == set()
+
+
+async def test_run_that_is_inserted_during_a_deletion_by_the_owner_is_new_and_stays(rows: DebugRows) -> None:
+    chat_id = await rows.rig.chat(State.W)
+    old, new = await rows.run(chat_id), await rows.new_run(chat_id)
+    step_id = await rows.step(old)
+    async with rows.pool.acquire() as conn, conn.transaction():
+        assert await state.delete_all(conn, chat_id) == 1
+        inserting = asyncio.create_task(rows.insert(new))
+        await until(rows.is_waiting)
+
+    assert await inserting
+    assert await rows.runs(chat_id) == {new.id}
+    assert not await rows.finish(step_id)
+    assert not await rows.attempt(step_id, old)
 
 
 async def test_steps_of_a_displaced_worker_find_no_run(rows: DebugRows) -> None:
@@ -226,8 +268,7 @@ async def test_owner_deletes_all_records_of_a_chat(rows: DebugRows) -> None:
     chat_id = await rows.rig.chat(State.W)
     run, other = await rows.run(chat_id), await rows.run(await rows.rig.chat(State.W))
     await rows.attempt(await rows.step(run), run)
-    async with rows.pool.acquire() as conn:
-        assert await state.delete_all(conn, chat_id) == 1
+    assert await delete_all(rows, chat_id) == 1
 
     assert await rows.value("SELECT count(*) FROM chat_debug_attempts") == 0
     assert await rows.runs(other.chat_id) == {other.id}

@@ -10,10 +10,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rookery.debug.recording_service import BEAT_SECONDS
 from rookery.domain.chat.states import State
-from rookery.store.debug import sweep
+from rookery.store.debug import state, sweep
 from rookery.store.debug.rows import StepStatus, json_text
 from rookery.store.debug.runs import NewRun
+from rookery.worker.config import WorkerConfig
+from rookery.worker.housekeeping import JITTER
 from tests.store.debug.debug_rows import DebugRows
 from tests.store.machine.machine_rig import make_rig
 
@@ -100,7 +103,10 @@ async def test_beats_sweeps_ends_and_deletions_never_deadlock(rows: DebugRows) -
         await fall_silent(rows)
 
         async def delete() -> None:
-            await rows.pool.execute("DELETE FROM chat_debug_runs WHERE chat_id = ANY ($1::uuid[])", chats[:2])
+            async with rows.pool.acquire() as conn:
+                for chat_id in chats[:2]:
+                    async with conn.transaction():
+                        await state.delete_all(conn, chat_id)
 
         await asyncio.gather(
             end_stale(rows),
@@ -131,7 +137,9 @@ async def test_retention_deletes_the_oldest_runs_in_batches(rows: DebugRows) -> 
 
 # Random kills, over virtual time
 
-BEAT, SWEEP = 30, 30
+BEAT = int(BEAT_SECONDS)
+# The longest pause between two sweeps, in steps of virtual time.
+SWEEP = 30
 MAX_OPEN = 150
 
 
@@ -158,6 +166,14 @@ LIVES = st.lists(
     min_size=1,
     max_size=4,
 )
+
+
+def test_sweeps_are_frequent_enough_for_dead_and_silent_runs() -> None:
+    pause = WorkerConfig().debug_sweep_interval_seconds * (1 + JITTER)
+
+    assert pause < SWEEP
+    assert sweep.SILENT_AFTER.total_seconds() + pause < MAX_OPEN
+    assert sweep.SILENT_AFTER.total_seconds() > 3 * BEAT, "a run of a living replica does not end because of lost beats"
 
 
 @given(lives=LIVES, sweep_phase=st.integers(0, SWEEP - 1))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from rookery.domain.chat import tool_calls
+from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.messages import ChatId
 from tests.store.machine.machine_rig import Conn
 from tests.store.machine.model_replay import Copy
@@ -92,7 +92,9 @@ async def _copy_questions(conn: Conn, messages: dict[UUID, list[int]]) -> None:
     await conn.execute("ALTER TABLE chat_approvals DISABLE TRIGGER USER")
     for source, target, token, *rest in questions:
         tokens = {
-            tool_calls.replay_token(ChatId(source), old, call): tool_calls.replay_token(ChatId(target), new, call)
+            open_tool_calls.replay_token(ChatId(source), old, call): open_tool_calls.replay_token(
+                ChatId(target), new, call
+            )
             for (old, named), new in zip(calls[source], messages[target], strict=True)
             for call in named
         }

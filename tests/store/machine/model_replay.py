@@ -15,15 +15,15 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import asyncpg
 from msgspec import Struct
 
-from rookery.domain.chat import tool_calls
+from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.chat import Fence, RetryState
 from rookery.domain.chat.errors import ApprovalRejected, ChatError, ToolResultRejected
 from rookery.domain.chat.fair_share import WaitingChat
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, QueuedMessageId, Role, Visibility
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolCall
 from rookery.domain.chat.states import Status
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, Hint, OwnershipHint
@@ -359,7 +359,7 @@ def _questions(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The calls that are asked about, in their order, and those that are approved."""
     named = [
-        (str(tool_calls.replay_token(chat_id, message[0], str(part["tool_call_id"]))), str(part["tool_call_id"]))
+        (str(open_tool_calls.replay_token(chat_id, message[0], str(part["tool_call_id"]))), str(part["tool_call_id"]))
         for message in messages
         for part in message[6]
         if part["type"] == "tool-call"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
+from asyncpg.connection import LoggedQuery
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import (
@@ -17,12 +19,12 @@ from rookery.domain.chat.errors import (
     TransitionNotAllowed,
 )
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
-from rookery.domain.chat.parts import File
+from rookery.domain.chat.parts import AgentNotice, File
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind
 from rookery.store.machine import Bundle
-from tests.store.machine.machine_rig import FAILED, Rig
+from tests.store.machine.machine_rig import FAILED, Rig, assistant
 
 DEPENDENT_TABLES = (
     "chat_messages",
@@ -299,3 +301,35 @@ async def test_family_with_an_invalid_member_is_not_deleted_before_it_is_repaire
     await rig.update(members[1], machine.reconcile_invalid_state)
     await delete(rig, members[0])
     assert await rig.value("SELECT count(*) FROM chats") == 0
+
+
+# Notices
+
+
+def _note(ran: list[str], query: LoggedQuery) -> None:
+    ran.append(query.query)
+
+
+async def test_parent_is_locked_for_the_same_number_of_statements_with_one_report_and_with_twenty(rig: Rig) -> None:
+    lengths: list[int] = []
+    for count in (1, 1, 20):
+        root, *children = await family(rig, *[State.R0] * count)
+        for child in children:
+            await rig.commit(child, assistant("My report."))
+            await rig.update(child, machine.finish_turn)
+        ran: list[str] = []
+        connections = [await rig.pool.acquire() for _ in range(rig.pool.get_max_size())]
+        for conn in connections:
+            conn.add_query_logger(partial(_note, ran))
+            await rig.pool.release(conn)
+
+        woken = await machine.try_wake(rig.machine, root)
+
+        assert woken is not None
+        assert [part.report for part in woken.message.parts() if isinstance(part, AgentNotice)] == [
+            "My report."
+        ] * count
+        lengths.append(len(ran))
+
+    # The first wake also reads the types of the columns.
+    assert lengths[2] <= lengths[1]

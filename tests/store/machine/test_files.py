@@ -10,9 +10,9 @@ import pytest
 
 from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import File, FileReference, Part, ToolResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_FILES_PER_CHAT

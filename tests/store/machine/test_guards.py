@@ -95,6 +95,7 @@ CONSTRAINTS = {
     "chats_family": (State.W, None),
     "chats_labels": (State.W, "labels = '[]'"),
     "chats_effort": (State.W, "last_reasoning_effort = 'heroic'"),
+    "chats_permission_mode": (State.W, "permission_mode = 'never'"),
     "chats_refused_tokens_check": (State.W, "refused_tokens = 0"),
     "chats_queue_cap": (State.R1, None),
     "chats_runnable": (State.W, None),

@@ -18,8 +18,8 @@ from rookery.domain.chat.messages import (
     QueuedMessageId,
     Role,
 )
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from tests.store.machine import shared_rig

@@ -20,9 +20,9 @@ from rookery.domain.chat.errors import (
     TransitionNotAllowed,
 )
 from rookery.domain.chat.messages import ChatId, MessageId, QueuedMessageId, Role
+from rookery.domain.chat.open_tool_calls import CloseReason, SubmittedResult
 from rookery.domain.chat.parts import File
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason, SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx

@@ -8,8 +8,8 @@ import pytest
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.errors import InvalidState, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind

@@ -9,9 +9,9 @@ from msgspec import Raw
 from rookery.domain.chat import parts
 from rookery.domain.chat.errors import ToolResultRejected, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.store import machine
 from rookery.store.machine import Machine
 from rookery.testing.clock import FakeClock

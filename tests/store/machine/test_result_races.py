@@ -16,9 +16,9 @@ from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.chat import Fence
 from rookery.domain.chat.errors import ChatError, InvariantViolation, StaleFence
 from rookery.domain.chat.messages import ChatId, NewMessage, QueuedMessageId, Role
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx

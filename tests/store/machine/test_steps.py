@@ -9,8 +9,8 @@ import pytest
 from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.errors import InvalidInput, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, Effort, NewMessage, Role, StepFigures
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from tests.store.machine import shared_rig

@@ -9,12 +9,12 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.domain.chat import tool_calls
+from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, Role, Visibility
+from rookery.domain.chat.open_tool_calls import CallRow, CloseReason
 from rookery.domain.chat.parts import CONTENT_VERSION, ToolResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CallRow, CloseReason
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
@@ -297,7 +297,7 @@ async def test_database_and_rules_agree_on_what_is_open_however_a_row_looks(rig:
         await rig.update(chat_id, machine.finish_turn)
         sent = await rig.send(chat_id, "go on")
 
-        expected = tool_calls.open_calls(rows)
+        expected = open_tool_calls.open_calls(rows)
         assert found == expected, (role, content)
         answered = [closure_of(message)[0] for message in sent.inserted[:-1]]
         assert answered == [each.tool_call_id for each in expected], (role, content)

@@ -12,8 +12,8 @@ from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.fair_share import WaitingChat
 from rookery.domain.chat.messages import ChatId, NewMessage, QueuedMessageId, Role
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.machine import Tx

@@ -235,6 +235,8 @@ GOOD: dict[str, Any] = {
     "think_tags": True,
     "extra_body": {"seed": 1},
     "headers": {"x-team": "a"},
+    "first_byte_seconds": 600,
+    "silence_seconds": 240,
 }
 BAD: dict[str, Any] = {
     "max_output_tokens": 0,
@@ -258,6 +260,8 @@ BAD: dict[str, Any] = {
     "prediction": [],
     "extra_body": {"x": float("nan")},
     "headers": {"Authorization": "Bearer x"},
+    "first_byte_seconds": 0,
+    "silence_seconds": "long",
 }
 
 

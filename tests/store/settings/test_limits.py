@@ -22,7 +22,7 @@ async def test_missing_values_have_their_defaults(database_url: str) -> None:
         await conn.close()
 
     assert found.limits == Limits(running_roots=3, running_subagents=40)
-    assert (found.retention_days, found.auto_archive_days, found.dynamic_tool_timeout_seconds) == (30, 0, 300)
+    assert (found.retention_days, found.auto_archive_days, found.dynamic_tool_timeout_seconds) == (0, 0, 300)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ async def test_error_that_leaves_a_span_fails_it_without_its_text() -> None:
 
 
 def test_server_without_the_extra_imports_nothing_of_opentelemetry() -> None:
-    """Except the bridge: its packages import the API of OpenTelemetry, which does nothing without the SDK."""
+    """Except the bridge and MCP: their packages import the API of OpenTelemetry, which does nothing without the SDK."""
     program = textwrap.dedent("""
         import importlib, pkgutil, sys
         from importlib.abc import MetaPathFinder
@@ -141,7 +141,7 @@ def test_server_without_the_extra_imports_nothing_of_opentelemetry() -> None:
 
         sys.meta_path.insert(0, Missing())
         import rookery
-        skipped = ("rookery.llm.bridge", "rookery.telemetry.tracing.otel", "rookery.__main__")
+        skipped = ("rookery.llm.bridge", "rookery.mcp.", "rookery.telemetry.tracing.otel", "rookery.__main__")
         imported = 0
         for module in pkgutil.walk_packages(rookery.__path__, "rookery."):
             if not module.name.startswith(skipped) and ".workspaces.agent" not in module.name:

@@ -111,7 +111,7 @@ def test_missing_everywhere_is_said_with_what_to_do(path: Path, monkeypatch: pyt
         bubblewrap.find(None)
 
     assert "not installed" in unavailable.value.message
-    assert "apt-get install bubblewrap" in unavailable.value.fix
+    assert "install -y bubblewrap" in unavailable.value.fix
 
 
 def test_package_has_a_program_that_is_not_setuid_and_finds_its_libraries() -> None:

@@ -17,7 +17,9 @@ import type {
   ProbeView,
   ProviderChange,
   ProviderCreate,
+  ProviderTry,
   ProviderView,
+  TryView,
   UsageReportView,
   User,
   UserPatchBody,
@@ -27,6 +29,8 @@ const one = (base: string, id: string, rest = "") => `${base}/${encodeURICompone
 
 export const listProviders = () => get<ItemsOfProviderView>("/model-providers");
 export const createProvider = (body: ProviderCreate) => post<ProviderView>("/model-providers", body);
+/** Try a provider that is not stored: list its models, or send a short message to one. */
+export const tryProvider = (body: ProviderTry) => post<TryView>("/model-providers/try", body);
 export const patchProvider = (id: string, body: ProviderChange) =>
   patch<ProviderView>(one("/model-providers", id), body);
 export const deleteProvider = (id: string) => del(one("/model-providers", id));

@@ -63,6 +63,7 @@ export const moveQueued = (chat: string, id: number, before: number | null) =>
 
 export const interrupt = (chat: string) => post<ChatView>(at(chat, "/interrupt"));
 export const retryTurn = (chat: string) => post<ChatView>(at(chat, "/retry"));
+export const nudge = (chat: string) => post<ChatView>(at(chat, "/nudge"));
 export const compact = (chat: string) => post<ChatView>(at(chat, "/compact"));
 export const reconcileInvalid = (chat: string) => post<ChatView>(at(chat, "/reconcile-invalid"));
 export const proposeTitle = (chat: string) => post<TitleView>(at(chat, "/title/propose"));

@@ -6,6 +6,7 @@ import type {
   AttemptView,
   BodyView,
   CacheDiagnosis,
+  ComparisonView,
   DebugMode,
   NormalizedMessage,
   NormalizedPart,
@@ -23,11 +24,12 @@ import type {
   RunListView,
   RunStatus,
   RunView,
+  StepPair,
   StepSummaryView,
   StepView,
 } from "@/api/types.gen";
 
-export type { DebugMode, Place, Replay, ReplayBody, RunKind };
+export type { DebugMode, Place, Replay, ReplayBody, RunKind, StepPair };
 export type RecordStatus = RunStatus;
 export type Recording = RecordingView;
 export type Run = RunView;
@@ -46,6 +48,7 @@ export type RecordResponse = NormalizedResponse;
 export type RecordTool = NormalizedTool;
 export type Answer = ReplayAnswer;
 export type Places = PlacesView;
+export type Comparison = ComparisonView;
 
 /** Filters of the list of runs. */
 export interface RunQuery {
@@ -64,6 +67,8 @@ export const getRun = (chat: string, run: string, signal?: AbortSignal) =>
   get<RunDetail>(at(chat, `/runs/${encodeURIComponent(run)}`), undefined, signal);
 export const searchRun = (chat: string, run: string, q: string, signal?: AbortSignal) =>
   get<Places>(at(chat, `/runs/${run}/search`), { q }, signal);
+export const compareRuns = (chat: string, run: string, other: string, signal?: AbortSignal) =>
+  get<Comparison>(at(chat, `/runs/${run}/compare`), { other }, signal);
 export const getStep = (chat: string, run: string, step: string, signal?: AbortSignal) =>
   get<Step>(stepAt(chat, run, step), undefined, signal);
 export const getAttempt = (chat: string, run: string, step: string, number: number, signal?: AbortSignal) =>

@@ -47,6 +47,11 @@ export function isStatus(error: unknown, ...statuses: number[]): error is ApiErr
   return error instanceof ApiError && statuses.includes(error.status);
 }
 
+/** Return whether the server could not be reached, or a proxy says so. The same request may work a moment later. */
+export function isAway(error: unknown): boolean {
+  return error instanceof Unreachable || isStatus(error, 502, 503, 504);
+}
+
 export function hasCode(error: unknown, ...codes: string[]): error is ApiError {
   return error instanceof ApiError && codes.includes(error.code);
 }

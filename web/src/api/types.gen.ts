@@ -32,12 +32,14 @@ export interface Action {
   deadline_at: string | null;
 }
 
-/** A tool call that a chat waits for. `args` are exactly as the model wrote them. `always` describes the rule that the answer "always" would create: a glob for each path of the arguments. */
+/** A tool call that a chat waits for. `args` are exactly as the model wrote them. `always` describes the rule that the answer "always" would create: a glob for each path of the arguments. `brake` is set if the call is on hold because it repeats without a new result: sentences that say what happened and what the user can do. `elicitation` is set if the server of the tool asks the user something before it completes the call. Such calls have no `always`. */
 export interface ActionCall {
   tool_call_id: string;
   tool_name: string;
   args: unknown;
   always?: Offers;
+  brake?: string;
+  elicitation?: Elicitation;
 }
 
 /** The calls that the chat waits for. `kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls. */
@@ -119,13 +121,15 @@ export interface AgentView {
   budget_micros: number | null;
 }
 
-/** The answer to one question. `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. */
+/** The answer to one question. `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. `parameters` are values for a call of `create_workspace`: those of the template's parameters that the agent left out or that the user changed. They are stored with the workspace only, and secrets are encrypted there. `responses` are the values for the questions of an MCP server (`elicitation` of the call): for each question that is a form, its id and the values of its fields. An address needs no values: approve after it was opened. */
 export interface AnswerInput {
   tool_call_id: string;
   decision: Decision;
   reason?: string;
   always?: rookeryOf_domain__chat__approvals__Scope | null;
   match?: Record<string, string> | null;
+  parameters?: Record<string, unknown> | null;
+  responses?: Record<string, Record<string, unknown>> | null;
 }
 
 /** The answers to all open questions of the chat. */
@@ -206,6 +210,11 @@ export interface AuditSettingsValues {
   retention_days?: number;
 }
 
+export type AuthType = "api_key" | "custom_headers" | "none" | "oauth2";
+
+/** Whether new chats use a server: always, unless the user switches it off, or only if the user switches it on. */
+export type Availability = "default_off" | "default_on" | "force_on";
+
 /** A body without secrets. `size` is its true size in bytes. `truncated`: text was left out. */
 export interface BodyView {
   text: string;
@@ -227,6 +236,17 @@ export interface CacheDiagnosis {
 
 /** The reason why tokens of the previous step were not served from the cache; `none` if they were. */
 export type CacheReason = "expired" | "first_step" | "messages_changed" | "model_changed" | "none" | "tools_changed" | "unknown";
+
+/** A well-known server. `needs`: what an administrator must enter or prepare besides the address, else empty. */
+export interface CatalogEntry {
+  slug: string;
+  name: string;
+  description: string;
+  url: string;
+  auth_type: AuthType;
+  api_key_header?: string | null;
+  needs?: string;
+}
 
 export interface ChatChanged {
   type: "chat";
@@ -253,6 +273,15 @@ export interface ChatFile {
   created_at: string;
 }
 
+/** A folder. `chats` is the number of its root chats that are not archived. */
+export interface ChatFolder {
+  id: string;
+  name: string;
+  color: FolderColor;
+  created_at: string;
+  chats: number;
+}
+
 export interface ChatGone {
   type: "chat_gone";
   chat_id: string;
@@ -274,9 +303,11 @@ export interface ChatSettingsChange {
   running_subagents?: number;
   dynamic_tool_timeout_seconds?: number;
   max_file_mib_per_user?: number;
+  repeat_notice_after?: number;
+  repeat_ask_after?: number;
 }
 
-/** Limits of chats. 0 days mean never, and 0 for a pool or for files means no limit. `retention_days` are counted from the archiving of a chat. */
+/** Limits of chats. 0 days mean never, and 0 for a pool or for files means no limit. `retention_days` are counted from the archiving of a chat. After `repeat_notice_after` equal calls with equal results, the model gets a notice; call number `repeat_ask_after` waits for the user. 0 switches them off. Smaller numbers than those of `brake` count as those. */
 export interface ChatSettingsValues {
   retention_days?: number;
   auto_archive_days?: number;
@@ -285,6 +316,8 @@ export interface ChatSettingsValues {
   running_subagents?: number;
   dynamic_tool_timeout_seconds?: number;
   max_file_mib_per_user?: number;
+  repeat_notice_after?: number;
+  repeat_ask_after?: number;
 }
 
 /** The fields of a chat by which clients order responses and events. */
@@ -295,7 +328,7 @@ export interface ChatState {
   queue_len: number;
 }
 
-/** A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user. If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error, context and git state. `context` is null until the workspace of the chat has reported its context. `git` is the last known state of the repository with the most changes; it is null until the chat has worked in a repository. Events never have `children`: each child chat has events of its own. */
+/** A chat as one user sees it: `my_role`, `pin_order`, `folder_id` and `has_unread` are those of this user. `folder_id` is the folder of the root chat. Only the owner sees it. If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error, context and git state. `context` is null until the workspace of the chat has reported its context. `git` is the last known state of the repository with the most changes; it is null until the chat has worked in a repository. Events never have `children`: each child chat has events of its own. */
 export interface ChatView {
   id: string;
   owner: PublicUser;
@@ -308,6 +341,7 @@ export interface ChatView {
   archived: boolean;
   archived_at: string | null;
   plan_mode: boolean;
+  permission_mode: string;
   last_error: ChatErrorView | null;
   last_model_config_id: string;
   last_reasoning_effort: string | null;
@@ -315,6 +349,7 @@ export interface ChatView {
   mcp_server_ids: string[];
   labels: Record<string, string>;
   pin_order: number | null;
+  folder_id: string | null;
   client_type: string;
   last_turn_summary: string | null;
   summary: string | null;
@@ -339,6 +374,42 @@ export interface ChatView {
   queued_for_capacity?: boolean;
   warnings?: string[];
   action?: Action | null;
+}
+
+/** The metadata of this deployment as a client of authorization servers. */
+export interface ClientDocument {
+  client_id: string;
+  client_name: string;
+  redirect_uris: string[];
+  grant_types: string[];
+  response_types: string[];
+  application_type: string;
+  token_endpoint_auth_method: string;
+}
+
+export interface ComparedRunView {
+  run: RunView;
+  figures: RunFigures;
+}
+
+export interface ComparedStepView {
+  id: string;
+  status: StepStatus;
+  model: string | null;
+  message_count: number;
+  usage: NormalizedUsage | null;
+  cost_micros: number | null;
+  ttft_ms: number | null;
+  duration_ms: number | null;
+}
+
+/** Two runs, their steps in pairs, and the first differences of their prompts. Messages are compared as they are recorded, without the ids of tool calls. */
+export interface ComparisonView {
+  one: ComparedRunView;
+  other: ComparedRunView;
+  steps: StepPair[];
+  message: MessageDifference | null;
+  tools: ToolDifference | null;
 }
 
 /** An instruction file of a workspace context, without its text. */
@@ -384,7 +455,7 @@ export interface ContextView {
   items: ContextItemView[];
 }
 
-/** The cost of a chat with its subagents. The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids. */
+/** The cost of a chat with its subagents. The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids. The keys of `by_purpose` are `turn`, `compaction`, `advisor`, `title`, `label`, `summary` and `replay`. */
 export interface CostView {
   total_cost_micros: number;
   request_count: number;
@@ -393,6 +464,7 @@ export interface CostView {
   runtime_ms: number;
   by_model: Record<string, FiguresView>;
   by_chat: Record<string, FiguresView>;
+  by_purpose: Record<string, FiguresView>;
 }
 
 /** A new chat with its first message. */
@@ -403,15 +475,16 @@ export interface CreateBody {
   workspace_id?: string | null;
   system_prompt?: string | null;
   labels?: Record<string, string>;
-  mcp_server_ids?: string[];
+  mcp_server_ids?: string[] | null;
   plan_mode?: boolean;
+  permission_mode?: PermissionMode;
   dynamic_tools?: DynamicTool[];
   client_type?: "ui" | "api" | "cli";
   generate_summaries?: boolean | null;
   title?: string | null;
 }
 
-/** A new workspace. Without a name, the name is made from the template's name. */
+/** A new workspace. Without a name, the workspace gets one of two words, such as `amber-otter`. */
 export interface CreateWorkspaceBody {
   template: string;
   name?: string | null;
@@ -526,6 +599,12 @@ export interface EditView {
 /** Reasoning effort, from least to most. */
 export type Effort = "high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh";
 
+/** The questions that a call waits for. `server` is the name of the server that asks. */
+export interface Elicitation {
+  server: string;
+  questions?: ServerQuestion[];
+}
+
 /** A row of the log. `diff` has the old and new value of each field, or `CHANGED`. */
 export interface Entry {
   id: number;
@@ -631,6 +710,9 @@ export interface FieldError {
   message: string;
 }
 
+/** `choice` is one of the options, and `choices` are several of them. */
+export type FieldKind = "boolean" | "choice" | "choices" | "integer" | "number" | "text";
+
 /** Sums over model calls. Calls without a known price are counted, but not included in the cost. */
 export interface FiguresView {
   cost_micros: number;
@@ -683,6 +765,19 @@ export interface FileView {
   created_at: string;
 }
 
+/** Absent fields keep their values. */
+export interface FolderChange {
+  name?: string;
+  color?: FolderColor;
+}
+
+export type FolderColor = "blue" | "gray" | "green" | "purple" | "red" | "yellow";
+
+export interface FolderCreate {
+  name: string;
+  color?: FolderColor;
+}
+
 export interface FolderEntryView {
   name: string;
   is_dir: boolean;
@@ -694,6 +789,25 @@ export interface FolderView {
   path: string;
   entries: FolderEntryView[];
   truncated: boolean;
+}
+
+/** A field of a form. `minimum` and `maximum` limit a number, the length of a text, or the number of choices. `format` of a text is `email`, `uri`, `date` or `date-time`. */
+export interface FormField {
+  name: string;
+  kind: FieldKind;
+  title?: string;
+  description?: string;
+  required?: boolean;
+  options?: FormOption[];
+  default?: string | boolean | number | string[] | null;
+  minimum?: number | null;
+  maximum?: number | null;
+  format?: string;
+}
+
+export interface FormOption {
+  value: string;
+  title?: string;
 }
 
 /** The format of a report. */
@@ -710,7 +824,7 @@ export interface Goodbye {
   retry_after_ms: number;
 }
 
-export type GroupBy = "day" | "model" | "provider" | "purpose" | "user";
+export type GroupBy = "chat" | "day" | "model" | "provider" | "purpose" | "user";
 
 /** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfAdvisorSettingsValues {
@@ -743,6 +857,13 @@ export interface GroupViewOfChatSettingsValues {
 /** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfDebugSettingsValues {
   values: DebugSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
+export interface GroupViewOfMcpSettingsValues {
+  values: McpSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
@@ -799,8 +920,15 @@ export interface GroupsView {
   sharing?: GroupViewOfSharingSettingsValues;
   spend?: GroupViewOfSpendSettingsValues;
   workspaces?: GroupViewOfWorkspaceSettingsValues;
+  mcp?: GroupViewOfMcpSettingsValues;
   audit?: GroupViewOfAuditSettingsValues;
   debug?: GroupViewOfDebugSettingsValues;
+}
+
+/** A header that is sent to the server. Its value is not shown. */
+export interface HeaderView {
+  name: string;
+  has_value: boolean;
 }
 
 export interface Heartbeat {
@@ -840,6 +968,16 @@ export interface HookNotice {
 /** The options of an interrupt. With `cascade`, the default, the chat's subagents are stopped as well. */
 export interface InterruptBody {
   cascade?: boolean;
+}
+
+/** A list without pages. */
+export interface ItemsOfCatalogEntry {
+  items: CatalogEntry[];
+}
+
+/** A list without pages. */
+export interface ItemsOfChatFolder {
+  items: ChatFolder[];
 }
 
 /** A list without pages. */
@@ -922,6 +1060,11 @@ export interface ItemsOfUpstreamModel {
   items: UpstreamModel[];
 }
 
+/** A list without pages. */
+export interface ItemsOfWorkspaceMcpServerView {
+  items: WorkspaceMcpServerView[];
+}
+
 export type JobOutcome = "done" | "failed";
 
 /** A run of a job. `removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed. */
@@ -999,6 +1142,9 @@ export interface LoginBody {
   stay_signed_in?: boolean;
 }
 
+/** The state of a user's login. `expired`: the user must log in again. `insufficient`: it lacks scopes. */
+export type LoginState = "connected" | "expired" | "insufficient" | "none";
+
 /** The logged-in user. Later requests send the cookie of this response and the `session_key`. */
 export interface LoginView {
   id: string;
@@ -1018,25 +1164,169 @@ export interface McpAnswerBody {
   decision: McpDecision;
 }
 
+/** The address at which the user logs in and agrees. It is valid until `expires_at`, in this browser only. */
+export interface McpConnectView {
+  authorization_url: string;
+  expires_at: string;
+}
+
 export type McpDecision = "agree" | "deny";
 
-/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it runs. */
-export interface McpServerView {
-  name: string;
-  hash: string;
-  state: McpState;
-  folder: string;
-  command: string;
-  args: string[];
-  env: string[];
-  running: boolean;
+/** The result of a disconnection. `revoked` is null if the server offers no revocation, or there was no login. */
+export interface McpDisconnectView {
+  revoked: boolean | null;
   error: string | null;
-  tools: string[];
-  decided_at: string | null;
+}
+
+/** The caller's login at a server. `reason` says why an expired login has ended. `missing_scopes` are permissions that the server has asked for since; connecting again asks the user for them. */
+export interface McpLoginView {
+  state: LoginState;
+  scopes?: string[];
+  missing_scopes?: string[];
+  reason?: string | null;
+  connected_at?: string | null;
+}
+
+/** Changes of an MCP server. Absent fields keep their values, and null clears one. `headers` are replaced as a whole; `***` keeps a stored value. A new authentication type removes the other types' secrets. A new host needs its secrets again. Both end all logins at the server. */
+export interface McpServerChange {
+  slug?: string;
+  url?: string;
+  display_name?: string;
+  description?: string;
+  icon?: string;
+  transport?: Transport;
+  enabled?: boolean;
+  availability?: Availability;
+  auth_type?: AuthType;
+  api_key_header?: string | null;
+  api_key?: string | null;
+  headers?: Record<string, string>;
+  oauth_client_id?: string | null;
+  oauth_client_secret?: string | null;
+  oauth_authorization_url?: string | null;
+  oauth_token_url?: string | null;
+  oauth_revocation_url?: string | null;
+  oauth_scopes?: string[];
+  allow_in_plan_mode?: boolean;
+  model_intent?: boolean;
+  forward_identity?: boolean;
+  tool_allow_list?: string[];
+  tool_deny_list?: string[];
+  allowed_users?: string[];
+  allowed_roles?: UserRole[];
+  call_timeout_seconds?: number;
+}
+
+/** A new MCP server. Its secrets are sealed and never shown again. `api_key` and `api_key_header` belong to the authentication type `api_key`, `headers` to `custom_headers`, and the fields that begin with `oauth_` to `oauth2`. Without a client id, the client and the addresses are discovered. */
+export interface McpServerCreate {
+  slug: string;
+  url: string;
+  display_name?: string;
+  description?: string;
+  icon?: string;
+  transport?: Transport;
+  enabled?: boolean;
+  availability?: Availability;
+  auth_type?: AuthType;
+  api_key_header?: string | null;
+  api_key?: string | null;
+  headers?: Record<string, string>;
+  oauth_client_id?: string | null;
+  oauth_client_secret?: string | null;
+  oauth_authorization_url?: string | null;
+  oauth_token_url?: string | null;
+  oauth_revocation_url?: string | null;
+  oauth_scopes?: string[];
+  allow_in_plan_mode?: boolean;
+  model_intent?: boolean;
+  forward_identity?: boolean;
+  tool_allow_list?: string[];
+  tool_deny_list?: string[];
+  allowed_users?: string[];
+  allowed_roles?: UserRole[];
+  call_timeout_seconds?: number;
+}
+
+/** An MCP server. The fields after `login` are null unless the caller may see the configuration. `is_own`: the caller's own server, which is for the caller's chats only. */
+export interface McpServerView {
+  id: string;
+  slug: string;
+  display_name: string;
+  description: string;
+  icon: string;
+  enabled: boolean;
+  availability: Availability;
+  auth_type: AuthType;
+  is_own: boolean;
+  is_editable: boolean;
+  connected: boolean;
+  login: McpLoginView;
+  url?: string | null;
+  transport?: Transport | null;
+  api_key?: HeaderView | null;
+  headers?: HeaderView[] | null;
+  oauth_client_id?: string | null;
+  has_oauth_client_secret?: boolean | null;
+  oauth_authorization_url?: string | null;
+  oauth_token_url?: string | null;
+  oauth_revocation_url?: string | null;
+  oauth_scopes?: string[] | null;
+  allow_in_plan_mode?: boolean | null;
+  model_intent?: boolean | null;
+  forward_identity?: boolean | null;
+  tool_allow_list?: string[] | null;
+  tool_deny_list?: string[] | null;
+  allowed_users?: string[] | null;
+  allowed_roles?: UserRole[] | null;
+  call_timeout_seconds?: number | null;
+  created_at?: string | null;
+  updated_at?: string | null;
+}
+
+/** Any of the keys; absent keys keep their values. */
+export interface McpSettingsChange {
+  allow_user_servers?: boolean;
+  tool_search?: ToolSearch;
+  allow_private_addresses?: boolean;
+}
+
+/** The settings of MCP servers. `tool_search`: whether tools are found by a search and not sent with every request. `auto`: if their descriptions are too long. With `allow_private_addresses`, servers in private networks are reached. */
+export interface McpSettingsValues {
+  allow_user_servers?: boolean;
+  tool_search?: ToolSearch;
+  allow_private_addresses?: boolean;
 }
 
 /** The state of consent. `changed`: the owner's answer was for another entry with this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
+
+/** The reason why a test failed. `needs_login`: the caller must connect first. */
+export interface McpTestError {
+  kind: string;
+  message: string;
+  needs_login: boolean;
+}
+
+/** The result of a test: the tools of the server, or what is wrong. */
+export interface McpTestView {
+  ok: boolean;
+  tools: McpToolView[];
+  error: McpTestError | null;
+  protocol_version?: string | null;
+}
+
+/** A tool as its server describes it. `is_offered`: the lists of the server permit it. */
+export interface McpToolView {
+  name: string;
+  description: string;
+  is_offered: boolean;
+}
+
+/** The tools that a server had when it was asked last. `fetched_at` is null if it was never asked. */
+export interface McpToolsView {
+  items: McpToolView[];
+  fetched_at: string | null;
+}
 
 /** The caller's account. `permissions` are the rights of this session or token beyond the caller's own data. Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope `all`. `warnings` concern the server, and only administrators get them. */
 export interface Me {
@@ -1059,12 +1349,20 @@ export interface MessageAdded {
   message: MessageView;
 }
 
+/** The first message that differs: the number of the step, and the index in its prompt. A message is null if the prompt of its run ends before it. */
+export interface MessageDifference {
+  number: number;
+  index: number;
+  one: NormalizedMessage | null;
+  other: NormalizedMessage | null;
+}
+
 /** The `message_part` event of a stream: `n` adjacent parts merged into one; `seq` is the number of the last. */
 export interface MessagePart {
   type: "message_part";
   seq: number;
   role: MessageRole;
-  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice;
+  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice | TurnEnd;
   n?: number;
 }
 
@@ -1075,7 +1373,7 @@ export interface MessageView {
   id: number;
   chat_id: string;
   role: string;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice | TurnEnd)[];
   created_at: string;
   created_by: string | null;
   model_config_id: string | null;
@@ -1339,11 +1637,12 @@ export interface NormalizedWarning {
   message: string;
 }
 
-/** The patterns of the rule that the answer "always" would create, for each scope. `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule if the tool is one of an MCP server. */
+/** The patterns of the rule that the answer "always" would create, for each scope. `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in the rule if the tool is one of an MCP server. `program` has a pattern for all commands of the same program, such as `git push *`; absent if the call is not such a command. */
 export interface Offers {
   chat?: Record<string, string> | null;
   user?: Record<string, string> | null;
   tool?: string;
+  program?: Record<string, string>;
 }
 
 /** A link with which a user sets a password, once. `url` has the token after its #. */
@@ -1418,7 +1717,7 @@ export interface PageOfWorkspaceView {
   next_cursor?: string | null;
 }
 
-/** A parameter of a template's workspaces. `ephemeral` parameters are given again at every start. */
+/** A parameter of a template's workspaces. `ephemeral` parameters are given again at every start. `suggestions` are values that a form may offer: the shared folders, if the parameter names a folder of the machine. */
 export interface ParameterView {
   name: string;
   type: string;
@@ -1432,6 +1731,7 @@ export interface ParameterView {
   regex: string | null;
   min: number | null;
   max: number | null;
+  suggestions: string[];
 }
 
 /** A new password. With `revoke_tokens`, all API tokens are deleted, and programs that use them need new ones. */
@@ -1446,8 +1746,10 @@ export interface PatchBody {
   title?: string;
   labels?: Record<string, string>;
   pin_order?: number;
+  folder_id?: string | null;
   workspace_id?: string | null;
   plan_mode?: boolean;
+  permission_mode?: PermissionMode;
   mcp_server_ids?: string[];
   model_config_id?: string;
   reasoning_effort?: Effort | null;
@@ -1462,6 +1764,9 @@ export interface Period {
 }
 
 export type PeriodKind = "day" | "month" | "week";
+
+/** The modes. `ask`: every call with an effect waits for the user. `auto`: the approval rules decide. `read_only`: the model has only tools that read, and commands run in the read-only view of the workspace. */
+export type PermissionMode = "ask" | "auto" | "read_only";
 
 /** A user's own model. For new chats, `chat_default` means the default of the deployment. For subagents, `chat_default` means the model of their parent, and `deployment_default` the administrators' choice for the kind. */
 export interface PersonalOverride {
@@ -1637,6 +1942,15 @@ export interface ProviderOfKey {
   enabled: boolean;
 }
 
+/** A provider to try before it is stored. With `model`, that model gets a short message. Without it, the models are listed. */
+export interface ProviderTry {
+  type: ProviderType;
+  base_url?: string | null;
+  options?: Record<string, unknown>;
+  api_key?: string | null;
+  model?: string | null;
+}
+
 export type ProviderType = "anthropic" | "openai" | "azure_openai" | "openai_compat" | "openrouter" | "google" | "bedrock" | "bridge" | "scripted";
 
 /** A provider. `source` is `db`, or `env` for a provider from the server's environment, which is read-only. */
@@ -1679,7 +1993,7 @@ export interface QueueView {
 /** A message that waits for its turn. `steer` messages are added at the next step. */
 export interface QueuedMessageView {
   id: number;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext | AgentNotice | TurnEnd)[];
   model_config_id: string | null;
   reasoning_effort: string | null;
   client_id: string | null;
@@ -1867,6 +2181,19 @@ export interface RunDetailView {
   steps: StepSummaryView[];
 }
 
+/** The sums of a run's steps so far. `duration_ms` is null while the run is open, `cost_micros` if none is known. */
+export interface RunFigures {
+  step_count: number;
+  input_tokens: number;
+  output_tokens: number;
+  reasoning_tokens: number;
+  cache_read_tokens: number;
+  cache_creation_tokens: number;
+  cost_micros: number | null;
+  ttft_ms: number | null;
+  duration_ms: number | null;
+}
+
 export type RunKind = "advisor" | "chat_turn" | "compaction" | "quickgen" | "title_generation";
 
 export interface RunListView {
@@ -1916,6 +2243,34 @@ export interface RunView {
   finished_at: string | null;
 }
 
+/** A saved prompt. `variables` are the names that the text has in double braces, in their order. */
+export interface SavedPrompt {
+  name: string;
+  scope: "deployment" | "user";
+  summary: string;
+  updated_at: string;
+  text: string;
+  variables: string[];
+}
+
+/** The text of a saved prompt. Variables are written in double braces: `{{topic}}`. */
+export interface SavedPromptBody {
+  text: string;
+}
+
+export interface SavedPromptPage {
+  items: SavedPromptSummary[];
+  next_cursor: string | null;
+}
+
+/** A saved prompt without its text. `summary` is the beginning of the text, in one line. `scope` is `user` for a prompt of the caller, and `deployment` for one that administrators share with everyone. */
+export interface SavedPromptSummary {
+  name: string;
+  scope: "deployment" | "user";
+  summary: string;
+  updated_at: string;
+}
+
 /** The scopes of an API token. A token does not allow more than the rights of its user. */
 export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
 
@@ -1950,6 +2305,14 @@ export interface SendView {
   messages: MessageView[];
   chat: ChatState;
   warnings?: string[];
+}
+
+/** One question: a form with fields, or, with `url`, an address that the user opens before the call continues. */
+export interface ServerQuestion {
+  id: string;
+  message?: string;
+  fields?: FormField[];
+  url?: string;
 }
 
 /** A session. `current` is true for the session of this request. */
@@ -2068,6 +2431,16 @@ export interface StepMetadata {
   transport?: string | null;
   structured_output?: boolean;
   truncated?: boolean;
+}
+
+/** The steps of both runs with the same number. A shorter run has no step for the last ones. `same_messages` is the number of messages at the beginning that are the same in both prompts. `changed` are the names of settings that differ: `model`, `tools`, `effort`, or others. Both are null if a prompt is not recorded, and `has_same_answer` is null if an answer is not. */
+export interface StepPair {
+  number: number;
+  one: ComparedStepView | null;
+  other: ComparedStepView | null;
+  same_messages?: number | null;
+  changed?: string[] | null;
+  has_same_answer?: boolean | null;
 }
 
 /** The statuses of a step, in the order of their priority. All but the first are terminal. */
@@ -2262,6 +2635,14 @@ export interface ToolCall {
   provider_meta?: Record<string, unknown> | null;
 }
 
+/** The tools that differ in the step with this number, which is the first with a difference. */
+export interface ToolDifference {
+  number: number;
+  only_one: string[];
+  only_other: string[];
+  changed: string[];
+}
+
 /** A tool result. `result_delta` and `result_reset` are used in live parts only. */
 export interface ToolResult {
   type: "tool-result";
@@ -2289,6 +2670,29 @@ export interface ToolResultsBody {
   results: ToolResultInput[];
 }
 
+/** The setting `mcp.tool_search`. `auto` defers the tools if they cost more than a tenth of the window. */
+export type ToolSearch = "always" | "auto" | "never";
+
+/** The transport of a server. `auto` tries streamable HTTP first, then SSE. */
+export type Transport = "auto" | "sse" | "streamable_http";
+
+/** The result of a try. `tried` says what was asked, and where. `models` are the ids that the provider lists. */
+export interface TryView {
+  ok: boolean;
+  tried: string;
+  latency_ms: number;
+  models: string[];
+  error: ProbeError | null;
+}
+
+/** The mark of a turn that was stopped or has failed, shown to users only. `outcome` is `stopped` or `failed`. `kind` and `message` are those of the error. The error itself is gone when the chat continues. */
+export interface TurnEnd {
+  type: "turn-end";
+  outcome: string;
+  kind?: string | null;
+  message?: string;
+}
+
 /** The fields to change; absent fields keep their values. `idle_stop_after` is in seconds; 0 means never. */
 export interface UpdateWorkspaceBody {
   name?: string;
@@ -2306,7 +2710,7 @@ export interface UsageReportView {
   items: UsageRow[];
 }
 
-/** The sums of one group. `key` is an id for users and providers, else a name or a day. `name` is null if the object is deleted. */
+/** The sums of one group. `key` is an id for users, providers and chats, else a name or a day. `name` is null if the object is deleted, and for chats of other users. Deleted chats are one group with an empty key. */
 export interface UsageRow {
   cost_micros: number;
   request_count: number;
@@ -2394,6 +2798,21 @@ export interface WorkspaceFileView {
   path: string;
   text: string | null;
   truncated: boolean;
+}
+
+/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it runs. */
+export interface WorkspaceMcpServerView {
+  name: string;
+  hash: string;
+  state: McpState;
+  folder: string;
+  command: string;
+  args: string[];
+  env: string[];
+  running: boolean;
+  error: string | null;
+  tools: string[];
+  decided_at: string | null;
 }
 
 /** Any of the keys; absent keys keep their values. */

@@ -1,9 +1,9 @@
-import { address, del, get, post, put } from "@/api/http";
+import { address, del, get, patch, post, put } from "@/api/http";
 import type {
   ContextView,
   FolderView,
-  ItemsOfMcpServerView,
   ItemsOfTemplateView,
+  ItemsOfWorkspaceMcpServerView,
   WorkspaceFileView,
 } from "@/api/types.gen";
 
@@ -12,11 +12,14 @@ export interface WorkspaceRow {
   id: string;
   name: string;
   template: string | null;
+  /** The values of the template's parameters; secrets are masked. */
+  parameters?: Record<string, unknown>;
   driver: string;
   status: string;
   agent_state?: string;
   /** The reason if it failed or does not respond. */
   error?: string | null;
+  error_code?: string | null;
   warning?: string | null;
   /** The network that it has since its last start; null before the first start. */
   network?: string | null;
@@ -33,8 +36,16 @@ interface Requested {
 
 export const listWorkspaces = () => get<Items<WorkspaceRow>>("/workspaces", { limit: 100 });
 export const listTemplates = () => get<ItemsOfTemplateView>("/templates");
-export const createWorkspace = (template: string, key: string) =>
-  post<Requested>("/workspaces", { template }, { "Idempotency-Key": key });
+/** The fields of a new workspace besides its template. */
+export interface NewWorkspace {
+  name?: string;
+  parameters?: Record<string, unknown>;
+}
+
+export const createWorkspace = (template: string, key: string, body: NewWorkspace = {}) =>
+  post<Requested>("/workspaces", { template, ...body }, { "Idempotency-Key": key });
+export const renameWorkspace = (id: string, name: string) =>
+  patch<WorkspaceRow>(`/workspaces/${encodeURIComponent(id)}`, { name });
 export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);
 export const stopWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/stop`);
 
@@ -59,9 +70,9 @@ export const refreshContext = (chat: string) => put<ContextView>(`${at({ chat })
 
 const serversAt = (workspace: string) => `/workspaces/${encodeURIComponent(workspace)}/mcp-servers`;
 /** List the MCP servers that files of the workspace define. For the owner of the workspace. */
-export const listServers = (workspace: string) => get<ItemsOfMcpServerView>(serversAt(workspace));
+export const listServers = (workspace: string) => get<ItemsOfWorkspaceMcpServerView>(serversAt(workspace));
 /** Allow or deny the MCP server with the entry of this hash. */
 export const answerServer = (workspace: string, hash: string, decision: "agree" | "deny") =>
-  put<ItemsOfMcpServerView>(`${serversAt(workspace)}/${hash}`, { decision });
+  put<ItemsOfWorkspaceMcpServerView>(`${serversAt(workspace)}/${hash}`, { decision });
 export const withdrawServer = (workspace: string, hash: string) =>
-  del<ItemsOfMcpServerView>(`${serversAt(workspace)}/${hash}`);
+  del<ItemsOfWorkspaceMcpServerView>(`${serversAt(workspace)}/${hash}`);

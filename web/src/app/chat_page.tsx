@@ -1,4 +1,4 @@
-import { lazy, Suspense, useEffect } from "react";
+import { Suspense, useEffect } from "react";
 import { useParams, useSearchParams } from "react-router";
 import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
@@ -10,8 +10,9 @@ import { LiveDot } from "@/features/header/live_dot";
 import { useChat, useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { isMac } from "@/ui/keys";
+import { lazyPart } from "@/ui/lazy_part";
 
-const Panel = lazy(() => import("@/features/panel/panel").then((module) => ({ default: module.Panel })));
+const Panel = lazyPart(async () => (await import("@/features/panel/panel")).Panel);
 
 // The last open tab of the panel for each chat, until the page is closed.
 const tabs = new Map<string, string>();
@@ -65,6 +66,7 @@ export function ChatPage() {
           isPanelOpen={panel !== null}
           onPanel={togglePanel}
           onChanges={() => setPanel("changes")}
+          onCost={() => setPanel("info")}
         />
         <ConversationPage chatId={id} target={Number(params.get("m")) || null} />
       </div>

@@ -45,13 +45,15 @@ export function RouteError() {
   useEffect(() => {
     // Reload only once: if it does not help, another reload would not either.
     if (!isChunk || sessionStorage.getItem("rookery.reloaded")) return;
+    // Without a connection, the browser would show an error page of its own.
+    if (!navigator.onLine) return;
     sessionStorage.setItem("rookery.reloaded", "1");
     location.reload();
   }, [isChunk]);
   return (
     <Problem
       title={isChunk ? "A part of this page could not be loaded" : "This page could not be shown"}
-      text={isChunk ? "The server may be starting, or has a new version." : sentence(error)}
+      text={isChunk ? "The server cannot be reached, or has a new version." : sentence(error)}
     >
       <Button kind="primary" onClick={() => location.reload()}>
         Reload

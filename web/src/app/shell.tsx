@@ -1,6 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
 import { Eye, Info, TriangleAlert } from "lucide-react";
-import { type CSSProperties, lazy, type ReactNode, Suspense } from "react";
+import { type CSSProperties, type ReactNode, Suspense } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { useStore } from "zustand";
 import { dismissAccessNotice } from "@/api/account";
@@ -11,20 +11,20 @@ import { Shortcuts } from "@/app/shortcuts";
 import { SkipLinks } from "@/app/skip_links";
 import { usePageTitle } from "@/app/title";
 import { noticeOf } from "@/chat/accesses";
-import { Palette } from "@/features/palette/palette";
 import { Sidebar } from "@/features/sidebar/sidebar";
 import { layout, setLayout } from "@/state/layout";
 import { queryClient } from "@/state/queries";
 import { meQuery, session, useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { lazyPart } from "@/ui/lazy_part";
 import { Resizer } from "@/ui/resizer";
 import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
-const SignInDialog = lazy(async () => ({
-  default: (await import("@/features/login/sign_in_dialog")).SignInDialog,
-}));
+// Rendered with the page, so that it is loaded right after it and not when it is opened.
+const Palette = lazyPart(async () => (await import("@/features/palette/palette")).Palette);
+const SignInDialog = lazyPart(async () => (await import("@/features/login/sign_in_dialog")).SignInDialog);
 
 /** The layout of all pages for signed-in users: the chat list, the page, and dialogs and banners. */
 export function Shell() {
@@ -72,7 +72,9 @@ export function Shell() {
           </Suspense>
         </main>
       </div>
-      <Palette />
+      <Suspense>
+        <Palette />
+      </Suspense>
       <Shortcuts />
       <SignInAgain />
     </div>

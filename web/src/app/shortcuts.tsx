@@ -18,6 +18,8 @@ const HELP: [string, string][] = [
   ["/", "Write a message"],
   ["e", "Edit the last prompt"],
   ["[ and ]", "Previous or next prompt"],
+  [`${modKey}-Enter`, "Steer the working agent; with Shift: stop it and send"],
+  ["Alt-M", "Switch the mode: Ask, Auto, Read only"],
   ["Esc Esc", "Stop the agent"],
   ["?", "This list"],
 ];

@@ -26,6 +26,7 @@ export function mergeChat(known: ChatView, news: ChatView): ChatView {
     merged.labels = known.labels;
     merged.archived = known.archived;
     merged.pin_order = known.pin_order;
+    merged.folder_id = known.folder_id;
     merged.context = known.context ?? null;
     merged.meta_version = known.meta_version;
   }

@@ -12,6 +12,7 @@ import {
   placeName,
   promptTokens,
   runLabel,
+  stepText,
   stepTiming,
   tookMs,
 } from "@/chat/debug";
@@ -129,6 +130,22 @@ test("the time of a step is split into failed attempts, pauses, the first byte a
   });
 });
 
+test("the time before the first request is no pause before a retry", () => {
+  const timing = stepTiming(step({ finished_at: time(300), attempts: [attempt(1, 50, 250)] }), AT);
+  expect(timing.segments.map((one) => `${one.kind} ${one.ms}`)).toEqual([
+    "preparing 50",
+    "waiting 100",
+    "answering 150",
+  ]);
+});
+
+test("the time of a step without recorded attempts is split at its first token", () => {
+  const timing = stepTiming(step({ finished_at: time(300), ttft_ms: 100, attempts: [] }), AT);
+  expect(timing.segments.map((one) => `${one.kind} ${one.ms}`)).toEqual(["waiting 100", "answering 200"]);
+  const failed = stepTiming(step({ status: "error", finished_at: time(300), ttft_ms: null, attempts: [] }), AT);
+  expect(failed.segments.map((one) => `${one.kind} ${one.ms}`)).toEqual(["failed 300"]);
+});
+
 test("the time of a running step goes on, and clocks that jump give no negative time", () => {
   const running = step({ status: "in_progress", finished_at: null });
   expect(stepTiming(running, AT + 500).segments).toEqual([{ kind: "waiting", attempt: null, fromMs: 0, ms: 500 }]);
@@ -167,7 +184,19 @@ test("the outcome of a step is its calls, its answer or how it ended", () => {
   expect(outcomeOf(step({ metadata: { stream_summary: { tool_call_count: 2 } } }))).toBe("2 tool calls");
   expect(outcomeOf(step())).toBe("Answer");
   expect(outcomeOf(step({ finish_reason: "length" }))).toBe("Cut off");
-  expect(outcomeOf(step({ status: "in_progress", metadata: { retrying: { delay_ms: 1 } } }))).toBe("Waits to retry");
+});
+
+test("a failed step waits to retry while its run goes on, and has failed when the run ended", () => {
+  const failed = step({
+    status: "error",
+    error: { type: "ProviderError", message: "Overloaded." },
+    metadata: { retrying: { kind: "overloaded", delay_ms: 1 } },
+  });
+  expect(outcomeOf(failed, true)).toBe("Waits to retry");
+  expect(stepText(failed, true)).toBe("Waits to retry");
+  expect(outcomeOf(failed, false)).toBe("Failed");
+  expect(stepText(failed, false)).toBe("Overloaded.");
+  expect(stepText({ ...failed, metadata: {} }, true)).toBe("Overloaded.");
 });
 
 test("a cache miss names the first message that changed, and every reason has a sentence", () => {

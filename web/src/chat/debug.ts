@@ -92,9 +92,15 @@ export function promptTokens(usage: Usage | null): number {
   return (usage.input_tokens ?? 0) + (usage.cache_read_tokens ?? 0) + (usage.cache_creation_tokens ?? 0);
 }
 
+/** Return whether a step has failed and is tried again. The plan of a run that ended meanwhile is void. */
+export function waitsToRetry(step: StepSummary, isRunOpen: boolean): boolean {
+  return isRunOpen && step.status !== "completed" && Boolean(step.metadata.retrying);
+}
+
 /** Return what a step produced, in two words: its tool calls, or its answer. */
-export function outcomeOf(step: StepSummary): string {
-  if (step.status === "in_progress") return step.metadata.retrying ? "Waits to retry" : "Running";
+export function outcomeOf(step: StepSummary, isRunOpen = false): string {
+  if (waitsToRetry(step, isRunOpen)) return "Waits to retry";
+  if (step.status === "in_progress") return "Running";
   if (step.status === "error") return "Failed";
   if (step.status === "interrupted") return "Stopped";
   const calls = step.metadata.stream_summary?.tool_call_count;
@@ -102,7 +108,13 @@ export function outcomeOf(step: StepSummary): string {
   return step.finish_reason === "length" ? "Cut off" : "Answer";
 }
 
-export type SegmentKind = "waiting" | "answering" | "failed" | "pause";
+/** Return the text of a step in a list: its error if it failed for good, else its outcome. */
+export function stepText(step: StepSummary, isRunOpen: boolean): string {
+  const hasFailed = step.status === "error" && !waitsToRetry(step, isRunOpen);
+  return (hasFailed && step.error?.message) || outcomeOf(step, isRunOpen);
+}
+
+export type SegmentKind = "preparing" | "waiting" | "answering" | "failed" | "pause";
 
 /** A piece of the time of a step. `attempt` is null between two attempts. */
 export interface Segment {
@@ -117,23 +129,36 @@ export interface StepTiming {
   totalMs: number;
 }
 
-/** Return where the time of a step went: waiting for the first byte, answering, failed attempts, and pauses between. */
+/** Return where the time of a step went: preparing, waiting for the first byte, answering, failed attempts, and pauses. */
 export function stepTiming(step: StepSummary, now: number): StepTiming {
   const start = Date.parse(step.started_at);
   const segments: Segment[] = [];
   let end = 0;
   for (const attempt of step.attempts) {
     const from = Math.max(end, Date.parse(attempt.started_at) - start || 0);
-    if (from > end) segments.push({ kind: "pause", attempt: null, fromMs: end, ms: from - end });
+    if (from > end) {
+      const kind = segments.length === 0 ? "preparing" : "pause";
+      segments.push({ kind, attempt: null, fromMs: end, ms: from - end });
+    }
     segments.push(...attemptSegments(attempt, from));
     end = from + attempt.duration_ms;
   }
   const total = Math.max(end, tookMs(step, now) ?? 0);
   // An open attempt is recorded when it ends.
   const isOpen = step.status === "in_progress" && total > end;
-  if (isOpen)
-    segments.push({ kind: step.metadata.retrying ? "pause" : "waiting", attempt: null, fromMs: end, ms: total - end });
+  if (isOpen) segments.push({ kind: "waiting", attempt: null, fromMs: end, ms: total - end });
+  else if (step.attempts.length === 0) segments.push(...unobserved(step, total));
   return { segments: segments.filter((one) => one.ms > 0), totalMs: total };
+}
+
+/** Return where the time of a step went whose exchanges are not recorded. */
+function unobserved(step: StepSummary, total: number): Segment[] {
+  if (step.status === "error") return [{ kind: "failed", attempt: null, fromMs: 0, ms: total }];
+  const first = Math.min(step.ttft_ms ?? total, total);
+  return [
+    { kind: "waiting", attempt: null, fromMs: 0, ms: first },
+    { kind: "answering", attempt: null, fromMs: first, ms: total - first },
+  ];
 }
 
 function attemptSegments(attempt: AttemptSummary, from: number): Segment[] {

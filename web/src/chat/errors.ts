@@ -1,7 +1,16 @@
 /** Texts and actions for failed turns. */
 import type { ChatError } from "@/chat/types";
 
-export type ErrorAction = "retry" | "switch_model" | "compact" | "edit" | "usage" | "provider" | "own_key" | "repair";
+export type ErrorAction =
+  | "retry"
+  | "switch_model"
+  | "compact"
+  | "edit"
+  | "usage"
+  | "limit"
+  | "provider"
+  | "own_key"
+  | "repair";
 
 export interface ErrorCard {
   title: string;
@@ -9,7 +18,7 @@ export interface ErrorCard {
 }
 
 const AGAIN: ErrorAction[] = ["retry", "switch_model"];
-const SETUP: ErrorAction[] = ["switch_model", "own_key", "provider"];
+const SETUP: ErrorAction[] = ["retry", "switch_model", "own_key", "provider"];
 
 const CARDS: Record<string, ErrorCard> = {
   overloaded: { title: "Provider overloaded", actions: AGAIN },
@@ -22,10 +31,11 @@ const CARDS: Record<string, ErrorCard> = {
   missing_key: { title: "No key", actions: SETUP },
   provider_disabled: { title: "Provider off", actions: SETUP },
   config: { title: "Configuration", actions: SETUP },
-  usage_limit: { title: "Limit reached", actions: ["usage"] },
-  content_filter: { title: "Answer blocked", actions: ["edit", "switch_model"] },
+  usage_limit: { title: "Limit reached", actions: ["retry", "usage", "limit"] },
+  budget: { title: "Budget used up", actions: ["usage"] },
+  content_filter: { title: "Answer blocked", actions: ["edit", "retry", "switch_model"] },
   invalid_tool_call: { title: "Invalid tool call", actions: AGAIN },
-  hook_denied: { title: "Blocked by policy", actions: ["edit"] },
+  hook_denied: { title: "Blocked by policy", actions: ["edit", "retry"] },
   hook_dispatch_failed: { title: "Policy check failed", actions: ["retry"] },
   chat_invalid_state: { title: "This chat needs repair", actions: ["repair"] },
 };
@@ -53,6 +63,6 @@ export interface ErrorViewer {
 export function offeredActions(error: ChatError, { mayAct, isAdmin, hasPrompt }: ErrorViewer): ErrorAction[] {
   if (!mayAct) return [];
   return errorCard(error).actions.filter(
-    (action) => (action !== "edit" || hasPrompt) && (action !== "provider" || isAdmin),
+    (action) => (action !== "edit" || hasPrompt) && (isAdmin || (action !== "provider" && action !== "limit")),
   );
 }

@@ -55,6 +55,18 @@ block
 - [ ] open
 - [x] done
 
+Inline $a_1$ and a note[^1].
+
+[^1]: The note
+  goes on.
+
+<details>
+<summary>More</summary>
+
+Folded *text*.
+
+</details>
+
 ---
 
 Last line`;
@@ -117,4 +129,43 @@ test("the beginning of a long text ends with a paragraph if one ends near", () =
   expect(headOf(`${"a".repeat(80)}\n\n${"b".repeat(80)}`, 100)).toBe("a".repeat(80));
   expect(headOf("a".repeat(500), 100)).toHaveLength(100);
   expect(headOf(`a\n\n${"b".repeat(500)}`, 100)).toHaveLength(100);
+});
+
+test("a single dollar sign is a formula only where it cannot be a price, a path or prose", () => {
+  const types = (text: string) => (lex(text)[0] as { tokens?: Token[] }).tokens?.map((token) => token.type);
+  for (const formula of ["$x$", "$E = mc^2$", "$\\alpha_i + \\beta$", "$5x + 3$", "$f(x) \\text{ if } x > 0$"])
+    expect(types(`Take ${formula}, then.`), formula).toEqual(["text", "math", "text"]);
+  for (const text of [
+    "It costs $5, or 3$.",
+    "From $10-$20 to US$5 and A$6.",
+    "Set $HOME/bin:$PATH and $HOME.",
+    "between $5/$6",
+    "a $ b $ c",
+    "echo `$x` and `$y`",
+    "the $foo and the bar$ too",
+  ])
+    expect(types(text), text).not.toContain("math");
+});
+
+test("details hold parsed text, also within each other, and end with the text while they arrive", () => {
+  const [outer, after] = lex(
+    "<details open>\n<summary>**A**</summary>\n\n- b\n\n<details>\n\nc\n\n</details>\n\n</details>\n\nend",
+  );
+  expect(outer).toMatchObject({ type: "details", open: true, summary: [{ type: "strong" }] });
+  expect((outer as unknown as { tokens: Token[] }).tokens.map((one) => one.type)).toEqual(["list", "space", "details"]);
+  expect(after).toMatchObject({ type: "space" });
+  expect(lex("<details>\n<summary>A</summary>\n\nstill").map((one) => one.type)).toEqual(["details"]);
+});
+
+test("thousands of open details neither exhaust the stack nor take long", () => {
+  const began = performance.now();
+  lex("<details>".repeat(5000));
+  lex(`${"<details>\n".repeat(5000)}${"</details>\n".repeat(5000)}`);
+  expect(performance.now() - began).toBeLessThan(2000);
+});
+
+test("footnotes and their references are told apart from text", () => {
+  const tokens = lex("One[^1] and [^b c].\n\n[^1]: The **note**\n  goes on.\n\nAfter.");
+  expect(tokens.map((one) => one.type)).toEqual(["paragraph", "space", "footnote", "paragraph"]);
+  expect((tokens[0] as { tokens: Token[] }).tokens.map((one) => one.type)).toEqual(["text", "footnote-ref", "text"]);
 });

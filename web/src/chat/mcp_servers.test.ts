@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import type { McpServerView } from "@/api/types.gen";
+import type { WorkspaceMcpServerView } from "@/api/types.gen";
 import { commandOf, isWaiting, statusOf } from "@/chat/mcp_servers";
 
-const server = (given: Partial<McpServerView> = {}): McpServerView => ({
+const server = (given: Partial<WorkspaceMcpServerView> = {}): WorkspaceMcpServerView => ({
   name: "docs",
   hash: "a".repeat(64),
   state: "asked",

@@ -1,13 +1,13 @@
 /** Texts about MCP servers that files of a workspace define. */
-import type { McpServerView } from "@/api/types.gen";
+import type { WorkspaceMcpServerView } from "@/api/types.gen";
 
 /** Return whether the owner has to allow or deny the server. */
-export function isWaiting(server: McpServerView): boolean {
+export function isWaiting(server: WorkspaceMcpServerView): boolean {
   return server.state === "asked" || server.state === "changed";
 }
 
 /** Return the command line, with quotes around arguments that need them. */
-export function commandOf(server: McpServerView): string {
+export function commandOf(server: WorkspaceMcpServerView): string {
   return [server.command, ...server.args].map(quoted).join(" ");
 }
 
@@ -16,7 +16,7 @@ function quoted(word: string): string {
 }
 
 /** Return the status of the server, for a list. */
-export function statusOf(server: McpServerView): string {
+export function statusOf(server: WorkspaceMcpServerView): string {
   if (server.state === "asked") return "Waiting for your answer";
   if (server.state === "changed") return "Changed, waiting for your answer";
   if (server.state === "denied") return "Denied";

@@ -54,6 +54,15 @@ test("a failed send stays until the user decides, or until the stream shows that
   expect(settle([failed], data({ messages: new Map([[9, row]]), order: [9] }))).toEqual([]);
 });
 
+test("a send that waits for the connection is the last row of the chat, even if it will be queued", () => {
+  const waiting = send({ waits: true, queued: true });
+  expect(sendRows([waiting])).toEqual([waiting]);
+  expect(shownQueue(data({ status: "running" }), [waiting])).toEqual([]);
+  expect(shownStatus(data({}), [send({ waits: true })])).toBe("waiting");
+  const row = { id: 9, client_id: "s1" } as Message;
+  expect(settle([waiting], data({ messages: new Map([[9, row]]), order: [9] }))).toEqual([]);
+});
+
 test("what is not settled keeps its identity", () => {
   const pending: PendingOp[] = [send()];
   expect(settle(pending, data({}))).toBe(pending);

@@ -17,6 +17,7 @@ interface Base {
   failed?: string;
 }
 
+/** A message to send. It has an `id` from the start, so that no repetition takes effect twice. */
 export interface PendingSend extends Base {
   kind: "send";
   content: Content;
@@ -25,6 +26,8 @@ export interface PendingSend extends Base {
   at: string;
   queued: boolean;
   body: SendBody;
+  /** Whether it waits for the connection. It is sent when the server can be reached. */
+  waits?: boolean;
 }
 
 export type PendingOp =
@@ -87,6 +90,8 @@ export interface QueueRow {
   modelConfigId: string | null;
   reasoningEffort: string | null;
   faint: boolean;
+  /** Whether it is added to the running turn at its next step. */
+  steers: boolean;
 }
 
 /** Return the queue with pending operations applied. */
@@ -105,11 +110,16 @@ export function shownQueue(data: ChatData, pending: readonly PendingOp[]): Queue
     const places = new Map(order.map((id, place) => [id, place]));
     rows.sort((a, b) => (places.get(a.id ?? -1) ?? 1e9) - (places.get(b.id ?? -1) ?? 1e9));
   }
-  const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !op.failed);
+  const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !isOnHold(op));
   // As on the server, the newest interrupting message is first.
   const first = sends.filter(interrupts).reverse();
   const last = sends.filter((op) => !interrupts(op));
   return [...first.map(pendingRow), ...rows, ...last.map(pendingRow)];
+}
+
+/** Return whether the message is neither sent nor being sent. */
+function isOnHold(op: PendingSend): boolean {
+  return Boolean(op.failed || op.waits);
 }
 
 function interrupts(op: PendingSend): boolean {
@@ -124,6 +134,7 @@ function queueRow(one: Queued, parts: Part[] | undefined): QueueRow {
     modelConfigId: one.model_config_id,
     reasoningEffort: one.reasoning_effort,
     faint: parts !== undefined,
+    steers: one.steer,
   };
 }
 
@@ -135,6 +146,7 @@ function pendingRow(op: PendingSend): QueueRow {
     modelConfigId: op.body.model_config_id ?? null,
     reasoningEffort: op.body.reasoning_effort ?? null,
     faint: true,
+    steers: op.body.busy_behavior === "steer",
   };
 }
 
@@ -142,7 +154,7 @@ function pendingRow(op: PendingSend): QueueRow {
 export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Status {
   let status = data.status;
   for (const op of pending) {
-    if (op.failed) continue;
+    if (op.failed || (op.kind === "send" && op.waits)) continue;
     if (op.kind === "stop" || op.kind === "promote" || (op.kind === "send" && op.queued && interrupts(op))) {
       if (status === "running" || status === "requires_action") status = "interrupting";
     } else if (op.kind === "start" || op.kind === "edit" || (op.kind === "send" && !op.queued)) status = "running";
@@ -152,7 +164,7 @@ export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Stat
 
 /** Return pending messages that are shown as rows at the end of the timeline. */
 export function sendRows(pending: readonly PendingOp[]): PendingSend[] {
-  return pending.filter((op): op is PendingSend => op.kind === "send" && (!op.queued || Boolean(op.failed)));
+  return pending.filter((op): op is PendingSend => op.kind === "send" && (!op.queued || isOnHold(op)));
 }
 
 /** Return the ids of the shown messages: without those that a pending edit replaces. */

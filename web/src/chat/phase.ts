@@ -42,3 +42,21 @@ function hasOpenCalls({ messages, order }: Pick<ChatData, "messages" | "order">)
     last?.role === "assistant" && last.content.some((part) => part.type === "tool-call" && !part.provider_executed)
   );
 }
+
+/** The seconds of silence after which the user can ask for another try. */
+export const NUDGE_SECONDS = 30;
+// Shorter silences are usual while an answer or an output arrives.
+const QUIET_SECONDS = 5;
+
+/** Return what the running turn waits for, as a sentence, and for how many seconds. `now` is the time of this page. */
+export function silenceOf(data: ChatData, now: number): { text: string; seconds: number } {
+  const last = data.messages.get(data.order.at(-1) ?? 0);
+  const committed = last?.created_at ? Date.parse(last.created_at) - data.clockSkew : now;
+  const stored = Math.max(committed, data.preview?.since ?? 0);
+  const heard = data.preview?.stale ? 0 : (data.preview?.heardAt ?? 0);
+  const seconds = Math.max(0, Math.floor((now - Math.max(stored, heard)) / 1000));
+  const age = seconds > 0 ? `, ${seconds} s` : "";
+  if (hasOpenCalls(data)) return { text: heard > stored ? `Tool silent${age}` : `Waiting for the tool${age}`, seconds };
+  if (heard > stored) return { text: seconds < QUIET_SECONDS ? "Answering" : `Model silent${age}`, seconds };
+  return { text: `Waiting for the model${age}`, seconds };
+}

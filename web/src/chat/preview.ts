@@ -40,6 +40,10 @@ export interface Preview {
   /** History version and generation attempt. Parts of other episodes are not shown. */
   episode: readonly [number, number];
   lastSeq: number;
+  /** The time when this attempt began, by the clock of this page, if it followed another one; else 0. */
+  since: number;
+  /** The time when the last part arrived, by the clock of this page; 0 before the first. */
+  heardAt: number;
   blocks: readonly Block[];
   /** The attempt failed and is retried; its text is dimmed. */
   stale: boolean;
@@ -48,8 +52,12 @@ export interface Preview {
   ghost: readonly Block[] | null;
 }
 
-export function emptyPreview(episode: readonly [number, number], ghost: readonly Block[] | null = null): Preview {
-  return { episode, lastSeq: 0, blocks: [], stale: false, truncated: false, ghost };
+export function emptyPreview(
+  episode: readonly [number, number],
+  ghost: readonly Block[] | null = null,
+  since = 0,
+): Preview {
+  return { episode, lastSeq: 0, since, heardAt: 0, blocks: [], stale: false, truncated: false, ghost };
 }
 
 /** Return the live view of a call whose result is arriving. */

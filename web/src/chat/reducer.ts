@@ -79,7 +79,7 @@ export function take(held: Held, event: StreamEvent, now: number): Taken {
       return takePart(held, event, now);
     case "preview_reset":
       if (held.pending.length > 0) return quiet({ ...held, pending: [...held.pending, event] });
-      return { held: { ...held, data: resetPreview(held.data, event) }, publish: "soon", resync: false };
+      return { held: { ...held, data: resetPreview(held.data, event, now) }, publish: "soon", resync: false };
     case "preview_truncated": {
       const preview = held.data.preview;
       if (!preview) return quiet(held);
@@ -112,17 +112,21 @@ function takePart(held: Held, event: Extract<StreamEvent, { type: "message_part"
   if (first !== preview.lastSeq) return { held, publish: "no", resync: true };
   const at = () => new Date(now + held.data.clockSkew).toISOString();
   const blocks = appendPart(preview.blocks, event.part, at);
-  const next: Preview = { ...preview, lastSeq: event.seq, blocks, ghost: blocks.length > 0 ? null : preview.ghost };
+  const ghost = blocks.length > 0 ? null : preview.ghost;
+  const next: Preview = { ...preview, lastSeq: event.seq, heardAt: now, blocks, ghost };
   return { held: { ...held, data: { ...held.data, preview: next, retry: null } }, publish: "soon", resync: false };
 }
 
-function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "preview_reset" }>): ChatData {
+function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "preview_reset" }>, now = 0): ChatData {
   if (event.reason === "ended") return { ...data, preview: null };
   const repeats = event.reason === "lagged" || event.reason === "rebase";
   // The preview of a failed attempt stays, dimmed, until the next attempt starts. Its `retry` arrived before this reset.
   if (event.reason === "retry" && data.preview) return { ...data, preview: { ...data.preview, stale: true } };
   const ghost = repeats ? (data.preview?.blocks ?? null) : null;
-  return { ...data, preview: emptyPreview([event.history_version, event.generation_attempt], ghost) };
+  const [version, attempt] = data.preview?.episode ?? [];
+  const isNext = version === event.history_version && attempt !== event.generation_attempt;
+  const episode = [event.history_version, event.generation_attempt] as const;
+  return { ...data, preview: emptyPreview(episode, ghost, isNext ? now : 0) };
 }
 
 function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): ChatData {

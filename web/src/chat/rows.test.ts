@@ -117,6 +117,54 @@ test("an interrupted turn says so once it is over", () => {
   expect(kinds(make(stopped, true))).not.toContain("interrupted");
 });
 
+const stop = (id: string, reason = "interrupted"): Part => ({
+  type: "tool-result",
+  tool_call_id: id,
+  tool_name: "execute",
+  is_error: true,
+  result: { error: "Stopped by the user after 43 s.", reason, output: "one" },
+});
+const end = (outcome: string, kind?: string): Part => ({
+  type: "turn-end",
+  outcome,
+  ...(kind ? { kind, message: "Too many requests." } : {}),
+});
+
+test.each(["interrupted", "interrupted_by_user", "interrupted_by_message"])(
+  "a turn that was stopped while a tool ran says so once: %s",
+  (reason) => {
+    const rows = make([
+      message(1, "user", [say("go")]),
+      message(2, "assistant", [call("a", "execute"), call("b", "execute")]),
+      message(3, "tool", [stop("a", reason)]),
+      message(4, "tool", [stop("b", reason)]),
+      message(5, "user", [say("and now")]),
+    ]);
+    expect(kinds(rows)).toEqual(["day", "user", "group", "interrupted", "footer", "user"]);
+  },
+);
+
+test("a turn that was stopped before an answer says so, and only the newest one offers to try again", () => {
+  const stopped = [message(1, "user", [say("go")]), message(2, "system", [end("stopped")])];
+  const mark = (rows: Row[]) => rows.find((row) => row.kind === "interrupted");
+  expect(mark(make(stopped))).toMatchObject({ next: "retry", latest: true });
+  expect(mark(make([...stopped, message(3, "user", [say("again")])]))).toMatchObject({ latest: false });
+  const answered = make([...stopped, message(3, "assistant", [say("answer")])]);
+  expect(kinds(answered)).toEqual(["day", "user", "interrupted", "prose", "footer"]);
+  expect(mark(answered)).toMatchObject({ latest: false });
+});
+
+test("a failed turn leaves a mark, which the card of the current error replaces", () => {
+  const failed = [message(1, "user", [say("go")]), message(2, "system", [end("failed", "rate_limit")])];
+  const shown = (messages: Message[], isFailed: boolean) =>
+    kinds(new RowMaker().make(messages, false, { ...OPTIONS, isFailed }));
+  expect(shown(failed, true)).toEqual(["day", "user"]);
+  expect(shown(failed, false)).toEqual(["day", "user", "failed"]);
+  const again = [...failed, message(3, "system", [end("failed", "timeout")])];
+  expect(shown(again, true)).toEqual(["day", "user", "failed"]);
+  expect(shown([...failed, message(3, "user", [say("next")])], true)).toEqual(["day", "user", "failed", "user"]);
+});
+
 test("a summary is a rule across the column, and prompts above it are out of context", () => {
   const rows = make([
     ...TURN,

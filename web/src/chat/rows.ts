@@ -4,8 +4,8 @@
  */
 import { type Block, newTool, type ToolView, withResult } from "@/chat/preview";
 import { ReasoningIds } from "@/chat/reasoning_ids";
-import { isGroupable, isQuiet } from "@/chat/tools";
-import type { FilePart, Message, NoticePart, SourcePart } from "@/chat/types";
+import { fields, isGroupable, isQuiet, text } from "@/chat/tools";
+import type { ChatError, FilePart, Message, NoticePart, Part, SourcePart } from "@/chat/types";
 
 export type GroupItem = { kind: "tool"; call: ToolView } | ({ kind: "reasoning" } & Thought);
 
@@ -46,12 +46,16 @@ export type Row =
   | { kind: "agent"; key: string; notice: NoticePart }
   | { kind: "unknown"; key: string; part: unknown }
   | { kind: "compaction"; key: string; id: string; result: Record<string, unknown>; running: boolean }
-  | { kind: "interrupted"; key: string; at: string }
+  | { kind: "interrupted"; key: string; at: string; next: "continue" | "retry"; latest: boolean }
+  | { kind: "failed"; key: string; at: string; error: ChatError }
   | { kind: "footer"; key: string; figures: TurnFigures };
+
+/** The mark of a stopped turn, or of one that has failed. */
+type EndBlock = { kind: "stopped"; next: "continue" | "retry" } | { kind: "failed"; error: ChatError };
 
 /** A block, with its message and its index in the message. */
 interface Placed {
-  block: Block;
+  block: Block | EndBlock;
   message: Message;
   index: number;
   /** The id of reasoning before it is stored. */
@@ -88,11 +92,18 @@ export function turnsOf(messages: readonly Message[]): Turn[] {
 }
 
 const COMPACTION = "chat_summarized";
+const STOPS = new Set(["interrupted", "interrupted_by_user", "interrupted_by_message"]);
+
+/** Return whether a result only says that its call was stopped with the turn. */
+function isStop(part: Part): boolean {
+  return part.type === "tool-result" && Boolean(part.is_error) && STOPS.has(text(fields(part.result).reason));
+}
 
 /** Return the blocks of a turn in order, with results joined to their calls. */
 function placedBlocks(messages: readonly Message[], names: ReasoningIds): Placed[] {
   const placed: Placed[] = [];
   const calls = new Map<string, Placed>();
+  let stopped: Message | null = null;
   for (const message of messages) {
     if (message.decode_error) {
       placed.push({ block: { kind: "notice", text: "A message could not be read." }, message, index: 0 });
@@ -158,6 +169,12 @@ function placedBlocks(messages: readonly Message[], names: ReasoningIds): Placed
         case "hook-notice":
           placed.push({ block: { kind: "notice", text: part.text }, message, index });
           return;
+        case "turn-end":
+          if (part.outcome === "failed") {
+            const error: ChatError = { kind: part.kind ?? null, message: part.message ?? "" };
+            placed.push({ block: { kind: "failed", error }, message, index });
+          } else placed.push({ block: { kind: "stopped", next: "retry" }, message, index });
+          return;
         case "agent-notice":
           placed.push({ block: { kind: "agent", notice: part }, message, index });
           names.call(`m${message.id}`);
@@ -171,12 +188,23 @@ function placedBlocks(messages: readonly Message[], names: ReasoningIds): Placed
           placed.push({ block: { kind: "unknown", part }, message, index });
       }
     });
+    if (message.finish_reason === "interrupted" || message.content.some(isStop)) stopped = message;
   }
+  return stopped ? withStop(placed, stopped) : placed;
+}
+
+/** Add the mark of a stopped turn after everything that was there when it was stopped. */
+function withStop(placed: Placed[], message: Message): Placed[] {
+  const after = placed.findIndex((one) => one.message.id > message.id);
+  const mark: Placed = { block: { kind: "stopped", next: "continue" }, message, index: message.content.length };
+  placed.splice(after < 0 ? placed.length : after, 0, mark);
   return placed;
 }
 
 export interface RowOptions {
   grouped: boolean;
+  /** Whether the card of the current error is shown. The mark of this error is left out then. */
+  isFailed?: boolean;
   /** Returns the calendar day of a time, for day separators. */
   dayOf: (at: string) => string;
 }
@@ -241,6 +269,12 @@ function pushOne(rows: Row[], one: Placed, active: boolean): void {
     case "agent":
       rows.push({ kind: "agent", key, notice: block.notice });
       return;
+    case "stopped":
+      if (!active) rows.push({ kind: "interrupted", key, at: one.message.created_at, next: block.next, latest: false });
+      return;
+    case "failed":
+      rows.push({ kind: "failed", key, at: one.message.created_at, error: block.error });
+      return;
     case "unknown":
       rows.push({ kind: "unknown", key, part: block.part });
   }
@@ -263,8 +297,6 @@ function turnRows(turn: Turn, active: boolean, options: RowOptions): Row[] {
   }
   pushRun(rows, run, active, options);
   const last = turn.rest.at(-1);
-  const stopped = turn.rest.findLast((message) => message.finish_reason === "interrupted");
-  if (stopped && !active) rows.push({ kind: "interrupted", key: `m${stopped.id}:stopped`, at: stopped.created_at });
   if (last && !active && turn.rest.some((message) => message.role === "assistant")) {
     rows.push({ kind: "footer", key: `m${last.id}:footer`, figures: figuresOf(turn) });
   }
@@ -338,6 +370,10 @@ export class RowMaker {
       }
       rows.push(...this.turn(turn, first, active && number === turns.length - 1, number === turns.length - 1, options));
     });
+    if (options.isFailed) {
+      const mark = rows.findLastIndex((row) => row.kind === "failed");
+      if (mark >= 0 && isEnd(rows, mark)) rows.splice(mark, 1);
+    }
     this.before = { rows, options };
     this.index = new Map(rows.map((row) => [row.key, row]));
     return rows;
@@ -356,9 +392,12 @@ export class RowMaker {
       known.active === active &&
       known.latest === latest;
     if (unchanged) return known.rows;
-    const rows = turnRows(turn, active, options).map((row) =>
-      this.same(row.kind === "tool" && latest ? { ...row, latest } : row),
-    );
+    const rows = turnRows(turn, active, options).map((row, at, all) => {
+      if (row.kind === "tool" && latest) return this.same({ ...row, latest });
+      // The mark of a stop that the turn has gone on after offers nothing.
+      if (row.kind === "interrupted") return this.same({ ...row, latest: latest && isEnd(all, at) });
+      return this.same(row);
+    });
     this.cache.set(first.id, { first, last, length: turn.rest.length, active, latest, rows });
     return rows;
   }
@@ -368,6 +407,11 @@ export class RowMaker {
     const known = this.index.get(row.key);
     return known && known.kind === row.kind && equal(known, row) ? (known as T) : row;
   }
+}
+
+/** Return whether nothing but a footer follows this row. */
+function isEnd(rows: readonly Row[], at: number): boolean {
+  return rows.slice(at + 1).every((row) => row.kind === "footer");
 }
 
 /** Compare two rows deeply. Rows are small and consist of plain values. */

@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 import type { ChatView } from "@/api/types.gen";
 import {
   dateSection,
+  filterCount,
   filterFrom,
   filterQuery,
   lineOf,
@@ -40,7 +41,14 @@ function chat(change: Partial<ChatView> = {}): ChatView {
 test("filters go into the address and come back, and leave the rest of it alone", () => {
   const params = new URLSearchParams("panel=info&archived=1&source=shared&label=team:a&label=x&group=status");
   const filter = filterFrom(params);
-  expect(filter).toEqual({ archived: true, source: "shared", unread: false, labels: ["team:a"], group: "status" });
+  expect(filter).toEqual({
+    archived: true,
+    source: "shared",
+    unread: false,
+    labels: ["team:a"],
+    folder: "",
+    group: "status",
+  });
   const back = withFilter(params, { ...filter, archived: false });
   expect(back.get("panel")).toBe("info");
   expect(back.has("archived")).toBe(false);
@@ -121,4 +129,16 @@ test("a root says that one of its subagents needs the user", () => {
   };
   expect(lineOf(root)).toBe("An agent needs you");
   expect(markOf(root)).toBe("needs");
+});
+
+test("the filter by folder goes into the address and the query, and matches the chats of the folder", () => {
+  const filter = { ...NO_FILTER, folder: "f1" };
+  expect(withFilter(new URLSearchParams("x=1"), filter).toString()).toBe("x=1&folder=f1");
+  expect(filterFrom(new URLSearchParams("folder=f1"))).toEqual(filter);
+  expect(filterQuery(filter)).toContain('folder:"f1"');
+  expect(filterCount(filter)).toBe(1);
+  expect(withChat([], chat({ folder_id: "f1" }), filter)).toHaveLength(1);
+  expect(withChat([], chat({ folder_id: "f2" }), filter)).toBeNull();
+  // A chat that leaves the folder leaves the list.
+  expect(withChat([chat({ folder_id: "f1" })], chat({ folder_id: null }), filter)).toEqual([]);
 });

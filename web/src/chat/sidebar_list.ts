@@ -8,10 +8,19 @@ export interface Filter {
   unread: boolean;
   /** `key:value` */
   labels: string[];
+  /** The id of a folder; empty for all chats. */
+  folder: string;
   group: "date" | "status";
 }
 
-export const NO_FILTER: Filter = { archived: false, source: "all", unread: false, labels: [], group: "date" };
+export const NO_FILTER: Filter = {
+  archived: false,
+  source: "all",
+  unread: false,
+  labels: [],
+  folder: "",
+  group: "date",
+};
 
 export function filterFrom(params: URLSearchParams): Filter {
   const source = params.get("source");
@@ -20,6 +29,7 @@ export function filterFrom(params: URLSearchParams): Filter {
     source: source === "mine" || source === "shared" ? source : "all",
     unread: params.get("unread") === "1",
     labels: params.getAll("label").filter((label) => /^[^:]+:.+$/.test(label)),
+    folder: params.get("folder") ?? "",
     group: params.get("group") === "status" ? "status" : "date",
   };
 }
@@ -27,11 +37,12 @@ export function filterFrom(params: URLSearchParams): Filter {
 /** Set the URL parameters of the filter. Other parameters are not changed. */
 export function withFilter(params: URLSearchParams, filter: Filter): URLSearchParams {
   const next = new URLSearchParams(params);
-  for (const name of ["archived", "source", "unread", "label", "group"]) next.delete(name);
+  for (const name of ["archived", "source", "unread", "label", "folder", "group"]) next.delete(name);
   if (filter.archived) next.set("archived", "1");
   if (filter.source !== "all") next.set("source", filter.source);
   if (filter.unread) next.set("unread", "1");
   for (const label of filter.labels) next.append("label", label);
+  if (filter.folder) next.set("folder", filter.folder);
   if (filter.group === "status") next.set("group", "status");
   return next;
 }
@@ -44,7 +55,7 @@ export function filterSearch(params: URLSearchParams): string {
 
 /** Return the number of active filters. */
 export function filterCount(filter: Filter): number {
-  return Number(filter.archived) + Number(filter.source !== "all") + Number(filter.unread) + filter.labels.length;
+  return +filter.archived + +(filter.source !== "all") + +filter.unread + +!!filter.folder + filter.labels.length;
 }
 
 const quoted = (value: string) => `"${value.replace(/["\\]/g, "\\$&")}"`;
@@ -56,6 +67,7 @@ export function filterQuery(filter: Filter): string {
     `source:${sources[filter.source]}`,
     `archived:${filter.archived}`,
     ...(filter.unread ? ["has_unread:true"] : []),
+    ...(filter.folder ? [`folder:${quoted(filter.folder)}`] : []),
     ...filter.labels.map((label) => `label:${quoted(label.replace(":", "="))}`),
   ].join(" ");
 }
@@ -67,6 +79,7 @@ export function matches(filter: Filter, chat: ChatView): boolean {
   if (filter.source === "mine" && !mine) return false;
   if (filter.source === "shared" && chat.my_role !== "reader") return false;
   if (filter.unread && !chat.has_unread) return false;
+  if (filter.folder && chat.folder_id !== filter.folder) return false;
   return filter.labels.every((label) => {
     const at = label.indexOf(":");
     return chat.labels[label.slice(0, at)] === label.slice(at + 1);

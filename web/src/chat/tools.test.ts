@@ -1,10 +1,12 @@
 import { describe, expect, test } from "vitest";
 import { newTool, type ToolView } from "@/chat/preview";
 import {
+  badExitOf,
   closedBecause,
   commandOf,
   diffCounts,
   duration,
+  firstProblem,
   groupTook,
   isGroupable,
   labelOf,
@@ -39,6 +41,28 @@ describe("states", () => {
     for (const view of [call("execute"), call("execute", { output: "x" }), call("execute", { argsDone: false })]) {
       expect(stateOf(view, false)).toBe("lost");
     }
+  });
+});
+
+describe("problems of a group", () => {
+  test.each([
+    [null, done("execute", { exit_code: 0 })],
+    [2, done("execute", { exit_code: 2 })],
+    [1, done("process_output", { exit_code: 1 })],
+    [null, done("process_output", { exit_code: 1, running: true })],
+    [null, done("execute", { exit_code: -1, background_process_id: "p" })],
+    [null, done("read_file", { exit_code: 1 })],
+    [null, done("execute", "exit_code")],
+  ] as const)("exit %s", (exit, view) => {
+    expect(badExitOf(view)).toBe(exit);
+  });
+
+  test("a failed call comes before a command with a bad exit, and that before nothing", () => {
+    const calls = [done("execute", { exit_code: 0 }), done("execute", { exit_code: 1 }), done("read_file", "no")];
+    expect(firstProblem(calls, ["done", "done", "failed"])).toBe(calls[2]);
+    expect(firstProblem(calls, ["done", "done", "done"])).toBe(calls[1]);
+    expect(firstProblem(calls.slice(0, 1), ["done"])).toBeNull();
+    expect(firstProblem(calls.slice(0, 2), ["done", "stopped"])).toBeNull();
   });
 });
 
@@ -110,5 +134,28 @@ test("calls about agents are never grouped, and a wait that timed out is not fai
   const late = done("wait_agent", { agents: [one, { ...one, timed_out: true }] });
   expect(stateOf(late, false)).toBe("done");
   expect(labelOf(late, "done")).toBe("Waited for 2 agents, 1 still working");
+  expect(labelOf(done("wait_agent", { ...one, timed_out: true }), "done")).toBe("Waited for callers, still working");
   expect(labelOf(done("interrupt_agent", { ...one, interrupted: false }), "done")).toBe("callers was at rest already");
+});
+
+test("calls about one agent name it before they have a result", () => {
+  const titleOf = (id: string) => (id === "a" ? "callers" : "");
+  const running = (name: string, args: object) => labelOf(call(name, { args }), "running", titleOf);
+  expect(running("wait_agent", { chat_id: "a" })).toBe("Waiting for callers");
+  expect(running("wait_agent", { chat_ids: ["a"] })).toBe("Waiting for callers");
+  expect(running("wait_agent", { chat_ids: ["a", "b"] })).toBe("Waiting for 2 agents");
+  expect(running("message_agent", { chat_id: "a" })).toBe("Messaging callers");
+  expect(running("message_agent", { chat_id: "b" })).toBe("Messaging an agent");
+});
+
+test("a call that did not happen does not say that it did", () => {
+  expect(labelOf(call("advisor", { args: { model_intent: "Check the lock" } }), "running")).toBe(
+    "Consulting the advisor: Check the lock",
+  );
+  expect(labelOf(done("advisor", { type: "advice" }), "done")).toBe("Consulted the advisor");
+  for (const state of ["failed", "stopped", "limit"] as const) {
+    expect(labelOf(done("advisor", {}), state)).toBe("Could not consult the advisor");
+  }
+  expect(labelOf(done("list_agents", {}), "failed")).toBe("Could not list agents");
+  expect(labelOf(done("list_subagent_models", {}), "stopped")).toBe("Could not list models");
 });

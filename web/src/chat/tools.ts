@@ -8,6 +8,7 @@ export type ToolState =
   | "done"
   | "failed"
   | "stopped"
+  | "denied"
   | "limit"
   | "background"
   | "needs_you"
@@ -98,7 +99,9 @@ const REASONS: Record<string, string> = {
   interrupted_by_message: "Replaced by your message",
   action_timed_out: "Timed out waiting for you",
   action_deadline_missing: "Timed out waiting for you",
+  approval_timed_out: "Timed out waiting for you",
   interrupted: "Stopped",
+  nudged: "Stopped",
   invalid_state: "Stopped",
 };
 
@@ -106,6 +109,20 @@ const REASONS: Record<string, string> = {
 export function closedBecause(call: ToolView): string | null {
   const code = text(fields(call.result).reason);
   return call.isError && Object.hasOwn(REASONS, code) ? (REASONS[code] ?? null) : null;
+}
+
+/** Return whether the result of a call that was stopped says that the call had begun. */
+export function hasRun(result: Fields): boolean {
+  return number(result.wall_duration_ms) !== null || text(result.output) !== "";
+}
+
+const DENIED: Record<string, string> = { denied_by_user: "Denied by you", denied_by_rule: "Denied by a rule" };
+
+/** Return who denied the call, and what they wrote about it; null if it was not denied. */
+export function denialOf(call: ToolView): { by: string; why: string } | null {
+  const result = fields(call.result);
+  const by = call.isError ? DENIED[text(result.reason)] : undefined;
+  return by ? { by, why: text(result.comment) } : null;
 }
 
 /** Return the state of a call. `active`: its turn is still running. */
@@ -116,6 +133,7 @@ export function stateOf(call: ToolView, active: boolean): ToolState {
     if (!call.argsDone) return "preparing";
     return call.output ? "streaming" : "running";
   }
+  if (denialOf(call) !== null) return "denied";
   if (closedBecause(call)) return "stopped";
   if (text(result.type) === "limit_reached" || text(result.error_code) === "quota_exceeded") return "limit";
   if (call.isError) return "failed";
@@ -134,6 +152,19 @@ export function failureOf(call: ToolView): string {
   const result = fields(call.result);
   const said = text(result.message) || text(result.error) || text(call.result);
   return said.split("\n", 1)[0] ?? "";
+}
+
+/** Return the exit code of a command that ended with an error; null if it did not, or still runs. */
+export function badExitOf(call: ToolView): number | null {
+  if (call.name !== "execute" && call.name !== "process_output") return null;
+  const result = fields(call.result);
+  const exit = result.running === true || text(result.background_process_id) ? null : number(result.exit_code);
+  return exit === 0 ? null : exit;
+}
+
+/** Return the call of a group that a reader looks for: the first that failed, else the first command with a bad exit. */
+export function firstProblem(calls: readonly ToolView[], states: readonly ToolState[]): ToolView | null {
+  return calls[states.indexOf("failed")] ?? calls.find((call, at) => states[at] === "done" && badExitOf(call)) ?? null;
 }
 
 export function baseName(path: string): string {
@@ -184,25 +215,36 @@ export function took(call: ToolView): number | null {
   return Number.isFinite(ms) && ms >= 0 ? ms : null;
 }
 
-const some = (count: number, one: string, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
+export const capital = (line: string) => line.charAt(0).toUpperCase() + line.slice(1);
+
+export const some = (count: number, one: string, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
 const NOT_OVER: ReadonlySet<ToolState> = new Set(["preparing", "running", "streaming", "needs_you", "lost"]);
 
-/** Return the header text of a card. */
-export function labelOf(call: ToolView, state: ToolState): string {
+/** Return the subagents that a call of `wait_agent` waits for. */
+export function awaitedIds(args: Fields): string[] {
+  const several = Array.isArray(args.chat_ids) ? args.chat_ids : [];
+  return [args.chat_id, ...several].map(text).filter(Boolean);
+}
+
+/** Return the header text of a card. `titleOf` returns the title of a subagent, or "" if it is unknown. */
+export function labelOf(call: ToolView, state: ToolState, titleOf: (id: string) => string = () => ""): string {
   const args = fields(call.args);
   const result = fields(call.result);
   const intent = text(args.model_intent);
   const over = !NOT_OVER.has(state);
   const failed = state === "failed" || state === "stopped";
   const name = baseName(text(args.path));
+  const agent = text(result.title) || titleOf(text(args.chat_id)) || "an agent";
+  if (state === "denied" || (state === "needs_you" && call.name !== "execute"))
+    return intent || capital(`${words(call.name)} ${commandOf(call) || name}`);
   switch (call.name) {
     case "execute": {
       if (intent) return intent;
       const command = commandOf(call);
       if (state === "needs_you") return `Asks to run ${command}`;
       if (!over) return command ? `Running ${command}` : "Preparing a command";
-      return `${failed && call.isError ? "Did not run" : "Ran"} ${command}`;
+      return `${failed && call.isError && !hasRun(result) ? "Did not run" : "Ran"} ${command}`;
     }
     case "process_output": {
       const command = text(result.command).split("\n", 1)[0] || "a process";
@@ -218,7 +260,7 @@ export function labelOf(call: ToolView, state: ToolState): string {
       const from = number(args.offset) ?? 1;
       const lines = number(result.lines_read);
       const partial = lines !== null && (from > 1 || number(result.total_lines) !== lines);
-      return `${over ? "Read" : "Reading"} ${name || "a file"}${partial ? ` (lines ${from}-${from + lines - 1})` : ""}`;
+      return `${failed ? "Could not read" : over ? "Read" : "Reading"} ${name || "a file"}${partial ? ` (lines ${from}-${from + lines - 1})` : ""}`;
     }
     case "write_file":
       return `${over && !failed ? "Wrote" : failed ? "Could not write" : "Writing"} ${name || "a file"}`;
@@ -252,27 +294,32 @@ export function labelOf(call: ToolView, state: ToolState): string {
     case "spawn_agent":
       return `Agent: ${text(result.title) || text(args.title) || text(args.prompt).split("\n", 1)[0]?.slice(0, 60) || "subagent"}`;
     case "wait_agent": {
-      const asked = (Array.isArray(args.chat_ids) ? args.chat_ids.length : 0) + (text(args.chat_id) ? 1 : 0);
+      const asked = awaitedIds(args);
       const told = call.isError ? [] : waitedFor(result);
-      const who = told.length === 1 ? text(told[0]?.title) || "an agent" : some(told.length || asked || 1, "agent");
+      const count = told.length || asked.length || 1;
+      const who = count === 1 ? text(told[0]?.title) || titleOf(asked[0] ?? "") || "an agent" : some(count, "agent");
       if (!over) return `Waiting for ${who}`;
       const working = told.filter((one) => one.timed_out === true).length;
-      return `${failed ? "Did not wait" : "Waited"} for ${who}${working > 0 ? `, ${working} still working` : ""}`;
+      const late = working === 0 ? "" : count === 1 ? ", still working" : `, ${working} still working`;
+      return `${failed ? "Did not wait" : "Waited"} for ${who}${late}`;
     }
     case "message_agent":
-      return `${failed ? "Could not message" : over ? "Messaged" : "Messaging"} ${text(result.title) || "an agent"}`;
+      return `${failed ? "Could not message" : over ? "Messaged" : "Messaging"} ${agent}`;
     case "interrupt_agent":
       if (over && !failed && result.interrupted === false)
-        return `${text(result.title) || "The agent"} was at rest already`;
-      return `${failed ? "Could not stop" : over ? "Stopped" : "Stopping"} ${text(result.title) || "an agent"}`;
+        return `${agent === "an agent" ? "The agent" : agent} was at rest already`;
+      return `${failed ? "Could not stop" : over ? "Stopped" : "Stopping"} ${agent}`;
     case "read_agent_report":
-      return `${failed ? "Could not read" : over ? "Read" : "Reading"} the report of ${text(result.title) || "an agent"}`;
+      return `${failed ? "Could not read" : over ? "Read" : "Reading"} the report of ${agent}`;
     case "list_agents":
-      return over && !failed ? some(list(result.agents).length, "agent") : "Listing agents";
+      return failed ? "Could not list agents" : over ? some(list(result.agents).length, "agent") : "Listing agents";
     case "list_subagent_models":
-      return over && !failed ? some(list(result.models).length, "model") : "Listing models";
-    case "advisor":
-      return over ? "Consulted the advisor" : "Consulting the advisor";
+      return failed ? "Could not list models" : over ? some(list(result.models).length, "model") : "Listing models";
+    case "advisor": {
+      const isRefused = failed || state === "limit";
+      const label = `${isRefused ? "Could not consult" : over ? "Consulted" : "Consulting"} the advisor`;
+      return intent ? `${label}: ${intent}` : label;
+    }
     case "find_tools":
       return over && !failed ? `Found ${some(list(result.matches).length, "tool")}` : "Searching for tools";
     case "ask_user_question":
@@ -322,8 +369,7 @@ export function summaryOf(calls: readonly ToolView[]): string {
   }
   const said = [...counts].map(([name, count]) => VERBS[name]?.(count) ?? "");
   if (others > 0) said.push(`used ${some(others, "tool")}`);
-  const line = said.join(", ");
-  return line.charAt(0).toUpperCase() + line.slice(1);
+  return capital(said.join(", "));
 }
 
 /** From the first call's start to the last one's end. */

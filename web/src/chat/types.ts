@@ -29,3 +29,12 @@ export type Status = "waiting" | "running" | "interrupting" | "requires_action" 
 export function isActive(status: Status): boolean {
   return status === "running" || status === "interrupting" || status === "requires_action";
 }
+
+/** Whether tool calls ask first, follow the approval rules, or may only read. */
+export type PermissionMode = "ask" | "auto" | "read_only";
+
+/** Return the mode of a chat. Modes of a newer server are shown as the strictest one that asks. */
+export function permissionModeOf(chat: { permission_mode: string } | undefined): PermissionMode {
+  const mode = chat?.permission_mode ?? "auto";
+  return mode === "auto" || mode === "read_only" ? mode : "ask";
+}

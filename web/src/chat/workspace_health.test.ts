@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { reasonOf, stateOf } from "@/chat/workspace_health";
+import { describe as describeWorkspace, reasonOf, stateOf } from "@/chat/workspace_health";
 
 test("a workspace that runs but does not answer is unreachable, with its reason", () => {
   const cut = { status: "running", agent_state: "unreachable", error: "Its agent sent too many bytes." };
@@ -15,4 +15,14 @@ test("a failure has its reason, and what works or is stopped has none", () => {
   );
   expect(reasonOf({ status: "running", agent_state: "ready", error: "An old one." })).toBeNull();
   expect(stateOf({ status: "stopped", agent_state: "unreachable" })).toBe("stopped");
+});
+
+test("sentence about a named workspace says what failed and why", () => {
+  const named = { name: "amber-otter" };
+  const failed = { ...named, status: "failed", error: "bubblewrap is not installed." };
+  expect(describeWorkspace(failed)).toBe("amber-otter failed to start: bubblewrap is not installed.");
+  expect(describeWorkspace({ ...failed, error_code: "agent_exited" })).toMatch(/^amber-otter stopped working: /);
+  expect(describeWorkspace({ ...named, status: "failed" })).toBe("amber-otter failed to start.");
+  expect(describeWorkspace({ ...named, status: "stopped" })).toBe("amber-otter is stopped.");
+  expect(describeWorkspace({ ...named, status: "running", agent_state: "unreachable" })).toMatch(/cannot be reached/);
 });

@@ -4,7 +4,7 @@
  */
 import { createStore, type StoreApi } from "zustand/vanilla";
 import * as api from "@/api/chats";
-import { hasCode, isStatus, sentence } from "@/api/errors";
+import { hasCode, isAway, isStatus, sentence } from "@/api/errors";
 import { newId } from "@/api/id";
 import { hasReason } from "@/api/reasons";
 import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
@@ -19,7 +19,9 @@ import {
 } from "@/chat/pending";
 import { type ChatData, connected, EMPTY, type Held, take, withMessages, withoutGhost } from "@/chat/reducer";
 import { isActive, type Part, type StreamEvent } from "@/chat/types";
+import { backoff } from "@/lib/backoff";
 import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
+import { Outbox } from "@/state/outbox";
 
 const PUBLISH_MS = 33;
 const RESYNC_MS = 10_000;
@@ -55,6 +57,9 @@ export class ChatSession {
   private users = 0;
   private loading: Promise<void> | null = null;
   private sending: Promise<unknown> = Promise.resolve();
+  private outbox: Outbox | null = null;
+  /** Ends the wait of the message that waits for the connection. */
+  private wake: (() => void) | null = null;
   /** Scrolls the timeline to a message. Set by the timeline while it is mounted. */
   onShow: ((messageId: number) => void) | null = null;
 
@@ -75,7 +80,10 @@ export class ChatSession {
           this.held = connected(this.held);
         },
         onFrame: (events) => this.frame(events),
-        onState: (conn) => this.store.setState({ conn }),
+        onState: (conn) => {
+          this.store.setState({ conn });
+          if (conn.phase === "live") this.wake?.();
+        },
       },
       host,
     );
@@ -92,9 +100,9 @@ export class ChatSession {
     };
   }
 
-  /** Whether a component shows the chat. */
-  get isShown(): boolean {
-    return this.users > 0;
+  /** Whether a component shows the chat, or a message is still to be sent. */
+  get isNeeded(): boolean {
+    return this.users > 0 || this.store.getState().pending.some((op) => op.kind === "send");
   }
 
   reconnect(): void {
@@ -243,7 +251,7 @@ export class ChatSession {
 
   /** Send a message. The messages of one chat are sent one after the other. */
   send(body: SendBody, parts: Part[], clientId: string): Promise<SendOutcome> {
-    const { data, pending } = this.store.getState();
+    const { data, pending, conn } = this.store.getState();
     const status = shownStatus(data, pending);
     const busy = isActive(status) || (data.status === "error" && data.queue.length > 0);
     // An interrupting message waits only until the turn has stopped. In an idle chat it runs immediately.
@@ -257,9 +265,22 @@ export class ChatSession {
       at: new Date(this.host.now()).toISOString(),
       queued: interrupts ? stops : busy,
       body: { ...body, client_id: clientId },
+      // The connection is lost, or another message waits.
+      waits: conn.phase === "backoff" || pending.some((one) => one.kind === "send" && one.waits),
     };
     this.begin(op);
+    this.outbox?.put(op);
     return this.dispatch(op);
+  }
+
+  /** Send the messages that were not confirmed when the page was left. Called once the user is known. */
+  restore(userId: string): void {
+    if (this.outbox) return;
+    this.outbox = new Outbox(userId, this.id);
+    for (const op of this.outbox.load(this.host.now())) {
+      this.begin(op);
+      if (!op.failed) void this.dispatch(op, true);
+    }
   }
 
   /** Repeat a failed send with the same client id, so that it cannot take effect twice. */
@@ -268,34 +289,75 @@ export class ChatSession {
     if (op?.kind !== "send") return Promise.resolve("failed");
     const again: PendingSend = { ...op };
     delete again.failed;
+    this.outbox?.put(again);
     this.store.setState((state) => ({ pending: state.pending.map((one) => (one.id === id ? again : one)) }));
     return this.dispatch(again);
   }
 
-  /** Drop a failed send. Return it, so that its text can be restored in the composer. */
+  /** Drop a send that failed or waits. Return it, so that its text can be restored in the composer. */
   discard(id: string): PendingSend | null {
     const op = this.store.getState().pending.find((one) => one.id === id);
     this.end(id);
+    this.outbox?.remove(id);
+    this.wake?.();
     return op?.kind === "send" ? op : null;
   }
 
-  private dispatch(op: PendingSend): Promise<SendOutcome> {
-    const outcome = this.sending.then(async (): Promise<SendOutcome> => {
-      try {
-        const answer = await api.sendMessage(this.id, op.body);
-        this.update(op.id, { answered: answer.chat.snapshot_version, queued: answer.queued } as Partial<PendingOp>);
-        return "sent";
-      } catch (error) {
-        if (hasCode(error, "queue_full")) {
-          this.end(op.id);
-          return "queue_full";
-        }
-        this.update(op.id, { failed: sentence(error) });
-        return "failed";
-      }
-    });
+  private dispatch(op: PendingSend, isRestored = false): Promise<SendOutcome> {
+    const outcome = this.sending.then(() => this.deliver(op, isRestored));
     this.sending = outcome.catch(() => {});
     return outcome;
+  }
+
+  /** Send a message, and repeat this until the server can be reached or the user discards the message. */
+  private async deliver(op: PendingSend, isRestored: boolean): Promise<SendOutcome> {
+    for (let attempt = 0; this.isPending(op.id); attempt += 1) {
+      try {
+        const answer = await api.sendMessage(this.id, op.body);
+        const { snapshot_version: answered } = answer.chat;
+        this.update(op.id, { answered, queued: answer.queued, waits: false } as Partial<PendingOp>);
+        break;
+      } catch (error) {
+        if (isAway(error)) {
+          // Those behind it wait as well.
+          this.store.setState(({ pending }) => ({
+            pending: pending.map((one) =>
+              one.kind === "send" && one.answered === undefined && !one.failed ? { ...one, waits: true } : one,
+            ),
+          }));
+          await this.untilBack(attempt);
+          continue;
+        }
+        // After a wait or a reload, the composer does not take the text back, so the row keeps it.
+        if (hasCode(error, "queue_full") && attempt === 0 && !isRestored) {
+          this.end(op.id);
+          this.outbox?.remove(op.id);
+          return "queue_full";
+        }
+        const failed = { failed: sentence(error), waits: false };
+        this.update(op.id, failed as Partial<PendingOp>);
+        this.outbox?.put({ ...op, ...failed });
+        return "failed";
+      }
+    }
+    this.outbox?.remove(op.id);
+    return "sent";
+  }
+
+  /** Wait until the stream is connected again. A message is also tried now and then, in case only the stream fails. */
+  private untilBack(attempt: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = this.host.setTimer(() => this.wake?.(), backoff(attempt, this.host.random()));
+      this.wake = () => {
+        this.wake = null;
+        this.host.clearTimer(timer);
+        resolve();
+      };
+    });
+  }
+
+  private isPending(id: string): boolean {
+    return this.store.getState().pending.some((op) => op.id === id);
   }
 
   stop(): Promise<void> {
@@ -310,6 +372,11 @@ export class ChatSession {
 
   async retry(): Promise<void> {
     await this.run({ kind: "start", id: newId() }, () => api.retryTurn(this.id), versionOf);
+  }
+
+  /** End the silent model call, the retry delay or the running tools. The turn goes on. */
+  async nudge(): Promise<void> {
+    await api.nudge(this.id);
   }
 
   async compact(): Promise<void> {

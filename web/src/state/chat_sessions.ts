@@ -12,7 +12,7 @@ export function chatSession(id: string): ChatSession {
   sessions.set(id, known);
   for (const [other, session] of sessions) {
     if (sessions.size <= KEPT) break;
-    if (session.isShown || other === id) continue;
+    if (session.isNeeded || other === id) continue;
     session.close();
     sessions.delete(other);
   }

@@ -68,6 +68,8 @@ export function useThreshold(modelConfigId: string | null): number {
 /** Display settings that apply in all browsers of a user. */
 export interface Display {
   enterSends: boolean;
+  /** What Enter does while a turn runs. */
+  busySend: "queue" | "steer";
   followAgent: boolean;
   groupTools: boolean;
   reasoningMode: "auto" | "preview" | "open" | "closed";
@@ -76,7 +78,8 @@ export interface Display {
 
 export const DISPLAY: Display = {
   enterSends: true,
-  followAgent: false,
+  busySend: "queue",
+  followAgent: true,
   groupTools: true,
   reasoningMode: "auto",
   fullWidth: false,
@@ -92,6 +95,7 @@ export function useDisplay(): Display & { loaded: boolean; known: boolean } {
   };
   return {
     enterSends: pick("enterSends"),
+    busySend: pick("busySend") === "steer" ? "steer" : "queue",
     followAgent: pick("followAgent"),
     groupTools: pick("groupTools"),
     reasoningMode: pick("reasoningMode"),

@@ -6,7 +6,7 @@ type Kind = "primary" | "plain" | "ghost" | "danger";
 type Size = "small" | "medium";
 
 const KINDS: Record<Kind, string> = {
-  primary: "bg-accent text-on-accent hover:opacity-90 border-transparent",
+  primary: "bg-accent text-on-accent hover:bg-accent-hover border-transparent",
   plain: "bg-bg1 text-text border-line hover:bg-bg3",
   ghost: "bg-transparent border-transparent hover:bg-bg3",
   danger: "bg-transparent text-danger border-line hover:bg-removed",
@@ -28,7 +28,7 @@ export function Button({ kind = "plain", size = "medium", className, type = "but
     <button
       type={type}
       className={cx(
-        "inline-flex shrink-0 items-center justify-center border font-medium whitespace-nowrap transition-opacity select-none disabled:opacity-45",
+        "inline-flex shrink-0 items-center justify-center border font-medium whitespace-nowrap transition-colors select-none disabled:opacity-45",
         "pointer-coarse:min-h-11",
         KINDS[kind],
         SIZES[size],

@@ -1,5 +1,5 @@
 import { DropdownMenu } from "radix-ui";
-import type { ReactNode } from "react";
+import { type ReactNode, useRef, useState } from "react";
 import { cx } from "@/ui/cx";
 import { isFocusTaken } from "@/ui/focus_restore";
 
@@ -35,9 +35,25 @@ const ITEM =
 
 /** A menu with its button. */
 export function Menu({ trigger, items, align = "start", side = "bottom", label }: MenuProps) {
+  const [open, setOpen] = useState(false);
+  const isTouch = useRef(false);
   return (
-    <DropdownMenu.Root modal={false}>
-      <DropdownMenu.Trigger asChild>{trigger}</DropdownMenu.Trigger>
+    <DropdownMenu.Root modal={false} open={open} onOpenChange={setOpen}>
+      <DropdownMenu.Trigger
+        asChild
+        // A touch opens the menu when it ends. The sheet may cover the button, so a finger that is still down would
+        // choose the entry below it.
+        onPointerDown={(event) => {
+          isTouch.current = event.pointerType !== "mouse";
+          if (isTouch.current) event.preventDefault();
+        }}
+        onClick={() => {
+          if (isTouch.current) setOpen(!open);
+          isTouch.current = false;
+        }}
+      >
+        {trigger}
+      </DropdownMenu.Trigger>
       <DropdownMenu.Portal>
         <DropdownMenu.Content
           aria-label={label}
@@ -137,7 +153,7 @@ function Items({ items }: { items: MenuItems }) {
           {typeof item.disabled === "string" && <span className="block text-small text-muted">{item.disabled}</span>}
         </span>
         {item.checked && <span aria-hidden>✓</span>}
-        {item.keys && <kbd className="font-sans text-small text-muted">{item.keys}</kbd>}
+        {item.keys && <kbd className="font-sans text-small text-muted pointer-coarse:hidden">{item.keys}</kbd>}
       </DropdownMenu.Item>
     );
   });

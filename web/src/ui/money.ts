@@ -1,10 +1,13 @@
-/** Format micro-dollars: `$0.42`, or `<$0.01` for smaller amounts. */
+const DOLLARS = new Intl.NumberFormat("en-US", { style: "currency", currency: "USD" });
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+/** Format micro-dollars: `$0.42`, or `$0.0042` for amounts below a cent. */
 export function dollars(micros: number): string {
-  if (micros > 0 && micros < 10_000) return "<$0.01";
-  return new Intl.NumberFormat("en-US", { style: "currency", currency: "USD" }).format(micros / 1_000_000);
+  if (micros > 0 && micros < 100) return "<$0.0001";
+  return micros > 0 && micros < 10_000 ? `$${(micros / 1_000_000).toFixed(4)}` : DOLLARS.format(micros / 1_000_000);
 }
 
-/** Format a number of tokens: `12.3k`. */
+/** Format a number of tokens: `12.3K`. */
 export function compact(count: number): string {
-  return new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 }).format(count);
+  return COMPACT.format(count);
 }

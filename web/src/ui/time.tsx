@@ -32,6 +32,12 @@ export function absolute(at: Date): string {
   return Number.isNaN(at.getTime()) ? "" : EXACT.format(at);
 }
 
+/** Return a date and time without seconds; the text itself if it is not a time. */
+export function shortTime(at: string): string {
+  const when = new Date(at);
+  return Number.isNaN(when.getTime()) ? at : SHORT.format(when);
+}
+
 /** Return the current time, updated every `ms`. */
 export function useNow(ms = 30_000): Date {
   const [now, setNow] = useState(() => new Date());
@@ -56,10 +62,9 @@ export function Ago({ at, className }: { at: string; className?: string }) {
 /** A date and time. */
 export function Moment({ at }: { at: string | null | undefined }) {
   if (!at) return <span className="text-muted">never</span>;
-  const when = new Date(at);
   return (
-    <time dateTime={at} title={absolute(when)} className="whitespace-nowrap">
-      {Number.isNaN(when.getTime()) ? at : SHORT.format(when)}
+    <time dateTime={at} title={absolute(new Date(at))} className="whitespace-nowrap">
+      {shortTime(at)}
     </time>
   );
 }

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.agents import kinds
+from rookery.agents import subagent_kinds
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller
@@ -73,7 +73,7 @@ def router(services: ApiServices) -> Routes:
         """List the kinds of subagents that the caller's chats can use, and the kinds that are hidden by another."""
         stored = await caller.store.agent_kinds.list(caller.user.id)
         shared = {kind.name for kind in stored if kind.owner_id is None}
-        shown = [_builtin(kind) for kind in kinds.BUILTIN]
+        shown = [_builtin(kind) for kind in subagent_kinds.BUILTIN]
         shown += [_view(kind, hidden=kind.owner_id is not None and kind.name in shared) for kind in stored]
         return answer(KindsView(tuple(shown)))
 
@@ -119,7 +119,7 @@ def _may(caller: Caller, scope: str) -> Callable[[], Awaitable[object]]:
     return lambda: caller.store.agent_kinds.require_own(caller.user.id)
 
 
-def _builtin(kind: kinds.AgentKind) -> KindView:
+def _builtin(kind: subagent_kinds.AgentKind) -> KindView:
     return KindView(
         name=kind.name,
         source=kind.source,

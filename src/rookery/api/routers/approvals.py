@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -15,9 +15,11 @@ from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
-from rookery.domain.chat import approvals
+from rookery.domain.chat import approvals, open_tool_calls
 from rookery.domain.chat.approvals import Answer, Decision, Rule, RuleAction, Scope
-from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.tools import workspace_lifecycle
 
 MatchBody = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(max_length=approvals.MAX_PATTERN)]],
@@ -60,6 +62,12 @@ class AnswerInput(Body):
     chats of the user.
 
     `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered.
+
+    `parameters` are values for a call of `create_workspace`: those of the template's parameters that the agent left
+    out or that the user changed. They are stored with the workspace only, and secrets are encrypted there.
+
+    `responses` are the values for the questions of an MCP server (`elicitation` of the call): for each question that is
+    a form, its id and the values of its fields. An address needs no values: approve after it was opened.
     """
 
     tool_call_id: str
@@ -67,6 +75,8 @@ class AnswerInput(Body):
     reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
     always: Scope | None = None
     match: MatchBody | None = None
+    parameters: Annotated[dict[str, Any], Field(max_length=100)] | None = None
+    responses: Annotated[dict[str, Annotated[dict[str, Any], Field(max_length=50)]], Field(max_length=10)] | None = None
 
 
 class AnswersBody(Body):
@@ -77,6 +87,23 @@ class AnswersBody(Body):
 
 def router(services: ApiServices) -> Routes:
     routes = Routes("approvals")
+
+    async def create_workspace(caller: Caller, chat_id: ChatId, tool_call_id: str, values: dict[str, Any]) -> None:
+        """Create the workspace of a call with the user's values. The call finds it. A repeat creates no second one."""
+        question = await caller.store.approvals.find_question(chat_id, tool_call_id)
+        if question is None:
+            return  # `answer` refuses it
+        if question.tool_name != workspace_lifecycle.CREATE:
+            raise InvalidInput("answers.parameters", "Only a call of create_workspace takes parameters.")
+        await workspace_lifecycle.create_asked(
+            services.workspaces.service,
+            caller.store,
+            caller.user.id,
+            chat_id=chat_id,
+            token=open_tool_calls.replay_token(chat_id, MessageId(question.message_id), tool_call_id),
+            args=question.args,
+            values=values,
+        )
 
     @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))
     async def answer_questions(caller: Caller, chat: UUID) -> Response:
@@ -94,9 +121,13 @@ def router(services: ApiServices) -> Routes:
                 reason=each.reason,
                 always=each.always,
                 match=each.match,
+                responses=each.responses,
             )
             for each in body.answers
         ]
+        for each in body.answers:
+            if each.parameters is not None and each.decision is Decision.APPROVE:
+                await create_workspace(caller, ChatId(chat), each.tool_call_id, each.parameters)
         await caller.store.approvals.answer(ChatId(chat), answers)
         services.stats.approvals.update(
             str(each.decision) if each.always is None else f"always_{each.always}" for each in answers

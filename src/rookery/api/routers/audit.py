@@ -12,13 +12,14 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
+from rookery.api.request_bodies import AUDIT_WORD, PRINTABLE
 from rookery.api.request_context import Caller
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.authorized.reports import Reports
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
-Word = Annotated[str | None, Field(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
+Word = Annotated[str | None, Field(pattern=AUDIT_WORD, max_length=64)]
 
 
 def router(services: ApiServices) -> Routes:
@@ -30,7 +31,7 @@ def router(services: ApiServices) -> Routes:
         actor: Annotated[UUID | None, Field(description="The user who acted.")] = None,
         action: Word = None,
         resource_type: Word = None,
-        resource_id: Annotated[str | None, Field(pattern=r"^[\x20-\x7e]+$", max_length=200)] = None,
+        resource_id: Annotated[str | None, Field(pattern=PRINTABLE, max_length=200)] = None,
         start: Annotated[datetime | None, Field(alias="from", description="Start of the period, inclusive.")] = None,
         to: Annotated[datetime | None, Field(description="End of the period, exclusive.")] = None,
         limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50,

@@ -21,6 +21,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat import system_blocks
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.system_blocks import Awareness
 from rookery.domain.content import search_query
 from rookery.store.authorized.chat_changes import CreatedChat, Replayed
@@ -32,6 +33,10 @@ from rookery.store.machine import ChatSpec
 
 OPERATION = "chats.create"
 
+_PERMISSION = (
+    "`ask`: every tool call with an effect waits for approval. `auto`: the approval rules decide. `read_only`: only "
+    "tools that read. Subagents have the mode of their main chat."
+)
 _ARCHIVE = "archived"
 _PIN = "pin_order"
 
@@ -45,8 +50,11 @@ class CreateBody(Body):
     workspace_id: UUID | None = None
     system_prompt: SystemPrompt | None = None
     labels: Labels = Field(default_factory=dict)
-    mcp_server_ids: ServerIds = Field(default_factory=list)
+    mcp_server_ids: ServerIds | None = Field(
+        None, description="The MCP servers of the chat. Without it, those that new chats use by default."
+    )
     plan_mode: bool = False
+    permission_mode: PermissionMode = Field(PermissionMode.AUTO, description=_PERMISSION)
     dynamic_tools: Tools = Field(default_factory=list)
     client_type: Literal["ui", "api", "cli"] = "api"
     generate_summaries: bool | None = Field(
@@ -65,8 +73,10 @@ class PatchBody(Body):
     title: Title = ""
     labels: Labels = Field(default_factory=dict)
     pin_order: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    folder_id: UUID | None = Field(None, description="A folder of the caller; null takes the chat out of its folder.")
     workspace_id: UUID | None = None
     plan_mode: bool = False
+    permission_mode: PermissionMode = Field(PermissionMode.AUTO, description=_PERMISSION)
     mcp_server_ids: ServerIds = Field(default_factory=list)
     model_config_id: UUID = UUID(int=0)
     reasoning_effort: Effort | None = None
@@ -119,7 +129,9 @@ def router(services: ApiServices) -> Routes:
             if request is not None and (replayed := await caller.store.turns.find_answer(request)) is not None:
                 return _created(replayed)
             spec = await _spec(services, caller, body)
-        made = await caller.store.turns.create(spec, request=request, encode=_encoded)
+        made = await caller.store.turns.create(
+            spec, request=request, encode=_encoded, mcp_server_ids=body.mcp_server_ids
+        )
         if isinstance(made, CreatedChat) and body.title is None:
             # A given title is kept, even if it equals the first words of the message.
             services.titling.start(made.chat, title=made.view.title, messages=made.messages)
@@ -136,7 +148,7 @@ def router(services: ApiServices) -> Routes:
     ) -> Response:
         """List root chats with their children: the caller's pinned chats first, then by last activity.
 
-        `q` is a search: words, and terms such as `status:running`, `title:x`, `archived:any`, `source:shared_with_me`.
+        `q` is a search: words, and terms such as `status:running`, `title:x`, `folder:x`, `source:shared_with_me`.
         """
         page = await caller.store.chats.list(
             caller.user.id,
@@ -217,6 +229,7 @@ async def _spec(services: ApiServices, caller: Caller, body: CreateBody) -> Chat
         labels=body.labels,
         workspace_id=body.workspace_id,
         plan_mode=body.plan_mode,
+        permission_mode=body.permission_mode,
         dynamic_tools=message_content.encoded_tools(body.dynamic_tools),
         client_type=body.client_type,
         generate_summaries=body.generate_summaries,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import datetime
-from tempfile import SpooledTemporaryFile
+from contextlib import ExitStack
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from pydantic import Field, StrictInt
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from rookery.api import headers, model_choice
+from rookery.api.debug_exports import ExportResponse, ExportSlots
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
@@ -21,7 +20,8 @@ from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.debug import views
-from rookery.debug.export import MAX_EXPORT_BYTES, ExportView, ExportWriter, file_name
+from rookery.debug.comparison import ComparisonView, compare
+from rookery.debug.export import MAX_EXPORT_BYTES, Export, ExportView, file_name
 from rookery.debug.replay import NotReplayable, Replay, ReplayChange
 from rookery.debug.search import MAX_PLACES, Place, find_places
 from rookery.debug.views import AttemptView, RunDetailView, RunListView, StepView
@@ -32,9 +32,6 @@ from rookery.store.authorized.debug import MAX_SEARCHED_STEPS
 from rookery.store.debug.reads import MAX_LIMIT
 from rookery.store.debug.rows import RunKind, RunStatus
 
-# A larger export is kept on disk until it is sent.
-_MEMORY_BYTES = 8 * 1024 * 1024
-_PIECE_BYTES = 256 * 1024
 MAX_EDITS = 100
 MAX_QUERY_CHARS = 200
 
@@ -63,6 +60,7 @@ class PlacesView(msgspec.Struct, frozen=True, kw_only=True):
 
 def router(services: ApiServices) -> Routes:
     routes = Routes("debug")
+    slots = ExportSlots()
 
     @routes.get(
         "/chats/{chat}/debug/runs", "debug.list_runs", returns=RunListView, errors=(404,), takes=[headers.BREAK_GLASS]
@@ -118,6 +116,22 @@ def router(services: ApiServices) -> Routes:
         return answer(PlacesView(places=tuple(places), is_complete=is_complete))
 
     @routes.get(
+        "/chats/{chat}/debug/runs/{run}/compare",
+        "debug.compare_runs",
+        returns=ComparisonView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def compare_runs(
+        caller: Caller, chat: UUID, run: UUID, other: Annotated[UUID, Field(description="Another run of the chat.")]
+    ) -> Response:
+        """Compare a run with another one of the chat: tokens, cost, time, and where their prompts begin to differ."""
+        if run == other:
+            raise InvalidInput("other", "other must be another run.")
+        pair = await caller.store.debug.compare_runs(ChatId(chat), run, other)
+        return answer(await asyncio.to_thread(compare, pair))
+
+    @routes.get(
         "/chats/{chat}/debug/runs/{run}/steps/{step}",
         "debug.get_step",
         returns=StepView,
@@ -152,11 +166,17 @@ def router(services: ApiServices) -> Routes:
         gives=[headers.FILE_NAME],
     )
     async def export(caller: Caller, chat: UUID, run: UUID | None = None) -> Response:
-        """Return the records of one run, or of the most recent runs of the chat, as a file."""
-        now = services.clock.now()
-        pieces = await _export(caller, ChatId(chat), run, now=now)
-        named = {"Content-Disposition": f'attachment; filename="{file_name(ChatId(chat), run, now)}"'}
-        return StreamingResponse(pieces, headers=named, media_type="application/json")
+        """Return the records of one run, or of the most recent runs of the chat, as a file.
+
+        429 `too_many_exports` while the caller has an export in progress, or the server has two.
+        """
+        now, chat_id = services.clock.now(), ChatId(chat)
+        with ExitStack() as held:
+            held.enter_context(slots.taken(caller.user.id))
+            runs = await caller.store.debug.export(chat_id, run)
+            document = Export(runs, chat_id, run, exported_at=now, max_bytes=MAX_EXPORT_BYTES)
+            name = file_name(chat_id, run, now)
+            return ExportResponse(document.pieces(), file_name=name, held=held.pop_all())
 
     @routes.delete("/chats/{chat}/debug", "debug.delete", errors=(404,))
     async def delete(caller: Caller, chat: UUID) -> Response:
@@ -198,30 +218,3 @@ def router(services: ApiServices) -> Routes:
             raise ApiError(409, "not_replayable", str(error)) from None
 
     return routes
-
-
-async def _export(caller: Caller, chat_id: ChatId, run_id: UUID | None, *, now: datetime) -> AsyncIterator[bytes]:
-    """Write the records to a temporary file, and return its content in pieces.
-
-    The file is complete before the response begins, so a slow client holds no connection to the database.
-    """
-    file = SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115 -- closed by `_pieces`
-    try:
-        # In a thread, because the disk may be slow.
-        writer = ExportWriter(lambda data: asyncio.to_thread(file.write, data), max_bytes=MAX_EXPORT_BYTES)
-        writer.begin(chat_id, run_id, exported_at=now)
-        await caller.store.debug.export(chat_id, run_id, write=writer.add)
-        await writer.end()
-    except BaseException:
-        file.close()
-        raise
-    return _pieces(file)
-
-
-async def _pieces(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
-    try:
-        await asyncio.to_thread(file.seek, 0)
-        while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
-            yield piece
-    finally:
-        file.close()

@@ -19,7 +19,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import messages as message_rules
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
-from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store.chats.chat_views import SearchMatch
 from rookery.store.chats.sent_messages import Prompt

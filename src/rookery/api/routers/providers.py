@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
 from rookery.api.errors import ApiError
-from rookery.api.request_bodies import Body
+from rookery.api.request_bodies import SLUG, Body
 from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
 from rookery.models import provider_check
 from rookery.runtime.secret_str import SecretStr as StoredKey
-from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
+from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch, unsaved
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class ProviderCreate(Body):
     """A new provider. `allow_central_fallback` defaults to true if central and user keys are both allowed."""
 
     type: ProviderType
-    name: str = Field(min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+    name: str = Field(min_length=1, max_length=64, pattern=SLUG)
     display_name: str = Field("", max_length=200)
     icon: str = Field("", max_length=200)
     base_url: str | None = Field(None, max_length=2000)
@@ -69,7 +69,7 @@ class ProviderChange(Body):
     `options` are replaced as a whole; `***` keeps a stored value.
     """
 
-    name: str = Field(default_factory=str, min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+    name: str = Field(default_factory=str, min_length=1, max_length=64, pattern=SLUG)
     display_name: str = Field(default_factory=str, max_length=200)
     icon: str = Field(default_factory=str, max_length=200)
     base_url: str | None = Field(None, max_length=2000)
@@ -92,6 +92,29 @@ class ProbeView(msgspec.Struct, frozen=True):
 
     ok: bool
     latency_ms: int
+    error: ProbeError | None
+
+
+class ProviderTry(Body):
+    """A provider to try before it is stored.
+
+    With `model`, that model gets a short message. Without it, the models are listed.
+    """
+
+    type: ProviderType
+    base_url: str | None = Field(None, max_length=2000)
+    options: dict[str, Any] = Field(default_factory=dict)
+    api_key: SecretStr | None = Field(None, min_length=1, max_length=MAX_KEY_BYTES)
+    model: str | None = Field(None, min_length=1, max_length=200)
+
+
+class TryView(msgspec.Struct, frozen=True):
+    """The result of a try. `tried` says what was asked, and where. `models` are the ids that the provider lists."""
+
+    ok: bool
+    tried: str
+    latency_ms: int
+    models: tuple[str, ...]
     error: ProbeError | None
 
 
@@ -125,6 +148,28 @@ def router(services: ApiServices) -> Routes:
         given["options"] = masked_headers.unmask(body.options)
         made = await caller.store.providers.create(ProviderDraft(**given))
         return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
+
+    @routes.post("/model-providers/try", "providers.try_unsaved", body=ProviderTry, returns=TryView)
+    async def try_unsaved(caller: Caller) -> Response:
+        """Try a provider without storing it: list its models, or send a short message to one, within 30 seconds.
+
+        The provider charges for the message. It is not part of the usage report.
+        """
+        body = await caller.read(ProviderTry, may=caller.store.providers.require)
+        await caller.store.providers.require()
+        key = None if body.api_key is None else StoredKey(body.api_key.get_secret_value())
+        draft = ProviderDraft(
+            type=body.type,
+            name=body.type.value.replace("_", "-"),
+            display_name="The provider",
+            base_url=body.base_url,
+            options=masked_headers.unmask(body.options),
+            api_key=key,
+        )
+        tried = await provider_check.try_unsaved(unsaved(draft), key, body.model, connector=services.connector)
+        await caller.store.providers.record_try(body.type)
+        error = None if tried.error is None else ProbeError(tried.error.kind, tried.error.message)
+        return answer(TryView(error is None, tried.tried, tried.latency_ms, tried.models, error))
 
     @routes.get("/model-providers/{provider}", "providers.get", returns=ProviderView, errors=(404,))
     async def get(caller: Caller, provider: UUID) -> Response:

@@ -13,7 +13,7 @@ from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.db.job_runs import JobOutcome, JobRun
-from rookery.store.db.replicas import ReplicaState
+from rookery.store.db.replica_presence import ReplicaState
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,9 +17,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.parameters import InHeader
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller
+from rookery.api.request_parameters import InHeader
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices

@@ -26,13 +26,16 @@ from rookery.workspaces import manifest as manifests
 from rookery.workspaces import shared_folders, templates
 from rookery.workspaces.parameter_values import Value
 from rookery.workspaces.service import as_push
-from rookery.workspaces.template_problems import Problem, TemplateInvalid
+from rookery.workspaces.template_errors import Problem, TemplateInvalid
 
 ARCHIVE_SECONDS = 120.0
 
 
 class ParameterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start."""
+    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start.
+
+    `suggestions` are values that a form may offer: the shared folders, if the parameter names a folder of the machine.
+    """
 
     name: str
     type: str
@@ -46,6 +49,7 @@ class ParameterView(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None
     min: float | None
     max: float | None
+    suggestions: tuple[str, ...]
 
 
 class PresetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +200,8 @@ def _view(
 ) -> TemplateView:
     manifest = manifests.decode(template.manifest)
     is_staff = _is_staff(caller)
+    shared = tuple(services.workspaces.parts.shared_folders)
+    folders = shared_folders.parameters_of(manifest)
     return TemplateView(
         name=template.name,
         display_name=manifest.display_name or template.name,
@@ -205,8 +211,11 @@ def _view(
         network=manifest.sandbox.network,
         granted_network=services.workspaces.service.granted_network(manifest),
         hosts=manifest.sandbox.hosts,
-        unavailable=problems.get(manifest.driver),
-        parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),
+        unavailable=problems.get(manifest.driver) or shared_folders.why_unusable(manifest, shared),
+        parameters=tuple(
+            ParameterView(**msgspec.structs.asdict(each), suggestions=shared if each.name in folders else ())
+            for each in manifest.parameters
+        ),
         presets=tuple(PresetView(**msgspec.structs.asdict(each)) for each in manifest.presets),
         agents_allowed=template.agents_allowed,
         deprecated=template.deprecated,

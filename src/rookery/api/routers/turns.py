@@ -46,6 +46,14 @@ def router(services: ApiServices) -> Routes:
         """Continue after an error or an unfinished turn, without another message."""
         return answer((await caller.store.turns.retry(ChatId(chat))).view)
 
+    @routes.post("/chats/{chat}/nudge", "turns.nudge", returns=ChatView, errors=(404, 409))
+    async def nudge(caller: Caller, chat: UUID) -> Response:
+        """Try again now: end a silent model call, a retry delay or the running tool calls. The turn goes on.
+
+        A model call is repeated at once. Stopped tool calls return their output so far, and the model decides.
+        """
+        return answer((await caller.store.turns.nudge(ChatId(chat))).view)
+
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
     async def compact(caller: Caller, chat: UUID) -> Response:
         """Replace the history in later prompts by a summary, so that they need fewer tokens."""

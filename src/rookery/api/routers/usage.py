@@ -47,7 +47,8 @@ class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
 class CostView(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of a chat with its subagents.
 
-    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids.
+    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids. The keys of `by_purpose` are
+    `turn`, `compaction`, `advisor`, `title`, `label`, `summary` and `replay`.
     """
 
     total_cost_micros: int
@@ -57,6 +58,7 @@ class CostView(msgspec.Struct, frozen=True, kw_only=True):
     runtime_ms: int
     by_model: dict[str, FiguresView]
     by_chat: dict[str, FiguresView]
+    by_purpose: dict[str, FiguresView]
 
 
 class SpendView(msgspec.Struct, frozen=True):
@@ -73,7 +75,8 @@ class SpendView(msgspec.Struct, frozen=True):
 class UsageRow(FiguresView, frozen=True, kw_only=True):
     """The sums of one group.
 
-    `key` is an id for users and providers, else a name or a day. `name` is null if the object is deleted.
+    `key` is an id for users, providers and chats, else a name or a day. `name` is null if the object is deleted, and
+    for chats of other users. Deleted chats are one group with an empty key.
     """
 
     key: str
@@ -112,6 +115,7 @@ def router(services: ApiServices) -> Routes:
                 runtime_ms=total.runtime_ms,
                 by_model={key: _figures(each) for key, each in found.by_model.items()},
                 by_chat={key: _figures(each) for key, each in found.by_chat.items()},
+                by_purpose={key: _figures(each) for key, each in found.by_purpose.items()},
             )
         )
 
@@ -130,7 +134,10 @@ def router(services: ApiServices) -> Routes:
         user: OfUser = None,
         format: Format = Format.JSON,
     ) -> Response:
-        """Return sums over at most 366 days. Administrators and auditors may get those of all users."""
+        """Return sums over at most 366 days. Administrators and auditors may get those of all users.
+
+        By `chat`, a chat counts with its subagents, and the 500 most expensive chats are returned.
+        """
         end = utc(to, "to") if to is not None else services.clock.now().astimezone(UTC)
         begin = utc(start, "from") if start is not None else end - min(timedelta(days=DEFAULT_DAYS), end - _FIRST)
         found = await _report(caller, group_by, start=begin, end=end, user_id=user)

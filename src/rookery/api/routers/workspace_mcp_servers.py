@@ -17,7 +17,7 @@ from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
 from rookery.store.workspaces.mcp_consents import NamedServer
 
 
-class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspaceMcpServerView(msgspec.Struct, frozen=True, kw_only=True):
     r"""A server that a file of the workspace defines.
 
     `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its
@@ -48,19 +48,21 @@ class McpAnswerBody(Body):
 def router(services: ApiServices) -> Routes:
     routes = Routes("workspaces")
 
-    @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))
+    @routes.get(
+        "/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[WorkspaceMcpServerView], errors=(404,)
+    )
     async def list_servers(caller: Caller, workspace: UUID) -> Response:
         """List the MCP servers that files of the workspace define.
 
         A server runs only after the owner has agreed to its entry.
         """
-        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+        return answer(_views(await caller.store.workspace_mcp_servers.list(workspace)))
 
     @routes.put(
         "/workspaces/{workspace}/mcp-servers/{entry_hash}",
         "mcp_servers.answer",
         body=McpAnswerBody,
-        returns=Items[McpServerView],
+        returns=Items[WorkspaceMcpServerView],
         errors=(404,),
     )
     async def answer_server(caller: Caller, workspace: UUID, entry_hash: str) -> Response:
@@ -69,35 +71,35 @@ def router(services: ApiServices) -> Routes:
         404 if the file now has another entry. Then list the servers again.
         """
         body = await caller.read(McpAnswerBody, may=lambda: caller.store.workspaces.require_update(workspace))
-        await caller.store.mcp_servers.answer(workspace, entry_hash, body.decision)
+        await caller.store.workspace_mcp_servers.answer(workspace, entry_hash, body.decision)
         await services.workspaces.run_agreed_servers(workspace)
-        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+        return answer(_views(await caller.store.workspace_mcp_servers.list(workspace)))
 
     @routes.delete(
         "/workspaces/{workspace}/mcp-servers/{entry_hash}",
         "mcp_servers.withdraw",
-        returns=Items[McpServerView],
+        returns=Items[WorkspaceMcpServerView],
         errors=(404,),
     )
     async def withdraw(caller: Caller, workspace: UUID, entry_hash: str) -> Response:
         """Withdraw an answer. The server is stopped, and the question is open again."""
-        await caller.store.mcp_servers.withdraw(workspace, entry_hash)
+        await caller.store.workspace_mcp_servers.withdraw(workspace, entry_hash)
         await services.workspaces.run_agreed_servers(workspace)
-        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+        return answer(_views(await caller.store.workspace_mcp_servers.list(workspace)))
 
     return routes
 
 
-def _views(found: Sequence[NamedServer]) -> Items[McpServerView]:
+def _views(found: Sequence[NamedServer]) -> Items[WorkspaceMcpServerView]:
     return Items(tuple(_view(each) for each in found))
 
 
-def _view(server: NamedServer) -> McpServerView:
+def _view(server: NamedServer) -> WorkspaceMcpServerView:
     entry, resource = server.entry, server.resource
     running = server.state is McpState.AGREED and resource.status == "ok"
     failed = server.state is McpState.AGREED and resource.status not in ("ok", "pending")
     names = [str(tool.get("name", "")) for tool in resource.tools or ()]
-    return McpServerView(
+    return WorkspaceMcpServerView(
         name=visible(entry.name),
         hash=entry.hash,
         state=server.state,

@@ -79,7 +79,7 @@ class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateWorkspaceBody(Body):
-    """A new workspace. Without a name, the name is made from the template's name."""
+    """A new workspace. Without a name, the workspace gets one of two words, such as `amber-otter`."""
 
     template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None

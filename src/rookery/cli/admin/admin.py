@@ -18,7 +18,7 @@ from rookery.models import resolve
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings.settings import Settings
-from rookery.store.db import job_runs, overview, pool, replicas
+from rookery.store.db import job_runs, overview, pool, replica_presence
 from rookery.store.db import migrate as migrations
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.embedded.data_dir import NoDatabase, prepare_data_dir
@@ -31,7 +31,7 @@ from rookery.store.settings import settings as stored_settings
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
 from rookery.workspaces.drivers.sandbox_check import problem_of_limits, problem_of_users
 from rookery.workspaces.errors import WorkspaceError
-from rookery.workspaces.isolation import IsolationCheck
+from rookery.workspaces.isolation_check import IsolationCheck
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
@@ -66,7 +66,7 @@ async def status(settings: Settings, out: Output) -> int:
     """Show the running replicas, the states of the chats, and the last housekeeping runs."""
     async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrations.check(conn, advice=_migration_hint(settings))
-        running = await replicas.list_replicas(conn)
+        running = await replica_presence.list_replicas(conn)
         found = await overview.read(conn)
         runs = await job_runs.list_last_runs(conn)
     slots = await asyncio.to_thread(replica_slots.read, settings.data_dir)

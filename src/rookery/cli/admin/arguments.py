@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rookery.cli.parser import rare
 from rookery.settings.settings import Loaded
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ PROVIDER_TYPES = (
     "bridge",
     "scripted",
 )
+MCP_AUTH = ("none", "api_key", "oauth2")
+MCP_AVAILABILITY = ("force_on", "default_on", "default_off")
+MCP_TRANSPORTS = ("auto", "streamable_http", "sse")
 RUN_KINDS = ("chat_turn", "compaction", "advisor", "title_generation", "quickgen")
 RUN_STATUSES = ("in_progress", "completed", "interrupted", "error")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -42,10 +46,11 @@ def add_to(tasks: Any, add: Add, run: Run) -> None:
     """Add the commands below `rookery admin`."""
     _add_run(tasks, add, run)
     _add_secrets(tasks, add, run)
-    _add_providers(_group(tasks, "provider", "model providers and their keys"), add, run)
-    _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
-    _add_templates(_group(tasks, "template", "the templates of workspaces"), add, run)
-    _add_debug(_group(tasks, "debug", "the debug records of chats"), add, run)
+    _add_providers(_group(tasks, "provider", "manage model providers and their keys"), add, run)
+    _add_models(_group(tasks, "model", "manage the models that chats can use"), add, run)
+    _add_mcp(_group(tasks, "mcp", "the MCP servers that chats can use"), add, run)
+    _add_templates(_group(tasks, "template", "manage the templates of workspaces"), add, run)
+    _add_debug(_group(tasks, "debug", "read, compare and export debug records"), add, run)
 
 
 def _group(tasks: Any, name: str, summary: str) -> Any:
@@ -73,24 +78,24 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
             return run(runner.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
         return outcome.code
 
-    command = add(tasks, "run", run_prompt, "run one prompt in a chat and show its progress; the answer is on stdout")
+    command = add(tasks, "run", run_prompt, "run one prompt in a chat; the answer is on stdout")
     command.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin")
-    command.add_argument(
-        "--model", metavar="MODEL", help="the model: its name, PROVIDER/NAME, or its id (default: the default model)"
-    )
+    command.add_argument("--model", metavar="MODEL", help="the model: its name, PROVIDER/NAME, or its id")
     command.add_argument("--chat", metavar="ID", help="continue this chat instead of starting one")
-    command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, in addition to the usual ones")
-    command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
+    rare(command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, added to the usual ones"))
+    command.add_argument("--timeout", metavar="DURATION", help="stop after this time, such as 30m, with exit code 1")
     command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
     command.add_argument(
         "--workspace", action="store_true", help="give the agent its tools; a workspace it starts is stopped at the end"
     )
-    command.add_argument(
-        "--agree",
-        metavar="HASH",
-        action="append",
-        default=[],
-        help="allow the MCP server whose entry has this hash to run; a run with --workspace shows the hashes",
+    rare(
+        command.add_argument(
+            "--agree",
+            metavar="HASH",
+            action="append",
+            default=[],
+            help="allow the MCP server whose entry has this hash to run; a run with --workspace shows the hashes",
+        )
     )
 
 
@@ -158,10 +163,22 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
     key = new.add_mutually_exclusive_group()
     key.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
     key.add_argument("--no-key", action="store_true", help="do not ask for a key that is not needed")
-    new.add_argument("--no-central-key", action="store_true", help="users bring their own keys; there is no shared one")
+    rare(
+        new.add_argument(
+            "--no-central-key", action="store_true", help="users bring their own keys; there is no shared one"
+        )
+    )
     new.add_argument("--allow-user-key", action="store_true", help="users may save their own keys")
-    new.add_argument("--no-fallback", action="store_true", help="users without their own key cannot use the shared one")
-    new.add_argument("--send-correlation", action="store_true", help="tell the provider which chat a call belongs to")
+    rare(
+        new.add_argument(
+            "--no-fallback", action="store_true", help="users without their own key cannot use the shared one"
+        )
+    )
+    rare(
+        new.add_argument(
+            "--send-correlation", action="store_true", help="tell the provider which chat a call belongs to"
+        )
+    )
     _add_option(new)
     changed = add(tasks, "set-key", set_key, "change the key of a provider; it is asked for, or read from stdin")
     changed.add_argument("name", metavar="NAME")
@@ -169,6 +186,63 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
     gone = add(tasks, "remove", remove, "remove a provider, its models and every key for it")
     gone.add_argument("name", metavar="NAME")
     gone.add_argument("--yes", action="store_true", help="remove its models and the keys of users too")
+
+
+def _add_mcp(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import mcp
+
+        return run(mcp.list_all(loaded.settings, out), loaded, out)
+
+    def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import input, mcp
+
+        new = mcp.NewServer(
+            slug=arguments.slug,
+            url=arguments.url,
+            display_name=arguments.display_name,
+            auth=arguments.auth,
+            header=arguments.header,
+            key_stdin=arguments.key_stdin,
+            availability=arguments.availability,
+            transport=arguments.transport,
+            call_timeout=arguments.call_timeout,
+        )
+        with input.refusals(out) as outcome:
+            key = mcp.ask_key(new)
+            return run(mcp.add(loaded.settings, out, new=new, key=key), loaded, out)
+        return outcome.code
+
+    def test(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import mcp
+
+        return run(mcp.test(loaded.settings, out, slug=arguments.slug), loaded, out)
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import mcp
+
+        return run(mcp.remove(loaded.settings, out, slug=arguments.slug, yes=arguments.yes), loaded, out)
+
+    add(tasks, "list", list_all, "show the servers")
+    new = add(tasks, "add", add_one, "add a server; without a URL, that of the catalog")
+    new.add_argument("slug", metavar="SLUG", help="the short name in names of tools: a-z, 0-9 and hyphens")
+    new.add_argument("url", metavar="URL", nargs="?", help="its address (default: that of the catalog)")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="the name that users see")
+    new.add_argument("--auth", choices=MCP_AUTH, help="the authentication (default: none, or that of the catalog)")
+    new.add_argument("--header", metavar="NAME", help="the header of the key (default: Authorization)")
+    new.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
+    new.add_argument("--availability", choices=MCP_AVAILABILITY, default="default_off", help="when new chats use it")
+    rare(new.add_argument("--transport", choices=MCP_TRANSPORTS, default="auto", help="the transport (default: auto)"))
+    rare(
+        new.add_argument(
+            "--call-timeout", type=int, default=60, metavar="SECONDS", help="the time limit of a call (default: 60)"
+        )
+    )
+    tested = add(tasks, "test", test, "connect to a server and list its tools")
+    tested.add_argument("slug", metavar="SLUG")
+    gone = add(tasks, "remove", remove, "remove a server and end every login at it")
+    gone.add_argument("slug", metavar="SLUG")
+    gone.add_argument("--yes", action="store_true", help="remove it without asking")
 
 
 def _add_models(tasks: Any, add: Add, run: Run) -> None:
@@ -221,17 +295,21 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
     new.add_argument("--display-name", default="", metavar="TEXT", help="the name that users see")
     new.add_argument("--default", action="store_true", help="make it the default")
     new.add_argument("--disabled", action="store_true", help="add it without offering it to users")
-    new.add_argument(
-        "--compression-threshold",
-        type=int,
-        default=70,
-        metavar="PERCENT",
-        help="percentage of the window at which chats are summarized; 100 means never",
+    rare(
+        new.add_argument(
+            "--compression-threshold",
+            type=int,
+            default=70,
+            metavar="PERCENT",
+            help="percentage of the window at which chats are summarized; 100 means never",
+        )
     )
     for name in PRICES:
         words = name.replace("_", " ").replace("cache write 1h", "cache writes for an hour")
         flag = f"--price-{name.replace('_', '-')}"
-        new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
+        price = new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
+        if name.startswith("cache"):
+            rare(price)
     _add_option(new)
     for name, command, summary in (
         ("show", show, "show one model and the sources of its context window"),
@@ -309,6 +387,12 @@ def _add_debug(tasks: Any, add: Add, run: Run) -> None:
         showing = debug.show(loaded.settings, out, run=arguments.run_id, step=arguments.step, attempt=arguments.attempt)
         return run(showing, loaded, out)
 
+    def compare(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import debug
+
+        comparing = debug.compare(loaded.settings, out, run=arguments.run_id, other=arguments.other_id)
+        return run(comparing, loaded, out)
+
     def export(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
         from rookery.cli.admin import debug
 
@@ -340,6 +424,9 @@ def _add_debug(tasks: Any, add: Add, run: Run) -> None:
     shown.add_argument("run_id", metavar="RUN", help="the id of the run")
     shown.add_argument("--step", type=int, metavar="N", help="show the prompt and the answer of this step")
     shown.add_argument("--attempt", type=int, metavar="N", help="show this HTTP exchange of the step")
+    compared = add(tasks, "compare", compare, "compare two runs: tokens, cost, time, and where their prompts differ")
+    compared.add_argument("run_id", metavar="RUN", help="the id of the run")
+    compared.add_argument("other_id", metavar="OTHER", help="the id of the other run")
     written = add(tasks, "export", export, "write the records of a chat to a file")
     written.add_argument("chat", metavar="CHAT", help="the id of the chat")
     written.add_argument("--run", dest="run_id", metavar="RUN", help="only this run")
@@ -355,6 +442,8 @@ def _add_debug(tasks: Any, add: Add, run: Run) -> None:
 
 
 def _add_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option; VALUE is JSON or plain text"
+    rare(
+        command.add_argument(
+            "--option", action="append", default=[], metavar="NAME=VALUE", help="an option; VALUE is JSON or plain text"
+        )
     )

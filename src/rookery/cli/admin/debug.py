@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
 
+import msgspec
 from msgspec import UNSET
 
 from rookery.cli.admin import input, secrets
 from rookery.cli.admin.run.models import find_model, list_models
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
-from rookery.debug import views
-from rookery.debug.export import ExportWriter, file_name
-from rookery.debug.normalize import NormalizedMessage, NormalizedPart
+from rookery.debug import comparison, views
+from rookery.debug.comparison import ComparedStepView, ComparisonView, RunFigures, StepPair
+from rookery.debug.export import Export, file_name
+from rookery.debug.normalize import NormalizedMessage, NormalizedPart, NormalizedUsage
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay import NotReplayable, Replay, ReplayAnswer, ReplayChange, Replayer
 from rookery.debug.views import AttemptView, RunDetailView, RunView, StepSummaryView, StepView
@@ -32,10 +35,11 @@ from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.clock import SystemClock
 from rookery.settings.settings import Settings
-from rookery.store.authorized.debug import RecordedCall, RunDetail, StepDetail
+from rookery.store.authorized.debug import RecordedCall, RunDetail, RunPair, StepDetail
 from rookery.store.chats import chat_reads
 from rookery.store.db.pool import Connection, Database
 from rookery.store.debug import reads
+from rookery.store.debug.comparison import find_difference, read_compared
 from rookery.store.debug.export import list_exported
 from rookery.store.debug.rows import RunKind, RunRow, RunStatus, StepSummaryRow
 from rookery.store.models import spending
@@ -103,6 +107,22 @@ async def show(settings: Settings, out: Output, *, run: str, step: int | None, a
     return outcome.code
 
 
+async def compare(settings: Settings, out: Output, *, run: str, other: str) -> int:
+    """Show the tokens, cost and time of two runs, and where their prompts begin to differ."""
+    with input.refusals(out) as outcome:
+        run_id, other_id = _id(run, "RUN"), _id(other, "OTHER")
+        if run_id == other_id:
+            raise Refused("RUN and OTHER are the same run.", code=Exit.USAGE)
+        async with input.opened(settings, out) as (_, conn):
+            one, second = await _find_run(conn, run_id), await _find_run(conn, other_id)
+            await _log(conn, one.chat_id, READ, run_id=run_id)
+            await _log(conn, second.chat_id, READ, run_id=other_id)
+            left, right = await read_compared(conn, one), await read_compared(conn, second)
+            difference = await find_difference(conn, left, right)
+        _show_comparison(out, comparison.compare(RunPair(left, right, difference)))
+    return outcome.code
+
+
 async def export(settings: Settings, out: Output, *, chat: str, run: str | None, output: str | None) -> int:
     """Write the records of a chat, or of one of its runs, to a file."""
     with input.refusals(out) as outcome:
@@ -111,22 +131,18 @@ async def export(settings: Settings, out: Output, *, chat: str, run: str | None,
         path = Path(output or file_name(chat_id, run_id, now))
         async with input.opened(settings, out) as (_, conn):
             await _log(conn, chat_id, READ, run_id=run_id)
-            runs = await list_exported(conn, chat_id, run_id)
+            runs = await list_exported(conn, chat_id, run_id, acquire=lambda: nullcontext(conn))
             if run_id is not None and not runs:
                 raise Refused(f"There is no run {run_id} of this chat.", code=Exit.USAGE)
-            file = await asyncio.to_thread(_create, path)
-            try:
-                writer = ExportWriter(lambda data: asyncio.to_thread(file.write, data))
-                writer.begin(chat_id, run_id, exported_at=now)
-                for each in runs:
-                    if not await writer.add(each):
-                        out.warning("The export is too large and has only the most recent records.")
-                        break
-                await writer.end()
-                size = file.tell()
-            finally:
-                file.close()
-        out.line(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}")
+            document = Export(runs, chat_id, run_id, exported_at=now)
+            size = 0
+            with await asyncio.to_thread(_create, path) as file:
+                async for piece in document.pieces():
+                    size += await asyncio.to_thread(file.write, piece)
+        if not document.is_complete:
+            out.warning("The export is too large and has only the most recent records.")
+        count = document.run_count
+        out.line(f"{count} {'run' if count == 1 else 'runs'} written to {path}")
         out.result({"file": str(path), "bytes": size})
     return outcome.code
 
@@ -287,6 +303,68 @@ def _show_run_head(out: Output, run: RunView) -> None:
     out.line(f"  chat {run.chat_id}, started {_time(run.started_at)}, {run.provider or '?'}/{run.model or '?'}")
 
 
+def _show_comparison(out: Output, found: ComparisonView) -> None:
+    for mark, run in (("RUN", found.one.run), ("OTHER", found.other.run)):
+        out.line(f"{mark}: {_label(run)}")
+        out.line(f"  {_time(run.started_at)}, {run.kind}, {run.status}, {run.provider or '?'}/{run.model or '?'}")
+    out.line()
+    out.table(("", "RUN", "OTHER", "difference"), _figure_rows(found.one.figures, found.other.figures))
+    out.line()
+    shown = ("step", "same messages", "of", "changed", "in", "out", "cost", "time", "in", "out", "cost", "time")
+    out.table(shown, [_pair_row(pair) for pair in found.steps])
+    if (tools := found.tools) is not None:
+        out.line()
+        out.line(f"The tools differ from step {tools.number} on:")
+        for text, names in (("only RUN", tools.only_one), ("only OTHER", tools.only_other), ("changed", tools.changed)):
+            if names:
+                out.line(f"  {text}: {', '.join(map(printable, names))}")
+    out.line()
+    if (message := found.message) is None:
+        out.line("The recorded prompts of all steps that both runs have are the same.")
+    else:
+        out.line(f"The prompts differ from message {message.index} of step {message.number} on.")
+        for mark, each in (("RUN", message.one), ("OTHER", message.other)):
+            out.line(f"[{message.index}] {mark}: {'no message' if each is None else each.role}")
+            if each is not None:
+                _show_parts(out, each)
+    out.result(found)
+
+
+def _figure_rows(one: RunFigures, other: RunFigures) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for name in RunFigures.__struct_fields__:
+        left, right = getattr(one, name), getattr(other, name)
+        difference = None if left is None or right is None else right - left
+        shown = _money if name == "cost_micros" else str
+        title = "cost" if name == "cost_micros" else name.replace("_", " ")
+        rows.append((title, *("" if each is None else shown(each) for each in (left, right, difference))))
+    return rows
+
+
+def _pair_row(pair: StepPair) -> tuple[object, ...]:
+    counts = [str(step.message_count) for step in (pair.one, pair.other) if step is not None]
+    same = "" if pair.same_messages is None else pair.same_messages
+    figures = (figure for step in (pair.one, pair.other) for figure in _step_figures(step))
+    return (pair.number, same, "/".join(counts), ", ".join(pair.changed or ()), *figures)
+
+
+def _step_figures(step: ComparedStepView | None) -> tuple[object, object, object, object]:
+    if step is None:
+        return ("", "", "", "")
+    usage = step.usage or NormalizedUsage()
+    return (
+        "" if usage.input_tokens is None else usage.input_tokens,
+        "" if usage.output_tokens is None else usage.output_tokens,
+        "" if step.cost_micros is None else _money(step.cost_micros),
+        "" if step.duration_ms is None else _took(step.duration_ms),
+    )
+
+
+def _label(run: RunView) -> str:
+    label = run.summary.first_message
+    return f"{run.id} {label}" if isinstance(label, str) else str(run.id)
+
+
 def _show_step(out: Output, step: StepView) -> None:
     out.line(f"Step {step.number} ({step.status}), {step.provider or '?'}/{step.model or '?'}")
     options = {**step.request.options, "tool_choice": step.request.tool_choice, "effort": step.request.effort}
@@ -346,7 +424,7 @@ def _show_attempt(out: Output, attempt: AttemptView) -> None:
             out.line(f"  {name}: {value}")
         if body is not None:
             out.line(f"  ({body.size} bytes{', shortened' if body.truncated else ''})")
-            for line in body.text.splitlines():
+            for line in _indented(body.text).splitlines():
                 out.line(f"  {line}")
     out.result(attempt)
 
@@ -410,9 +488,21 @@ def _step_row(step: StepSummaryView) -> tuple[object, ...]:
         "" if usage is None or usage.cache_read_tokens is None else usage.cache_read_tokens,
         "" if usage is None or usage.output_tokens is None else usage.output_tokens,
         "" if step.cost_micros is None else _money(step.cost_micros),
-        "" if seconds is None else f"{seconds:.1f} s",
+        "" if seconds is None else _took(round(seconds * 1000)),
         len(step.attempts),
     )
+
+
+def _took(milliseconds: int) -> str:
+    return f"{milliseconds} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+
+
+def _indented(text: str) -> str:
+    """Return a JSON document with indentation, and any other text as it is."""
+    try:
+        return msgspec.json.format(text, indent=2)
+    except msgspec.DecodeError:
+        return text
 
 
 def _money(micros: int) -> str:

@@ -15,7 +15,7 @@ from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.domain.models.options import ProviderType
-from rookery.models import catalog, cost, reported_models, resolve
+from rookery.models import capability_catalog, cost, reported_models, resolve
 from rookery.models.directory import windows_of
 from rookery.settings.settings import Settings
 from rookery.store.db.pool import Connection
@@ -189,7 +189,7 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
     """Print hints about problems that would otherwise appear later."""
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
-    if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
+    if provider.type in _CATALOGUED and capability_catalog.built_in(provider.type, config.model) is None:
         asks = " or the provider's own endpoint" if reported_models.has_reports(provider.type) else ""
         out.line(
             f"This version does not know the model. Unless --option capabilities{asks} says that it can, it gets no "

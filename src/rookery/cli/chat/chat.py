@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import select
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.cli.chat import approvals, follow
 from rookery.cli.chat.follow import Follower, Interrupts, UserLeft
@@ -17,12 +22,18 @@ from rookery.cli.chat.terminal_output import Screen
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Chat
-from rookery.client.content import BusyBehavior
+from rookery.client.content import BusyBehavior, Content, PermissionMode, file_part
+from rookery.client.live import AT_REST
 from rookery.client.models import Agent, SendAnswer
 from rookery.client.reducer import View
 from rookery.runtime.clock import Clock, SystemClock
 
 MAX_PROMPT_BYTES = 256 * 1024
+MAX_FILE_BYTES = 10 << 20
+PIPED_NAME = "stdin.txt"
+PIPED_BINARY_NAME = "stdin.bin"
+# Chosen: programs such as git print their first line within this time.
+FIRST_BYTE_SECONDS = 3.0
 MIN_PREFIX = 4
 SHORT_ID = 8
 MAX_ACTIVITY = 60
@@ -30,6 +41,16 @@ MAX_ACTIVITY = 60
 MAX_LOOKED_AT = 1000
 
 _PREFIX = re.compile(r"[0-9a-f-]+")
+
+
+class NewChat(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a chat that is not created yet. `files` are attached to its first message."""
+
+    model: str | None = None
+    workspace: str | None = None
+    plan_mode: bool = False
+    permission_mode: PermissionMode = "auto"
+    files: tuple[Path | tuple[str, bytes], ...] = ()
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,26 +71,83 @@ def terminal(
 
 def read_prompt(given: str) -> str:
     """Return the prompt. `-` reads it from stdin, before the event loop starts, so that Ctrl-C works."""
-    data = given.encode("utf-8", "replace")
-    if given == "-":
-        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-    if len(data) > MAX_PROMPT_BYTES:
-        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
+    return _checked(_decoded(_read_stdin()) if given == "-" else given)
+
+
+def read_message(given: str, out: Output) -> tuple[str, tuple[tuple[str, bytes], ...]]:
+    """Return the message and the files that it comes with.
+
+    `-` reads the message from stdin. Text that is piped in beside a message is added to it; if it is long, or is not
+    text, it becomes an attached file. stdin is read before the event loop starts, so that Ctrl-C works.
+    """
+    prompt = read_prompt(given)
+    piped = _read_pipe(out) if given != "-" else b""
+    if not piped.strip():
+        return prompt, ()
     try:
-        prompt = data.decode().strip()
+        text = piped.decode().strip()
+    except UnicodeDecodeError:
+        return prompt, ((PIPED_BINARY_NAME, piped),)
+    if len(piped) + len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
+        return prompt, ((PIPED_NAME, piped),)
+    return f"{prompt}\n\n{text}", ()
+
+
+def _read_pipe(out: Output) -> bytes:
+    """Read what is piped into the command.
+
+    A program may start the command with a pipe that it never writes to and never closes, so that only the first byte
+    is waited for, and not for long.
+    """
+    if not _is_piped():
+        return b""
+    if not select.select([sys.stdin], [], [], FIRST_BYTE_SECONDS)[0]:
+        seconds = f"{FIRST_BYTE_SECONDS:.0f}"
+        out.aside(
+            f"Nothing arrived on stdin within {seconds} s, so the message is sent without it. "
+            "For a slow command, write its output to a file and use --file.\n"
+        )
+        return b""
+    return _read_stdin()
+
+
+def _is_piped() -> bool:
+    """Return whether stdin is a pipe or a file. A terminal, a socket and /dev/null have nothing to add."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_stdin() -> bytes:
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise Refused(f"The text on stdin is larger than {MAX_FILE_BYTES >> 20} MiB.", code=Exit.USAGE)
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode().strip()
     except UnicodeDecodeError as error:
         raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
-    if not prompt:
+
+
+def _checked(prompt: str) -> str:
+    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
+        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
+    if not prompt.strip():
         raise Refused("The prompt is empty. Write a prompt, or pipe it in with `-`.", code=Exit.USAGE)
-    return prompt
+    return prompt.strip()
 
 
 # The commands
 
 
-async def new(at: Terminal, prompt: str, *, model: str | None, wait: bool) -> int:
+async def new(at: Terminal, prompt: str, new_chat: NewChat = NewChat(), *, wait: bool) -> int:  # noqa: B008 - frozen
     """Start a chat and show its first turn."""
-    chat = await create(at, prompt, model=model)
+    chat = await create(at.client, await content(at.client, prompt, new_chat.files), new_chat)
     if at.lines:
         at.out.text(msgspec.json.encode({"type": "chat", "chat": chat}).decode() + "\n")
     if not wait:
@@ -79,10 +157,18 @@ async def new(at: Terminal, prompt: str, *, model: str | None, wait: bool) -> in
     return await turn(at, chat.id, since=chat.snapshot_version)
 
 
-async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior, wait: bool) -> int:
+async def send(
+    at: Terminal,
+    reference: str,
+    prompt: str,
+    *,
+    busy: BusyBehavior,
+    wait: bool,
+    files: Sequence[Path | tuple[str, bytes]] = (),
+) -> int:
     """Send a message to a chat and show the turn."""
     chat_id = await find_chat(at.client, reference)
-    sent, after_id = await say(at, chat_id, prompt, busy=busy)
+    sent, after_id = await say(at, chat_id, await content(at.client, prompt, files), busy=busy)
     if at.lines:
         at.out.text(msgspec.json.encode({"type": "sent", "sent": sent}).decode() + "\n")
     if not wait:
@@ -113,7 +199,7 @@ async def interrupt(at: Terminal, reference: str) -> int:
     """Stop the running turn of a chat."""
     chat_id = await find_chat(at.client, reference)
     chat = await at.client.chats.interrupt(chat_id)
-    at.out.line(f"Chat {short(chat.id)} is {chat.status}.")
+    at.out.line(f"Chat {short(chat.id)} {'is stopping' if chat.status not in AT_REST else 'has stopped'}.")
     at.out.result({"chat_id": chat.id, "status": chat.status})
     return Exit.OK
 
@@ -126,13 +212,20 @@ async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
         if len(found) == limit:
             break
     now = datetime.now(UTC)
-    rows = [[short(chat.id), chat.status, ago(chat.last_activity_at, now), chat.title] for chat in found]
+    rows = [[short(chat.id), state_word(chat), ago(chat.last_activity_at, now), chat.title] for chat in found]
     if rows:
-        at.out.table(["id", "status", "active", "title"], rows)
+        at.out.table(["id", "state", "active", "title"], rows)
     else:
         at.out.line('There are no chats. Start one: rookery chat new "..."' if q is None else "No chat matches.")
     at.out.result({"chats": found})
     return Exit.OK
+
+
+def state_word(chat: Chat) -> str:
+    """Return whether a chat is idle, working, failed, or needs its user."""
+    if chat.needs_user is not None or chat.status == "requires_action":
+        return "needs you"
+    return {"waiting": "idle", "error": "failed"}.get(chat.status, "working")
 
 
 async def list_agents(at: Terminal, reference: str) -> int:
@@ -182,15 +275,59 @@ def _agent_cost(agent: Agent) -> str:
 # Helpers
 
 
-async def create(at: Terminal, prompt: str, *, model: str | None, plan_mode: bool = False) -> Chat:
-    if model is None:
-        return await at.client.chats.create(prompt, client_type="cli", plan_mode=plan_mode)
-    found = await at.client.models.find(model)
+async def create(client: AsyncRookery, said: Content, new_chat: NewChat) -> Chat:
+    """Start a chat with its first message."""
+    model = UNSET if new_chat.model is None else await find_model(client, new_chat.model)
+    workspace = UNSET if new_chat.workspace is None else await find_workspace(client, new_chat.workspace)
+    return await client.chats.create(
+        said,
+        client_type="cli",
+        model_config_id=model,
+        workspace_id=workspace,
+        plan_mode=new_chat.plan_mode,
+        permission_mode=new_chat.permission_mode,
+    )
+
+
+async def find_model(client: AsyncRookery, name: str) -> UUID:
+    found = await client.models.find(name)
     if found is None:
-        raise Refused(
-            f"There is no model {model}. `rookery chat models` lists those that can be used.", code=Exit.USAGE
-        )
-    return await at.client.chats.create(prompt, client_type="cli", model_config_id=found.id, plan_mode=plan_mode)
+        raise Refused(f"There is no model {name}. `rookery chat models` lists those that can be used.", code=Exit.USAGE)
+    return found.id
+
+
+async def find_workspace(client: AsyncRookery, reference: str) -> UUID:
+    """Return the workspace with this name or id, or the only one whose id begins with this text."""
+    found = [each async for each in client.workspaces.iterate()]
+    named = [each for each in found if reference == each.name] or [
+        each for each in found if len(reference) >= MIN_PREFIX and str(each.id).startswith(reference.lower())
+    ]
+    if len(named) != 1:
+        names = ", ".join(each.name for each in found[:10]) or "none yet"
+        count = "no workspace" if not named else "more than one workspace"
+        raise Refused(f"There is {count} {reference}. Your workspaces: {names}.", code=Exit.USAGE)
+    return named[0].id
+
+
+async def content(client: AsyncRookery, prompt: str, files: Sequence[Path | tuple[str, bytes]]) -> Content:
+    """Upload the files. Return the content of a message with them."""
+    if not files:
+        return prompt
+    parts: list[dict[str, object]] = [{"type": "text", "text": prompt}]
+    for file in files:
+        name, data = (file.name, file) if isinstance(file, Path) else file
+        if isinstance(data, Path):
+            check_file(data)
+        parts.append(file_part((await client.files.upload(data, name=name)).id))
+    return parts
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be attached, with the reason."""
+    if not path.is_file():
+        raise Refused(f"{path} is not a file.", code=Exit.USAGE)
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise Refused(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB.", code=Exit.USAGE)
 
 
 async def list_models(at: Terminal) -> int:
@@ -205,7 +342,7 @@ async def list_models(at: Terminal) -> int:
     return Exit.OK
 
 
-async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
+async def say(at: Terminal, chat_id: UUID, prompt: Content, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
     """Send a message. Return the response and the id of the newest message of the chat.
 
     That is the sent message. If it was queued, it is the newest message before it, or 0 if there is none.

@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -14,13 +15,15 @@ from rookery.cli.chat import account, chat, credentials, mcp_servers, prompt_loo
 from rookery.cli.chat import export as chat_export
 from rookery.cli.chat import login as chat_login
 from rookery.cli.chat import rules as chat_rules
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat.chat import NewChat, Terminal
 from rookery.cli.chat.credentials import Credentials, CredentialsFile
-from rookery.cli.chat.errors import Attempt, failures
+from rookery.cli.chat.error_messages import Attempt, failures
 from rookery.cli.chat.mcp_servers import Answer
+from rookery.cli.chat.terminal_output import has_colour
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
+from rookery.client.content import PermissionMode
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, int], Output], int]
 Act: TypeAlias = Callable[[Terminal], Awaitable[int]]
@@ -33,22 +36,24 @@ TIMEOUT_SECONDS = 10.0
 
 def new(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        prompt = chat.read_prompt(arguments.prompt)
+        prompt, piped = chat.read_message(arguments.prompt, out)
+        new_chat = _new_chat(arguments, piped)
         wait = not arguments.no_wait
-        _act(attempt, arguments, out, run, lambda at: chat.new(at, prompt, model=arguments.model, wait=wait))
+        _act(attempt, arguments, out, run, lambda at: chat.new(at, prompt, new_chat, wait=wait))
     return attempt.code
 
 
 def send(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        prompt = chat.read_prompt(arguments.prompt)
+        prompt, piped = chat.read_message(arguments.prompt, out)
+        files: list[Path | tuple[str, bytes]] = [*_files(arguments), *piped]
         wait = not arguments.no_wait
         _act(
             attempt,
             arguments,
             out,
             run,
-            lambda at: chat.send(at, arguments.chat, prompt, busy=arguments.busy, wait=wait),
+            lambda at: chat.send(at, arguments.chat, prompt, busy=arguments.busy, wait=wait, files=files),
         )
     return attempt.code
 
@@ -214,16 +219,63 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
         if not _has_terminal():
             raise Refused("There is no terminal. Use `rookery chat new PROMPT`.", code=Exit.USAGE)
         found = _found(attempt, arguments, out)
+        new_chat = _new_chat(arguments)
+        if not _is_plain(arguments):
+            session = _inline(arguments, out, found, new_chat, reference)
+            attempt.code = asyncio.run(session)
+            return attempt.code
         client = AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES)
         with asyncio.Runner() as runner:
             try:
                 at = chat.terminal(client, out, os.environ)
                 chat_id = runner.run(_begin(at, reference, tail=getattr(arguments, "tail", 0)))
-                loop = prompt_loop.PromptLoop(at, runner, model=arguments.model, chat_id=chat_id)
+                loop = prompt_loop.PromptLoop(at, runner, new_chat=new_chat, chat_id=chat_id)
                 attempt.code = loop.run(prompt_loop.read_line)
             finally:
                 runner.run(client.close())
     return attempt.code
+
+
+async def _inline(
+    arguments: argparse.Namespace, out: Output, found: Credentials, new_chat: NewChat, reference: str | None
+) -> int:
+    # Imported late: only this session needs prompt_toolkit, and every command would start later.
+    from rookery.cli.chat.inline_session import InlineSession
+
+    async with AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES) as client:
+        session = InlineSession(
+            client,
+            out,
+            new_chat=new_chat,
+            has_color=has_colour(os.environ, is_terminal=True),
+            history_path=CredentialsFile(os.environ).path.with_name("history"),
+        )
+        return await session.run(reference, tail=getattr(arguments, "tail", 10))
+
+
+def _is_plain(arguments: argparse.Namespace) -> bool:
+    """Return whether to print lines only and redraw nothing: for screen readers and simple terminals."""
+    return bool(arguments.plain or os.environ.get("ROOKERY_PLAIN") or os.environ.get("TERM", "dumb") == "dumb")
+
+
+_MODES: Mapping[str, PermissionMode] = {"ask": "ask", "auto": "auto", "read-only": "read_only"}
+
+
+def _new_chat(arguments: argparse.Namespace, piped: Sequence[tuple[str, bytes]] = ()) -> NewChat:
+    return NewChat(
+        model=arguments.model,
+        workspace=arguments.workspace,
+        plan_mode=arguments.plan,
+        permission_mode=_MODES[arguments.mode or "auto"],
+        files=(*_files(arguments), *piped),
+    )
+
+
+def _files(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    files = tuple(Path(os.path.expanduser(name)) for name in arguments.files or ())
+    for path in files:
+        chat.check_file(path)
+    return files
 
 
 async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | None:

@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.cli.chat import approvals
+from rookery.cli.chat.inline_screen import InlineScreen
 from rookery.cli.chat.terminal_output import Screen, Style
 from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
 from rookery.cli.output import Output
@@ -51,7 +52,7 @@ class Follower:
         self,
         live: LiveChat,
         *,
-        screen: Screen,
+        screen: Screen | InlineScreen,
         out: Output,
         clock: Clock,
         after_id: int = 0,
@@ -109,6 +110,8 @@ class Follower:
             case "retry" if event["retry"] is not None:
                 self._printer.tell_retry(msgspec.convert(event["retry"], RetryState))
             case "action_required" if event.get("kind") == "approval":
+                for call in event["tool_calls"]:
+                    self._printer.wait_for_user(call["tool_call_id"])
                 self._screen.lines(*approvals.question_lines(event["tool_calls"]))
                 if self._approval_note:
                     self._screen.note(self._approval_note)
@@ -168,7 +171,7 @@ class Follower:
         self._told, self._skip = {}, {}
         if self._prompts and message["role"] == "user":
             texts = [part["text"] for part in message["content"] if part["type"] == "text"]
-            self._screen.lines(*(f"> {line}" for text in texts for line in text.splitlines()))
+            self._screen.user("\n".join(texts))
         try:
             content = _parts.decode(msgspec.json.encode(message["content"]))
         except msgspec.ValidationError as error:

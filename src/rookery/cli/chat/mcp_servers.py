@@ -1,7 +1,8 @@
-"""MCP servers of a chat's workspace at the terminal: their commands, and the consent to run them."""
+"""MCP servers at the terminal: the consent to those of a chat's workspace, and the login to remote ones."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -12,10 +13,15 @@ from rookery.cli.chat.approvals import Undecided
 from rookery.cli.chat.chat import Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import AsyncRookery
-from rookery.client.models import McpServer
+from rookery.client.models import McpServer, WorkspaceMcpServer
 
+CONNECTED = "connected"
 WAITING = frozenset({"asked", "changed"})
 HOW = "y lets it run, n does not"
+
+# A login in a browser takes a minute or two.
+LOGIN_SECONDS = 600.0
+LOOK_SECONDS = 2.0
 
 Answer = Literal["agree", "deny", "withdraw"]
 ReadLine = Callable[[str], str]
@@ -41,13 +47,15 @@ async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: 
     return Exit.OK
 
 
-async def send(client: AsyncRookery, workspace_id: UUID, server: McpServer, answer: Answer) -> tuple[McpServer, ...]:
+async def send(
+    client: AsyncRookery, workspace_id: UUID, server: WorkspaceMcpServer, answer: Answer
+) -> tuple[WorkspaceMcpServer, ...]:
     if answer == "withdraw":
         return await client.workspaces.withdraw_mcp_server(workspace_id, server.hash)
     return await client.workspaces.answer_mcp_server(workspace_id, server.hash, answer)
 
 
-async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[McpServer]] | None:
+async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[WorkspaceMcpServer]] | None:
     """Return the workspace of the chat and the servers without an answer; None if there are none."""
     found = await client.chats.get(chat_id)
     if found.workspace_id is None or found.my_role != "owner":
@@ -57,7 +65,7 @@ async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[
     return (found.workspace_id, waiting) if waiting else None
 
 
-def question_lines(server: McpServer) -> Iterator[str]:
+def question_lines(server: WorkspaceMcpServer) -> Iterator[str]:
     """Return the lines of a question. The server has already escaped characters that could hide or reorder text."""
     if server.state == "changed":
         yield f"The project has changed its MCP server {server.name}. It would run now:"
@@ -69,7 +77,7 @@ def question_lines(server: McpServer) -> Iterator[str]:
         yield f"  with the variables: {', '.join(server.env)}"
 
 
-def ask(server: McpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
+def ask(server: WorkspaceMcpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
     """Prompt for the answer. Raise `Undecided` if the user does not answer."""
     prompt = f"Let {server.name} run? [y/n] "
     while True:
@@ -84,7 +92,7 @@ def ask(server: McpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
         prompt = f"{HOW}. Let {server.name} run? [y/n] "
 
 
-def _status(server: McpServer) -> str:
+def _status(server: WorkspaceMcpServer) -> str:
     if server.state != "agreed":
         return server.state
     if server.error:
@@ -92,6 +100,37 @@ def _status(server: McpServer) -> str:
     return f"agreed, {len(server.tools)} tools" if server.running else "agreed, not running"
 
 
-def _command_line(server: McpServer) -> Sequence[str]:
+def _command_line(server: WorkspaceMcpServer) -> Sequence[str]:
     """Return the command and its arguments, quoted for a shell."""
     return [shlex.quote(each) for each in (server.command, *server.args)]
+
+
+async def find_logins(client: AsyncRookery) -> list[McpServer]:
+    """Return the MCP servers to which the user can log in."""
+    return [each for each in await client.mcp_servers.list() if each.auth_type == "oauth2"]
+
+
+def login_lines(logins: Sequence[McpServer], name: str) -> Iterator[str]:
+    """Yield the servers and their logins, with the reason if there is none of this name."""
+    if name:
+        yield f"There is no MCP server {name} with a login."
+    elif not logins:
+        yield "No MCP server needs a login."
+    for each in logins:
+        yield f"{each.slug}: {'connected' if each.login.state == CONNECTED else f'/connect {each.slug}'}"
+
+
+def connect_line(base_url: str, server: McpServer) -> str:
+    return f"Open {base_url}/settings/connections?server={server.id} and log in to {server.slug}. Waiting..."
+
+
+async def wait_for_login(
+    client: AsyncRookery, server_id: UUID, *, seconds: float = LOGIN_SECONDS, every: float = LOOK_SECONDS
+) -> bool:
+    """Wait until the user has logged in to the server elsewhere. Return whether that has happened."""
+    for look in range(1 + round(seconds / every)):
+        if look:
+            await asyncio.sleep(every)
+        if (await client.mcp_servers.get(server_id)).login.state == CONNECTED:
+            return True
+    return False

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli.chat import approvals, chat, mcp_servers
-from rookery.cli.chat import errors as chat_errors
+import msgspec
+
+from rookery.cli.chat import approvals, chat, error_messages, mcp_servers
 from rookery.cli.chat.approvals import Asked
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat.chat import NewChat, Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
 
@@ -38,13 +39,13 @@ ReadLine = Callable[[str], str]
 class PromptLoop:
     """One user at one terminal. `chat_id` is None until the first message creates a chat."""
 
-    def __init__(self, at: Terminal, runner: asyncio.Runner, *, model: str | None, chat_id: UUID | None = None) -> None:
+    def __init__(self, at: Terminal, runner: asyncio.Runner, *, new_chat: NewChat, chat_id: UUID | None = None) -> None:
         self._at = at
         self._runner = runner
-        self._model = model
+        self._new_chat = new_chat
         self._chat_id = chat_id
         self._asked_servers: set[str] = set()
-        self._plans = False  # the plan mode of the chat that the next message creates
+        self._files = new_chat.files  # attached to the next message
 
     def run(self, read_line: ReadLine) -> int:
         """Run until the user ends the loop."""
@@ -75,7 +76,8 @@ class PromptLoop:
                 case "/plan":
                     self._at.screen.lines(PLAN_MODE_ON if self._runner.run(self._plan()) else PLAN_MODE_OFF)
                 case "/new":
-                    self._chat_id, self._plans = None, False
+                    self._chat_id = None
+                    self._new_chat = msgspec.structs.replace(self._new_chat, plan_mode=False)
                     self._at.screen.lines("The next message starts another chat.")
                 case _ if line.startswith("/") and " " not in line:
                     self._at.screen.lines(f"There is no command {line}.", *HELP)
@@ -147,7 +149,7 @@ class PromptLoop:
         except Refused as error:
             self._at.screen.error(str(error))
         except RookeryError as error:
-            _, text = chat_errors.explain(error, self._at.client.base_url, has_token=True)
+            _, text = error_messages.explain(error, self._at.client.base_url, has_token=True)
             self._at.screen.error(text)
             if isinstance(error, errors.ChatDeleted | errors.AccessWithdrawn):
                 self._chat_id = None
@@ -156,12 +158,14 @@ class PromptLoop:
 
     async def _send(self, line: str) -> None:
         at = self._at
+        said = await chat.content(at.client, line, self._files)
         if self._chat_id is None:
-            made = await chat.create(at, line, model=self._model, plan_mode=self._plans)
+            made = await chat.create(at.client, said, self._new_chat)
             self._chat_id, since, after_id = made.id, made.snapshot_version, 0
         else:
-            sent, after_id = await chat.say(at, self._chat_id, line, busy="queue")
+            sent, after_id = await chat.say(at, self._chat_id, said, busy="queue")
             since = sent.chat.snapshot_version
+        self._files = ()
         await self._follow(since=since, after_id=after_id)
         if (plan := await find_plan(at.client, self._chat_id)) is not None:
             at.screen.lines("", *plan.splitlines(), "", PLAN_CHOICES)
@@ -169,8 +173,8 @@ class PromptLoop:
     async def _plan(self) -> bool:
         if self._chat_id is not None:
             return await switch_plan_mode(self._at.client, self._chat_id)
-        self._plans = not self._plans
-        return self._plans
+        self._new_chat = msgspec.structs.replace(self._new_chat, plan_mode=not self._new_chat.plan_mode)
+        return self._new_chat.plan_mode
 
     async def _follow(self, *, since: int, after_id: int) -> None:
         assert self._chat_id is not None

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Mapping
 from enum import StrEnum
 
 from rookery.cli.output import Output
+from rookery.domain.chat.parts import ToolResult
 from rookery.telemetry.redaction import printable
 
 NOTE_WIDTH = 160  # for output that is not a terminal
@@ -81,7 +83,7 @@ class Screen:
         """Print a line about the progress, cut to the width of the terminal."""
         if self._quiet:
             return
-        self._line(_cut(printable(text), self._width()), style)
+        self._line(cut(printable(text), self._width()), style)
 
     def lines(self, *texts: str) -> None:
         """Print lines without cutting them, because they may contain commands to copy."""
@@ -100,6 +102,16 @@ class Screen:
         at_line_start = not self._is_thinking and (self._is_torn or self._newlines > 0 or not self._has_text)
         if self._out.stderr_is_terminal and not self._quiet and at_line_start:
             self._out.progress(text)
+
+    def user(self, text: str) -> None:
+        """Print a message of the user."""
+        self.lines(*(f"> {line}" for line in text.splitlines()))
+
+    def result(self, result: ToolResult) -> None:
+        """Print nothing: this screen has only the line of the tool."""
+
+    def output(self, piece: str) -> None:
+        """Print nothing of the live output of a tool."""
 
     def mute(self) -> None:
         self._is_muted = True
@@ -152,5 +164,48 @@ def _newlines_at_end(piece: str, *, before: int) -> int:
     return count + before if count == len(piece) else count
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."
+def cells(text: str) -> int:
+    """Return the number of columns that a text takes. East Asian characters and emoji take two, accents none."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text, cut to this number of columns."""
+    if cells(text) <= width:
+        return text
+    return f"{split_at(text, max(width - 3, 0))[0]}..."
+
+
+def wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
+    """Return the text as lines of at most this number of columns, broken between words if possible.
+
+    All lines but the first are indented.
+    """
+    width = max(width, 2)
+    indent = indent if indent < width // 2 else 0
+    lines = []
+    while cells(text) > width:
+        line, rest = split_at(text, width)
+        if not rest.startswith(" ") and (space := line.rfind(" ")) > max(indent, len(line) // 3):
+            line, rest = line[:space], line[space:] + rest
+        lines.append(line.rstrip())
+        text = " " * indent + rest.lstrip(" ")
+    return [*lines, text]
+
+
+def split_at(text: str, width: int) -> tuple[str, str]:
+    """Return the beginning of a text that fits into this number of columns, and the rest."""
+    if text.isascii():
+        return text[:width], text[width:]
+    used = 0
+    for at, character in enumerate(text):
+        used += _cells(character)
+        if used > width:
+            return text[:at], text[at:]
+    return text, ""
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -16,8 +16,10 @@ from msgspec import UNSET, Raw
 
 from rookery.cli.chat.terminal_output import Style
 from rookery.domain.chat import parts
+from rookery.domain.chat.approvals import DENIED_BY_RULE
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Role
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import AgentNotice, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 
 MAX_ARGUMENTS = 300
@@ -40,6 +42,12 @@ class Shown(Protocol):
 
     def lines(self, *texts: str) -> None: ...
 
+    def user(self, text: str) -> None: ...
+
+    def result(self, result: ToolResult) -> None: ...
+
+    def output(self, piece: str) -> None: ...
+
 
 class TranscriptPrinter:
     """Prints one followed chat.
@@ -54,6 +62,7 @@ class TranscriptPrinter:
         self._in_text = False
         self._called_at: dict[str, datetime] = {}
         self._answered: set[str] = set()
+        self._asked: set[str] = set()
         self._agents: dict[str, str] = {}  # titles of subagents by chat id
         self._agent_lines: dict[str, str] = {}  # the last line about each subagent
 
@@ -78,6 +87,8 @@ class TranscriptPrinter:
                 self._call(part, at)
             case ToolResult() if part.result is not UNSET:
                 self._result(part, at)
+            case ToolResult(result_delta=str(piece)):
+                self._screen.output(piece)
 
     def print_committed(self, role: Role, content: Sequence[Part], *, at: datetime) -> None:
         """Show a message of the chat."""
@@ -99,6 +110,10 @@ class TranscriptPrinter:
         """Show a subagent that has ended before the chat is told. Only those that the transcript names are shown."""
         if agent.chat_id in self._agents:
             self._agent(agent)
+
+    def wait_for_user(self, tool_call_id: str) -> None:
+        """Note that a call waits for an answer. Its duration is not shown, because most of it is the user's."""
+        self._asked.add(tool_call_id)
 
     def tell_retry(self, retry: RetryState) -> None:
         again = f"Trying again in {retry.delay_ms / 1000:.0f} s."
@@ -174,12 +189,22 @@ class TranscriptPrinter:
         self._leave_text()
         self._answered.add(call_id)
         started = self._called_at.pop(call_id, None)
+        if call_id in self._asked:
+            started = None
         seconds = "" if started is None else f" {max((at - started).total_seconds(), 0.0):.1f} s"
-        if result.is_error:
+        if (denied := denial_of(result)) is not None:
+            self._screen.note(f"{result.tool_name} {denied}")
+        elif result.is_error:
             after = f" after{seconds}" if seconds else ""
             self._screen.note(f"{result.tool_name} failed{after}: {reason_of(result)}", style=Style.RED)
+            self._screen.result(result)
+        elif failure := failure_of(result):
+            after = f" after{seconds}" if seconds else ""
+            self._screen.note(f"{result.tool_name} failed{after}: {failure}", style=Style.RED)
+            self._screen.result(result)
         else:
             self._screen.note(f"{result.tool_name} done{f' in{seconds}' if seconds else ''}")
+            self._screen.result(result)
             self._screen.lines(*questions_of(result))
             for agent in agents_of(result):
                 self._agent(agent)
@@ -283,6 +308,27 @@ def questions_of(result: ToolResult) -> list[str]:
         lines.append(each.question)
         lines.extend(f"  - {option.label}: {option.description}" for option in each.options)
     return [*lines, "Answer with your next message."]
+
+
+def denial_of(result: ToolResult) -> str | None:
+    """Return who denied a call, with the user's words; None if it was not denied."""
+    value = parts.json_value(result.result) if result.is_error and isinstance(result.result, Raw) else None
+    if not isinstance(value, dict):
+        return None
+    if value.get("reason") == DENIED_BY_RULE:
+        return "denied by a rule"
+    if value.get("reason") != CloseReason.DENIED_BY_USER:
+        return None
+    comment = " ".join(str(value.get("comment") or "").split())
+    return f"denied by you{f': {comment}' if comment else ''}"
+
+
+def failure_of(result: ToolResult) -> str:
+    """Return how a command failed that ran; empty if it succeeded."""
+    value = parts.json_value(result.result) if isinstance(result.result, Raw) else None
+    if not isinstance(value, dict) or value.get("success") is not False:
+        return ""
+    return reason_of(result) if value.get("error") or "exit_code" not in value else f"exit code {value['exit_code']}"
 
 
 def reason_of(result: ToolResult) -> str:

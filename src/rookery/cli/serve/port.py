@@ -123,6 +123,7 @@ async def serve_until_stopped(
     # The settings may let the system choose the port.
     if (port := port_of(listening)) is not None:
         replica.workspaces.add_own_port(port)
+        replica.api.mcp.add_own_port(port)
     server = InProcessServer(
         uvicorn.Config(
             ProxyHeaders(

@@ -86,6 +86,8 @@ class Resource(StrEnum):
     MESSAGE = "message"
     QUEUE = "queue"
     SHARE = "share"
+    FOLDER = "folder"
+    SAVED_PROMPT = "saved_prompt"
     FILE = "file"
     COST = "cost"
     USER = "user"
@@ -102,6 +104,8 @@ class Resource(StrEnum):
     TEMPLATE = "template"
     WORKSPACE = "workspace"
     OPERATION = "operation"
+    MCP_SERVER = "mcp_server"
+    MCP_LOGIN = "mcp_login"
 
 
 class Action(StrEnum):
@@ -190,6 +194,10 @@ RULES: Mapping[tuple[Resource, Action], RoleRule] = {
     (Resource.CHAT, Action.CREATE): _ALL_ROLES,
     (Resource.CHAT, Action.LIST): _OWN,
     (Resource.CHAT, Action.LIST_ALL): _STAFF,
+    (Resource.FOLDER, Action.LIST): _OWN,
+    (Resource.FOLDER, Action.UPDATE): _OWN,
+    (Resource.SAVED_PROMPT, Action.LIST): _OWN,
+    (Resource.SAVED_PROMPT, Action.UPDATE): _OWN,
     (Resource.FILE, Action.CREATE): _ALL_ROLES,
     (Resource.FILE, Action.DELETE): _OWN,
     (Resource.USER, Action.READ): _OWN_OR_STAFF,
@@ -230,6 +238,12 @@ RULES: Mapping[tuple[Resource, Action], RoleRule] = {
     (Resource.WORKSPACE, Action.INTERRUPT): _OWN_OR_ADMIN,  # stop
     (Resource.WORKSPACE, Action.DELETE): _OWN_OR_ADMIN,
     (Resource.OPERATION, Action.READ): _OWN_OR_ADMIN,
+    (Resource.MCP_SERVER, Action.LIST): _ALL_ROLES,  # servers that the user may use
+    (Resource.MCP_SERVER, Action.READ): _STAFF,
+    (Resource.MCP_SERVER, Action.UPDATE): _OWN,  # servers of the user's own
+    (Resource.MCP_SERVER, Action.ADMINISTER): _ADMINS,
+    (Resource.MCP_LOGIN, Action.READ): _OWN,
+    (Resource.MCP_LOGIN, Action.UPDATE): _OWN,
 }
 
 _READS_CHATS = frozenset({Scope.ALL, Scope.CHAT_READ, Scope.CHAT_WRITE})
@@ -243,11 +257,16 @@ _CHAT_RESOURCES = frozenset(
         Resource.MESSAGE,
         Resource.QUEUE,
         Resource.SHARE,
+        Resource.FOLDER,
+        Resource.SAVED_PROMPT,
         Resource.FILE,
         Resource.WORKSPACE,
         Resource.OPERATION,
     }
 )
+
+# All users list these to choose from them for a chat.
+_LISTED = frozenset({Resource.MODEL, Resource.SETTINGS, Resource.TEMPLATE, Resource.MCP_SERVER})
 
 GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
     SystemName.WORKER: frozenset(
@@ -267,6 +286,8 @@ GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
             *(key for key in RULES if key[0] in (Resource.USER, Resource.TOKEN, Resource.PROVIDER, Resource.MODEL)),
             *(key for key in RULES if key[0] in (Resource.SETTINGS, Resource.USAGE, Resource.AUDIT, Resource.REPLICA)),
             *(key for key in RULES if key[0] is Resource.TEMPLATE),
+            (Resource.MCP_SERVER, Action.READ),
+            (Resource.MCP_SERVER, Action.ADMINISTER),
         }
     ),
 }
@@ -280,7 +301,7 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
         return _READS_CHATS | _READS_USAGE
     if resource is Resource.USAGE or (resource, action) == (Resource.AUDIT, Action.READ):
         return _READS_USAGE
-    if action is Action.LIST and resource in (Resource.MODEL, Resource.SETTINGS, Resource.TEMPLATE):
+    if action is Action.LIST and resource in _LISTED:
         return _READS_CHATS | _ADMINISTERS
     if (resource, action) == (Resource.USER, Action.LIST):
         return _WRITES_CHATS | _ADMINISTERS  # users are listed to share chats and to administer users

@@ -160,7 +160,10 @@ class Texts:
 
 
 def _planes(text: str) -> tuple[bytes, bytes, bytes]:
-    """Return the lowest, middle and highest bytes of all characters. A plane of zeros is returned as empty bytes."""
+    """Return the low, the middle and the high byte of each character's code point, as three byte strings.
+
+    The middle or high one is empty if all its bytes are zero.
+    """
     if text.isascii():
         return text.encode(), b"", b""
     data = text.encode("utf-32-le", "surrogatepass")

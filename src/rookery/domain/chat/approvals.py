@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from rookery.domain.chat import approval_patterns
 from rookery.domain.chat.approval_patterns import literal
 from rookery.domain.chat.approval_values import CallValues, TooComplex, is_within, text_of
+from rookery.domain.chat.elicitation import Elicitation
 from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
 
 MAX_RULES = 200  # per source
@@ -126,22 +127,37 @@ class Offers(msgspec.Struct, frozen=True):
 
     `chat` has the patterns of the rule that asked, and `user` those that match exactly this call. They are None if no
     pattern can express them, as for a long call; then the user has to write patterns. `tool` is the name in
-    the rule if the tool is one of an MCP server.
+    the rule if the tool is one of an MCP server. `program` has a pattern for all commands of the same program, such as
+    `git push *`; absent if the call is not such a command.
     """
 
     chat: dict[str, str] | None = None
     user: dict[str, str] | None = None
     tool: str | UnsetType = UNSET
+    program: dict[str, str] | UnsetType = UNSET
+
+
+class Asked(Offers, frozen=True):
+    """The stored facts of a question. `brake` is set if the call is held because it repeats: what happened, and what
+    the user can do. `elicitation` is set if the server of the tool asks the user. Such questions have no offers.
+    """
+
+    brake: str | UnsetType = UNSET
+    elicitation: Elicitation | UnsetType = UNSET
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's answer to one question. With `always`, it creates a rule from `match` or from the offered patterns."""
+    """A user's answer to one question. With `always`, it creates a rule from `match` or from the offered patterns.
+
+    `responses` are the values for the questions of a tool's server, by question and field.
+    """
 
     tool_call_id: str
     decision: Decision
     reason: str = ""
     always: Scope | None = None
     match: dict[str, str] | None = None
+    responses: dict[str, dict[str, Any]] | None = None
 
 
 _RESTRICTING = frozenset({RuleAction.DENY, RuleAction.ASK})
@@ -298,10 +314,41 @@ def offers_sliced(rule: Rule | None, names: Collection[str], args: object) -> Ge
     """Compute `offers` in slices, as `judge_sliced` does."""
     of_server = next((name for name in names if name.startswith(MCP)), UNSET)
     exact = yield from _exact(args)
+    program = yield from _program(args)
     if rule is None:
-        return Offers({}, exact, of_server)
+        return Offers({}, exact, of_server, program)
     is_permitted = yield from _permitted(rule.match, args)
-    return Offers(dict(rule.match) if is_permitted else exact, exact, of_server)
+    return Offers(dict(rule.match) if is_permitted else exact, exact, of_server, program)
+
+
+# Programs that run other programs. A pattern for them would permit any command.
+_RUNNERS = frozenset(
+    {"bash", "sh", "dash", "zsh", "fish", "ksh", "busybox", "env", "sudo", "doas", "su", "xargs", "exec", "eval"}
+    | {"command", "nohup", "nice", "time", "timeout", "watch", "ssh", "docker", "podman", "kubectl", "find", "parallel"}
+    | {"python", "python3", "node", "deno", "bun", "perl", "ruby", "php", "lua", "awk", "gawk", "sed", "source", "npx"}
+)
+# Programs whose first argument names what they do.
+_WITH_SUBCOMMANDS = frozenset(
+    {"git", "gh", "npm", "pnpm", "yarn", "cargo", "go", "make", "pip", "uv", "poetry", "apt", "apt-get", "brew"}
+    | {"systemctl", "terraform", "dotnet", "mvn", "gradle"}
+)
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/+-]*")
+
+
+def _program(args: object) -> Generator[None, None, dict[str, str] | UnsetType]:
+    """Return a pattern for all commands of the same program; `UNSET` if there is none that is safe to offer."""
+    command = args.get("command") if isinstance(args, Mapping) else None
+    if not isinstance(command, str):
+        return UNSET
+    words = command.split(" ")
+    taken = 2 if words[0] in _WITH_SUBCOMMANDS else 1
+    named, rest = words[:taken], words[taken:]
+    if not any(rest) or named[0] in _RUNNERS or not all(_WORD.fullmatch(word) for word in named):
+        return UNSET
+    match = {"command": f"{literal(' '.join(named))} *"}
+    if len(match["command"]) > MAX_PATTERN:
+        return UNSET
+    return match if (yield from _permitted(match, args)) else UNSET
 
 
 def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
@@ -339,8 +386,10 @@ def rule_of_answer_sliced(answer: Answer, tool_name: str, args: object, offered:
     name = offered.tool or tool_name
     try:
         rule = msgspec.convert({"tool": literal(name), "action": "always", "match": given}, type=Rule, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise InvalidInput("answers.match", f"{error}.") from None
+    except msgspec.ValidationError:
+        raise InvalidInput(
+            "answers.match", f"Name at most 16 arguments, each with a pattern of 1 to {MAX_PATTERN} characters."
+        ) from None
     if (problem := find_problem(rule)) is not None:
         raise InvalidInput(f"answers.{problem[0]}", problem[1])
     if not (yield from _match_sliced(rule, (name,), _values(args))):
@@ -365,6 +414,10 @@ def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
             raise InvalidInput("answers.always", "Only an approval can be remembered. To deny calls, add a rule.")
         if answer.match is not None and answer.always is None:
             raise InvalidInput("answers.match", "`match` needs `always`, which says for which chats it applies.")
+
+
+# The reason in the result of a call that a rule denied. That of a call that a user denied is a `CloseReason`.
+DENIED_BY_RULE = "denied_by_rule"
 
 
 def denied_by_user(reason: str) -> str:

@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from rookery.domain.chat import compaction, tool_calls
+from rookery.domain.chat import brake, compaction, open_tool_calls
+from rookery.domain.chat.brake import NO_LIMITS, Limits
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.compaction import Assessment
 from rookery.domain.chat.history import History
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.system_blocks import Mode
-from rookery.domain.chat.tool_calls import OpenCall
 
 MAX_STEPS = 1200
 # The number of times that one turn is shortened after a provider refused it as too long. Each time halves the size
@@ -35,6 +36,10 @@ MAX_PAUSES = 10
 NOTICE_PERCENT = 90
 # The number of times that an empty answer to a user message counts as a failed attempt. The next one is final.
 EMPTY_RETRIES = 2
+EMPTY_NOTICE = (
+    f"The model returned an empty answer {EMPTY_RETRIES + 1} times. "
+    "Send a message to try again, or choose another model."
+)
 _NOT_ASKED = "Not run: this call needs the user's approval, which cannot be asked for in this batch. Call it alone."
 
 
@@ -110,10 +115,14 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """The verdicts on open calls. `held` calls wait for an approval. `refused` calls do not run; each has a reason."""
+    """The verdicts on open calls. `held` calls wait for an approval. `refused` calls do not run; each has a reason.
+
+    `braked` are those of the held calls that repeat too often.
+    """
 
     held: frozenset[OpenCall] = frozenset()
     refused: Mapping[OpenCall, str] = {}
+    braked: frozenset[OpenCall] = frozenset()
 
 
 OPEN_GATE = Gate()
@@ -128,15 +137,16 @@ def decide(
     gate: Gate = OPEN_GATE,
     is_refused: bool = False,
     has_untold_ends: bool = False,
+    limits: Limits = NO_LIMITS,
 ) -> Decision:
     """Return the next action: that of the first row that applies.
 
     `is_refused`: a provider refused this history as too long. `has_untold_ends`: subagents have ended, and the model
-    has not been told.
+    has not been told. `limits` are those of the brake, which adds a notice about repeated calls to the request.
 
     | # | When | Then |
     | - | ---- | ---- |
-    | 1 | one of several open calls is exclusive | execute all, so that all are rejected |
+    | 1 | one of several open calls is exclusive | execute all, so that all are rejected; ask if the brake holds one |
     | 1 | local calls may run, or calls are refused | execute them |
     | 2 | calls are held | ask the user |
     | 2 | dynamic calls are open | wait for the client |
@@ -172,28 +182,40 @@ def decide(
         case compaction.Status.STILL_OVER_LIMIT:
             return FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT, retryable=False))
         case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED | compaction.Status.TIGHT:
-            return TellEnds() if has_untold_ends else Generate(step_notice(history.steps, rules.max_steps))
+            return TellEnds() if has_untold_ends else Generate(_notice(history, rules, limits))
+
+
+def _notice(history: History, rules: Rules, limits: Limits) -> str | None:
+    """Return the notices of the request: about the step limit, and about calls that repeat."""
+    repeated = brake.notice(brake.read_recent(history.work, limits), limits) if limits.notice_after else None
+    found = [text for text in (step_notice(history.steps, rules.max_steps), repeated) if text is not None]
+    return "\n\n".join(found) or None
 
 
 def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decision | None:
     """Return the action for open calls; None if there are none.
 
-    If a batch is rejected as a whole, its held calls are refused as well, so that they cannot run.
+    If a batch is rejected as a whole, its held calls are refused as well, so that they cannot run. If the batch repeats
+    too often, the user is asked before it is rejected again.
     """
     refused = {call.tool_call_id: why for call, why in gate.refused.items()}
     local = [call for call in calls if call.tool_name not in rules.dynamic_tools]
     if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in local):
+        if braked := tuple(call for call in calls if call in gate.braked):
+            return AskApproval(braked)
         return ExecuteTools(calls, {**{call.tool_call_id: _NOT_ASKED for call in gate.held}, **refused})
     if now := tuple(call for call in calls if call in gate.refused or (call in local and call not in gate.held)):
         return ExecuteTools(now, refused)
     if held := tuple(call for call in calls if call in gate.held):
         return AskApproval(held)
-    dynamic = tool_calls.select_dynamic(calls, rules.dynamic_tools)
+    dynamic = open_tool_calls.select_dynamic(calls, rules.dynamic_tools)
     return EnterRequiresAction(dynamic) if dynamic else None
 
 
 def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:
     """Return the tools whose success ends a turn, because the user has to answer them."""
+    if mode is Mode.READ_ONLY and is_root:
+        return frozenset({"ask_user_question"})
     if mode is not Mode.PLAN:
         return frozenset()
     return frozenset({"propose_plan", "ask_user_question"}) if is_root else frozenset({"propose_plan"})

@@ -101,6 +101,13 @@ You explore and report; you change nothing. Search, read, and run commands that 
 is answered. Report the answer first, then the places that prove it, with paths and lines.
 </explore-mode>"""
 
+READ_ONLY = """\
+<read-only-mode>
+The user has set this chat to read only. You can read, search, and run commands that only look; nothing can be changed.
+Answer from what you find. If the task needs changes, describe them, and say that they need another mode of the chat:
+Ask or Auto.
+</read-only-mode>"""
+
 PLAN = f"""\
 <plan-mode>
 This is a planning turn. The only thing you produce is a plan in the plan file; nothing else may be changed.

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from rookery.domain.chat import compaction, parts, tool_calls
+from rookery.domain.chat import compaction, open_tool_calls, parts
 from rookery.domain.chat.messages import Message, MessageId, Role, Visibility
+from rookery.domain.chat.open_tool_calls import CallRow, OpenCall
 from rookery.domain.chat.parts import CONTENT_VERSION, AgentNotice, ContentError, ToolCall
 from rookery.domain.chat.prompt import PromptRow, UnreadableRow
-from rookery.domain.chat.tool_calls import CallRow, OpenCall
 
 # The stored form of `llm.types.FinishReason.PAUSE`: the provider paused between its own tools and has to be called
 # again.
@@ -29,8 +29,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     `turn` has the live rows of the turn in order, without the user row that began it, which is `begun_by`. `last` is
     the last row of the turn, or `begun_by`. `open_calls` refer to the assistant rows that contain them. `compactions`
     are the causes of compactions since the last user message, oldest first. `unreadable` rows count as rows without
-    calls and results. `earlier_steps` counts the answers between the last message of a user and `begun_by`. A notice
-    about a subagent begins a turn, but must not reset the step limit.
+    calls and results. `work` has the live rows of models and tools since the last message of a user, and ends with
+    `turn`. A notice about a subagent begins a turn, but must not reset the step limit or the brake.
     """
 
     turn: tuple[PromptRow, ...]
@@ -40,12 +40,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     begun_by: Message | None = None
     compactions: tuple[compaction.Source, ...] = ()
     unreadable: tuple[MessageId, ...] = ()
-    earlier_steps: int = 0
+    work: tuple[PromptRow, ...] = ()
 
     @property
     def steps(self) -> int:
         """Return the number of answers of the model since the last message of a user."""
-        return self.earlier_steps + sum(row.message.role is Role.ASSISTANT for row in self.turn)
+        return sum(row.message.role is Role.ASSISTANT for row in self.work)
 
     @property
     def pauses(self) -> int:
@@ -106,10 +106,11 @@ def read(rows: Sequence[PromptRow]) -> History:
     """
     start = _find_turn(rows)
     asked = _find_asked(rows, start)
-    turn = tuple(row for row in rows[start:] if _is_live(row.message) and row.message.role in _OF_A_TURN)
+    turn = tuple(row for row in rows[start:] if _is_work(row.message))
+    earlier = tuple(row for row in rows[asked:start] if _is_work(row.message))
     begun_by = rows[start - 1] if start else None
     unreadable: list[MessageId] = []
-    open_calls = tool_calls.open_calls(
+    open_calls = open_tool_calls.open_calls(
         (_call_row(row.message) for row in turn),
         on_unreadable=lambda message_id: unreadable.append(MessageId(message_id)),
     )
@@ -121,7 +122,7 @@ def read(rows: Sequence[PromptRow]) -> History:
         begun_by=None if begun_by is None else begun_by.message,
         compactions=tuple(_compactions(rows[asked:])),
         unreadable=tuple(unreadable),
-        earlier_steps=sum(row.message.role is Role.ASSISTANT and _is_live(row.message) for row in rows[asked:start]),
+        work=(*earlier, *turn) if earlier else turn,
     )
 
 
@@ -147,6 +148,10 @@ def _starts_turn(message: Message) -> bool:
 
 def _is_live(message: Message) -> bool:
     return not message.deleted and not message.compressed
+
+
+def _is_work(message: Message) -> bool:
+    return _is_live(message) and message.role in _OF_A_TURN
 
 
 def _is_paused(row: PromptRow) -> bool:

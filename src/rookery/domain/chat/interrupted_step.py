@@ -1,7 +1,7 @@
 """The rows of an interrupted step, built from the live parts of its episode.
 
 Only content that can be sent to a model again is kept. Text is kept, even if it is incomplete. A call is kept if its
-arguments are complete. The output of an unfinished tool is dropped. Every call that is kept gets a result.
+arguments are complete. Every call that is kept gets a result: its own, or an error with the live output of the tool.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat import open_tool_calls, parts, truncation
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.open_tool_calls import CloseReason, OpenCall
 from rookery.domain.chat.parts import ContentError, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.domain.chat.prompt import INTERRUPTED
-from rookery.domain.chat.tool_calls import CloseReason, OpenCall
 
 NOTE = "interrupted before this call finished"
+NOTE_WITH_OUTPUT = f"{NOTE}; its output so far is in `output`"
+# Enough for a failing test or the end of a build. The live output of a tool can be much longer.
+MAX_OUTPUT_BYTES = 32 * 1024
 
 
 class LivePart(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +88,8 @@ class _Draft:
         self._arguments: dict[str, list[str]] = {}
         self._results: dict[str, ToolResult] = {}
         self._files: dict[str, list[File]] = {}
+        # The live output of tools, by call.
+        self._output: dict[str, list[str]] = {}
         self._last_result: str | None = None
         self.has_model_output = False
 
@@ -123,8 +128,14 @@ class _Draft:
         # The result is removed, because a call may have the same id as one of the history.
         result = self._results.pop(call.tool_call_id, None)
         if result is None:
-            return tool_calls.closure(
-                call, CloseReason.INTERRUPTED, model_config_id=model_config_id, at=self._at, note=NOTE
+            output = truncation.cut_text("".join(self._output.pop(call.tool_call_id, ())), MAX_OUTPUT_BYTES)
+            return open_tool_calls.closure(
+                call,
+                CloseReason.INTERRUPTED,
+                model_config_id=model_config_id,
+                at=self._at,
+                note=NOTE_WITH_OUTPUT if output else NOTE,
+                output=output,
             )
         content = (result, *self._files.get(call.tool_call_id, ()))
         return NewMessage(role=Role.TOOL, content=content, model_config_id=model_config_id)
@@ -169,6 +180,10 @@ class _Draft:
     def _add_result(self, part: ToolResult) -> None:
         self._last_result = None
         if part.result is UNSET or part.result_delta is not None:
+            if part.result_reset:
+                self._output.pop(part.tool_call_id, None)
+            if part.result_delta:
+                self._output.setdefault(part.tool_call_id, []).append(part.result_delta)
             return
         whole = msgspec.structs.replace(part, result_reset=False)
         if part.provider_executed:

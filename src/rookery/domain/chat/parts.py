@@ -168,6 +168,17 @@ class AgentNotice(_PartBase, frozen=True, tag="agent-notice"):
     error: str | None = None
 
 
+class TurnEnd(_PartBase, frozen=True, tag="turn-end"):
+    """The mark of a turn that was stopped or has failed, shown to users only. `outcome` is `stopped` or `failed`.
+
+    `kind` and `message` are those of the error. The error itself is gone when the chat continues.
+    """
+
+    outcome: str
+    kind: str | None = None
+    message: str = ""
+
+
 Part: TypeAlias = (
     Text
     | Reasoning
@@ -180,9 +191,10 @@ Part: TypeAlias = (
     | HookNotice
     | WorkspaceContext
     | AgentNotice
+    | TurnEnd
 )
 
-_WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext, AgentNotice)
+_WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext, AgentNotice, TurnEnd)
 
 # `provider_meta` may contain Decimals, which keep numbers as they were written.
 _encoder = msgspec.json.Encoder(decimal_format="number")

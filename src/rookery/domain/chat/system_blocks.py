@@ -38,6 +38,7 @@ class Mode(StrEnum):
     NORMAL = "normal"
     EXPLORE = "explore"
     PLAN = "plan"
+    READ_ONLY = "read_only"
 
 
 class InstructionFile(msgspec.Struct, frozen=True):
@@ -134,6 +135,8 @@ def _overlay(context: StepBlockInputs) -> str:
             return ""
         case Mode.EXPLORE:
             return default_prompt.EXPLORE
+        case Mode.READ_ONLY:
+            return default_prompt.READ_ONLY
         case Mode.PLAN if context.is_subagent:
             return default_prompt.PLAN_SUBAGENT
         case Mode.PLAN:

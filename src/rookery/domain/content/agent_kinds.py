@@ -51,7 +51,7 @@ def checked(kind: KindDefinition) -> KindDefinition:
     """Return the definition with cleaned texts. Raises `InvalidInput` for a field that breaks a rule."""
     if not is_name(kind.name):
         raise InvalidInput(
-            "name", "A name has 1 to 64 lower-case letters, digits, hyphens and underscores, and begins with a letter."
+            "name", "A name has 1 to 64 lowercase letters, digits, hyphens and underscores, and begins with a letter."
         )
     if kind.name in RESERVED:
         raise InvalidInput("name", f"{kind.name} is a built-in kind. Choose another name.")

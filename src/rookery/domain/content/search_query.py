@@ -57,8 +57,8 @@ class _Truth(StrEnum):
 class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions on the chats to list. None and an empty tuple mean no condition.
 
-    Each entry of `search` is a separate full-text search. `owner`, `workspace` and `model` are an id or a name; `owner`
-    may be `ME`.
+    Each entry of `search` is a separate full-text search. `owner`, `folder`, `workspace` and `model` are an id or a
+    name; `owner` may be `ME`.
     """
 
     search: tuple[str, ...] = ()
@@ -72,6 +72,7 @@ class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
     source: frozenset[Source] | None = None
     owner: UUID | str | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    folder: UUID | str | None = None
     workspace: UUID | str | None = None
     model: UUID | str | None = None
     client: Client | None = None
@@ -281,6 +282,7 @@ _KEYS: dict[str, Callable[[_Value], object]] = {
     "source": _some_of(Source),
     "owner": _id_or_name,
     "label": _label,
+    "folder": _id_or_name,
     "workspace": _id_or_name,
     "model": _id_or_name,
     "client": _one_of(Client),

@@ -56,7 +56,7 @@ def read(text: str, *, folder: str) -> tuple[str, str, str]:
     except FrontMatterProblem as error:
         raise SkillProblem(str(error)) from None
     if not is_name(name):
-        raise SkillProblem("Its name is not of the form lower-case-with-hyphens.")
+        raise SkillProblem("Its name is not of the form lowercase-with-hyphens.")
     if name != folder:
         raise SkillProblem(f"Its name is {name}, but its folder is {folder}.")
     return name, description[:MAX_DESCRIPTION_BYTES], body_text(body)

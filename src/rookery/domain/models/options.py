@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
+from rookery.domain.content import value_texts
 
 DEFAULT_MAX_OUTPUT_TOKENS = 32_000
 
@@ -53,8 +54,19 @@ KEYLESS: frozenset[str] = frozenset(
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Silence: TypeAlias = Annotated[int, Meta(ge=5, le=7200)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Domains: TypeAlias = Annotated[tuple[Annotated[str, Meta(pattern=r"^[^\s/]+(/\S*)?$", max_length=253)], ...], Meta()]
+Domain: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\s/]+(/\S*)?$",
+        max_length=253,
+        description="a domain such as example.org, with a path if needed, of at most 253 characters",
+    ),
+]
+Place: TypeAlias = Annotated[
+    str, Meta(pattern="^(city|region|country|timezone)$", description="'city', 'region', 'country' or 'timezone'")
+]
 
 
 class EffortRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +108,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reasoning_effort: EffortRange | None = None
     fallbacks: Annotated[tuple[UUID, ...], Meta(max_length=10)] = ()
     capabilities: CapabilityOverrides | None = None
+    # the seconds that the provider may send nothing, before the first byte of an answer and within it
+    first_byte_seconds: Silence | None = None
+    silence_seconds: Silence | None = None
     # anthropic
     send_reasoning: bool | None = None
     thinking: ThinkingBudget | None = None
@@ -105,14 +120,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     context_1m: bool | None = None
     # the provider's own web search
     web_search_enabled: bool | None = None
-    web_search_version: Annotated[str, Meta(pattern=r"^web_search_\d{8}$")] | None = None
+    web_search_version: (
+        Annotated[str, Meta(pattern=r"^web_search_\d{8}$", description="a version such as web_search_20250305")] | None
+    ) = None
     web_search_max_uses: Count | None = None
-    web_search_user_location: Mapping[Annotated[str, Meta(pattern="^(city|region|country|timezone)$")], Name] | None = (
-        None
-    )
+    web_search_user_location: Mapping[Place, Name] | None = None
     web_search_context_size: Literal["low", "medium", "high"] | None = None
-    allowed_domains: Domains = ()
-    blocked_domains: Domains = ()
+    allowed_domains: tuple[Domain, ...] = ()
+    blocked_domains: tuple[Domain, ...] = ()
     # openai
     use_responses_api: bool | None = None
     store: bool | None = None
@@ -147,6 +162,8 @@ _COMMON = frozenset(
         "reasoning_effort",
         "fallbacks",
         "capabilities",
+        "first_byte_seconds",
+        "silence_seconds",
     }
 )
 _ANTHROPIC = frozenset(
@@ -214,7 +231,9 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     project: Name | None = None
     region: Name | None = None
     auth_style: Literal["x-api-key", "bearer"] | None = None
-    api_version: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    api_version: (
+        Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="a date such as 2023-06-01")] | None
+    ) = None
     send_user_hash: bool = False
 
 
@@ -283,9 +302,9 @@ def _parse(struct: type[S], raw: Mapping[str, object], *, allowed: frozenset[str
             raise InvalidInput(f"options.{name}", f"Option {name} does not exist for {of}.")
         try:
             values[name] = msgspec.convert(value, type=types[name])
-        except msgspec.ValidationError as error:
-            # The message has types and fields, not the value, which may be secret.
-            raise InvalidInput(f"options.{name}", f"Option {name}: {error}.") from None
+        except msgspec.ValidationError:
+            text = f"Option {name} must be {value_texts.describe(types[name])}."
+            raise InvalidInput(f"options.{name}", text) from None
         _check_storable(name, value)
     return struct(**values)
 

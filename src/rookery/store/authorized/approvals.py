@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat import approvals as approval_rules
@@ -24,6 +25,7 @@ from rookery.store.people import preferences
 from rookery.store.people.audit import CHANGED, Event
 from rookery.store.people.errors import Disabled
 
+BRAKED = "This call is on hold because it repeats. It can be continued once: answer without `always`."
 ROOT_OF = "SELECT coalesce(root_chat_id, id) FROM chats WHERE id = $1"
 UNREADABLE = "This version of the server cannot read the stored rules. Replace all of them."
 
@@ -47,8 +49,15 @@ class Approvals(AuthorizedMethods):
         await at.log(_answered(chat_id, answers))
         return denied
 
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
+    async def find_question(self, at: Grant, chat_id: ChatId, tool_call_id: str) -> stream_reads.PendingCall | None:
+        """Return the call that the chat asks about; None if it does not ask about it, or not any more."""
+        return (await stream_reads.list_questions(at.conn, chat_id)).get(tool_call_id)
+
     async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: stream_reads.PendingCall) -> None:
         try:
+            if call.offers is not None and call.offers.brake is not UNSET:
+                raise InvalidInput("answers.always", BRAKED)
             if not (await chats_approval_rules.read_settings(at.conn)).allow_always:
                 raise Disabled("Remembered answers are disabled by administrators. Answer without `always`.")
             args = parts.json_value(call.args)

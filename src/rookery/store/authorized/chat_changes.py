@@ -35,9 +35,9 @@ from rookery.domain.chat.messages import (
     QueuedMessageId,
     is_id,
 )
+from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import Part as ContentPart
 from rookery.domain.chat.states import State, Status
-from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.authorized import files
@@ -46,9 +46,10 @@ from rookery.store.chats import chat_reads, chat_rows, chat_views, messages, sub
 from rookery.store.chats.chat_views import ChatView
 from rookery.store.chats.subagents import NewSubagent
 from rookery.store.db import idempotency
-from rookery.store.db.hints import WatchKind
+from rookery.store.db.hints import MiscHint, WatchKind, nudge_topic
 from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, queue_rows, single_statement
 from rookery.store.machine.bundle import CHAT_COLUMNS
+from rookery.store.mcp import servers as mcp_servers
 from rookery.store.models import spending
 from rookery.store.models.errors import ModelUnusable, SpendLimitReached, Unusable
 from rookery.store.people.audit import Event
@@ -92,15 +93,18 @@ CHOOSE = """
      WHERE id = $1
 """
 PARENT_STATUS = "SELECT status FROM chats WHERE id = $1"
+# The parent cannot be stopped before the message is sent. Its row is locked before that of the child, as everywhere.
+LOCK_PARENT = f"{PARENT_STATUS} FOR SHARE"
 PARENT_STOPPED = "The chat was stopped, so it starts no more subagents."
+SENDER_STOPPED = "The main chat was stopped, so it sends no more messages to subagents."
 BUSY_BELOW = """
     WITH RECURSIVE below AS (
-         SELECT id, created_at, status FROM chats WHERE parent_chat_id = $1
+         SELECT id, created_at, status, queue_len FROM chats WHERE parent_chat_id = $1
           UNION ALL
-         SELECT c.id, c.created_at, c.status FROM chats c JOIN below b ON c.parent_chat_id = b.id)
+         SELECT c.id, c.created_at, c.status, c.queue_len FROM chats c JOIN below b ON c.parent_chat_id = b.id)
     SELECT id
       FROM below
-     WHERE status IN ('running', 'requires_action')
+     WHERE status IN ('running', 'requires_action') OR (status = 'interrupting' AND queue_len > 0)
      ORDER BY created_at, id
 """
 
@@ -172,9 +176,11 @@ class Turns(AuthorizedMethods):
         *,
         request: idempotency.Request | None = None,
         encode: Callable[[CreatedChat], bytes] | None = None,
+        mcp_server_ids: Sequence[UUID] | None = None,
     ) -> CreatedChat | Replayed:
         """Create a chat that belongs to the caller. Users create root chats; agents create subagents' chats.
 
+        Without `mcp_server_ids`, a root chat gets the MCP servers that new chats use by default.
         With a `request`, the encoded answer is stored with the chat, and a repeat gets it again.
         """
         if spec.owner_id != at.user_id:
@@ -188,6 +194,11 @@ class Turns(AuthorizedMethods):
         await _check_model(at, spec.model_config_id)
         if spec.workspace_id is not None:
             await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
+        if spec.parent_chat_id is None:
+            chosen = await mcp_servers.choose_for_chat(
+                at.conn, at.user_id, mcp_server_ids, workspace_id=spec.workspace_id
+            )
+            spec = msgspec.structs.replace(spec, mcp_server_ids=chosen)
         copies = await files.copy_foreign_files(at, None, *(message.content for message in spec.messages))
         own = [msgspec.structs.replace(each, content=copies.replace_in(each.content)) for each in spec.messages]
         made = await machine.create_chat(at.bundle, msgspec.structs.replace(spec, messages=tuple(own)))
@@ -293,7 +304,9 @@ class Turns(AuthorizedMethods):
             return await _sent_before(at, sent, tx.chat)
         await copies.log(at, chat_id)
         if plan_mode is not None or mcp_server_ids is not None:
-            servers = None if mcp_server_ids is None else list(mcp_server_ids)
+            servers = None
+            if mcp_server_ids is not None:
+                servers = await mcp_servers.change_for_chat(at.conn, chat_id, mcp_server_ids)
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
         return SendResult(sent, tx.chat, sent.inserted)
 
@@ -319,6 +332,22 @@ class Turns(AuthorizedMethods):
         return await self._send_locked(
             chat_id, message, busy=busy, plan_mode=plan_mode, mcp_server_ids=mcp_server_ids, choose=choose
         )
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def send_to_subagent(
+        self, at: Grant, chat_id: ChatId, message: NewQueuedMessage, *, busy: BusyBehavior, parent_id: ChatId
+    ) -> SendResult:
+        """Send a message of the parent's agent to its subagent. A parent that was stopped meanwhile sends none."""
+        _check_author(at, message.created_by)
+        if await at.conn.fetchval(LOCK_PARENT, parent_id) != Status.RUNNING:
+            raise TransitionNotAllowed(busy.transition, State.N, SENDER_STOPPED, cause="stopped")
+        tx = await at.bundle.open(chat_id)
+        if tx.chat.parent_chat_id != parent_id:
+            raise ChatNotFound(chat_id)
+        sent = await machine.send_message(tx, message, busy)
+        if sent.repeats is not None:
+            return await _sent_before(at, sent, tx.chat)
+        return SendResult(sent, tx.chat, sent.inserted)
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def edit(
@@ -353,7 +382,10 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
     async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> ChangedChat:
-        """Stop the chat and, with `cascade`, its subagents. If subagents are busy, the chat itself may be at rest."""
+        """Stop the chat and, with `cascade`, its subagents. If subagents are busy, the chat itself may be at rest.
+
+        Messages in the queues of the subagents are deleted. Otherwise the subagents would continue with them.
+        """
         tx = await at.bundle.open(chat_id)
         busy = await at.conn.fetch(BUSY_BELOW, chat_id) if cascade else []
         if busy and tx.state in (State.W, State.E0, State.E1):
@@ -364,7 +396,11 @@ class Turns(AuthorizedMethods):
             for record in busy:
                 child = await at.bundle.open(record["id"])
                 # The subagent may have finished while this transaction waited for the lock.
-                if child.chat.status in ("running", "requires_action"):
+                if child.chat.status not in ("running", "requires_action", "interrupting"):
+                    continue
+                if child.chat.queue_len:
+                    await machine.clear_queue(child)
+                if child.chat.status != "interrupting":
                     await machine.interrupt(child)
         await _log_foreign(at, chat_id, "chat.interrupt")
         return await _changed(at, tx)
@@ -373,6 +409,19 @@ class Turns(AuthorizedMethods):
     async def retry(self, at: Grant, chat_id: ChatId) -> ChangedChat:
         tx = await at.bundle.open(chat_id)
         await machine.retry_turn(tx)
+        return await _changed(at, tx)
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def nudge(self, at: Grant, chat_id: ChatId) -> ChangedChat:
+        """End the model call, the retry delay or the tool calls that the running turn waits for; the turn goes on.
+
+        Nothing is stored. If the turn goes on by itself meanwhile, the nudge has no effect.
+        """
+        tx = await at.bundle.open(chat_id)
+        if tx.chat.status != Status.RUNNING:
+            why = "The chat is not running, so there is nothing to try again."
+            raise TransitionNotAllowed(Transition.RETRY_TURN, tx.state, why, cause="not_running")
+        at.tell(MiscHint(topic=nudge_topic(chat_id), data={"history_version": tx.chat.history_version}))
         return await _changed(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)

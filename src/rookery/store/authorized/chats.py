@@ -14,10 +14,21 @@ from rookery.domain.chat import labels as label_rules
 from rookery.domain.chat import messages
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, MessageId
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.content.search_query import ChatQuery
 from rookery.store import machine
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
-from rookery.store.chats import chat_list, chat_reads, chat_rows, chat_views, pins, read_cursors, shares, subagents
+from rookery.store.chats import (
+    chat_list,
+    chat_reads,
+    chat_rows,
+    chat_views,
+    folders,
+    pins,
+    read_cursors,
+    shares,
+    subagents,
+)
 from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
@@ -25,6 +36,7 @@ from rookery.store.chats.subagents import AgentList
 from rookery.store.db.hints import WatchKind
 from rookery.store.debug import state as debug_state
 from rookery.store.debug.rows import DebugMode
+from rookery.store.mcp import servers as mcp_servers
 from rookery.store.people import accesses, preferences
 from rookery.store.people.accesses import AccessPage
 from rookery.store.people.audit import Event
@@ -49,7 +61,8 @@ WRITE = """
            plan_mode = CASE WHEN $6 THEN $7 ELSE plan_mode END,
            mcp_server_ids = CASE WHEN $8 THEN $9 ELSE mcp_server_ids END,
            last_model_config_id = CASE WHEN $10 THEN $11 ELSE last_model_config_id END,
-           last_reasoning_effort = CASE WHEN $12 THEN $13 ELSE last_reasoning_effort END
+           last_reasoning_effort = CASE WHEN $12 THEN $13 ELSE last_reasoning_effort END,
+           permission_mode = CASE WHEN $14 THEN $15 ELSE permission_mode END
      WHERE id = $1
     RETURNING meta_version
 """
@@ -66,6 +79,8 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[UUID, ...] | UnsetType = UNSET
     model_config_id: UUID | UnsetType = UNSET
     reasoning_effort: Effort | UnsetType | None = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
+    folder_id: UUID | UnsetType | None = UNSET
     pin_order: int | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     debug_mode: DebugMode | UnsetType = UNSET
@@ -80,12 +95,13 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
             self.mcp_server_ids,
             self.model_config_id,
             self.reasoning_effort,
+            self.permission_mode,
         )
 
     @property
     def actions(self) -> frozenset[Action]:
         needed = set()
-        if any(value is not UNSET for value in (*self.metadata, self.workspace_id, self.debug_mode)):
+        if any(value is not UNSET for value in (*self.metadata, self.workspace_id, self.folder_id, self.debug_mode)):
             needed.add(Action.PATCH)
         if self.pin_order is not UNSET:
             needed.add(Action.MARK)
@@ -158,6 +174,9 @@ class Chats(AuthorizedMethods):
             await _set_debug_mode(at, chat_id, patch.debug_mode)
         if any(value is not UNSET for value in (*patch.metadata, patch.workspace_id)):
             await _write(at, chat_id, checked)
+        if not isinstance(patch.folder_id, UnsetType):
+            await _move(at, chat_id, patch.folder_id)
+            at.tell_watchers(chat_id, WatchKind.METADATA, users=[at.user_id])
         if not isinstance(patch.pin_order, UnsetType):
             await _pin(at, chat_id, patch.pin_order)
             at.tell_watchers(chat_id, WatchKind.METADATA)
@@ -291,6 +310,11 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
     if isinstance(workspace_id, UUID):
         assert at.owner_id is not None
         await workspaces.check_own(at.conn, workspace_id, at.owner_id)
+    if not isinstance(patch.mcp_server_ids, UnsetType):
+        chosen = await mcp_servers.change_for_chat(at.conn, chat_id, patch.mcp_server_ids)
+        patch = msgspec.structs.replace(patch, mcp_server_ids=chosen)
+    if patch.permission_mode is not UNSET and not row["is_root"]:
+        raise ChatNotRoot(chat_id, at.root_id)
     before = await at.conn.fetchval(META_VERSION, chat_id)
     values: list[object] = []
     for value in patch.metadata:
@@ -312,6 +336,12 @@ async def _set_debug_mode(at: Grant, chat_id: ChatId, mode: DebugMode) -> None:
     if mode is DebugMode.ON and not await preferences.may_users_record(at.conn):
         raise Disabled("Debug records are disabled. Ask an administrator.")
     await debug_state.set_mode(at.conn, chat_id, mode)
+
+
+async def _move(at: Grant, chat_id: ChatId, folder_id: UUID | None) -> None:
+    if at.root_id != chat_id:
+        raise ChatNotRoot(chat_id, at.root_id)
+    await folders.move_chat(at.conn, chat_id, folder_id, owner_id=at.user_id)
 
 
 async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:

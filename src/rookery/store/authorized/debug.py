@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.db.pool import Connection
 from rookery.store.debug import reads, state
+from rookery.store.debug.comparison import ComparedRun, FirstDifference, find_difference, read_compared
 from rookery.store.debug.export import ExportedRun, list_exported
 from rookery.store.debug.reads import RunPage
 from rookery.store.debug.rows import (
@@ -77,6 +78,14 @@ class RecordedCall(msgspec.Struct, frozen=True):
     forms: Sequence[ReplayRow]
 
 
+class RunPair(msgspec.Struct, frozen=True):
+    """Two runs of a chat, and the first message in which their prompts differ."""
+
+    one: ComparedRun
+    other: ComparedRun
+    difference: FirstDifference | None
+
+
 class Debug(AuthorizedMethods):
     __slots__ = ()
 
@@ -123,6 +132,13 @@ class Debug(AuthorizedMethods):
         return steps
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
+    async def compare_runs(self, at: Grant, chat_id: ChatId, run_id: UUID, other_id: UUID) -> RunPair:
+        """Return two runs of the chat, with the hashes of their prompts."""
+        one = await read_compared(at.conn, await _run(at.conn, chat_id, run_id))
+        other = await read_compared(at.conn, await _run(at.conn, chat_id, other_id))
+        return RunPair(one, other, await find_difference(at.conn, one, other))
+
+    @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_attempt(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID, *, number: int) -> AttemptRow:
         await _step(at.conn, run_id, step_id)
         found = await reads.find_attempt(at.conn, step_id, number)
@@ -132,19 +148,15 @@ class Debug(AuthorizedMethods):
         return found
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
-    async def export(
-        self, at: Grant, chat_id: ChatId, run_id: UUID | None, *, write: Callable[[ExportedRun], Awaitable[bool]]
-    ) -> None:
-        """Call `write` for one run, or for the most recent runs, until it returns False.
+    async def export(self, at: Grant, chat_id: ChatId, run_id: UUID | None) -> list[ExportedRun]:
+        """Return one run, or the most recent runs. Their steps are read later, each on a connection of its own.
 
-        It is one call, so that an administrator's access is logged once.
+        All of this is one access, so an administrator's access is logged once.
         """
-        runs = await list_exported(at.conn, chat_id, run_id)
+        runs = await list_exported(at.conn, chat_id, run_id, acquire=self._context.acquire)
         if run_id is not None and not runs:
             raise DebugRecordNotFound("run")
-        for run in runs:
-            if not await write(run):
-                return
+        return runs
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
     async def get_replay(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID) -> RecordedCall:

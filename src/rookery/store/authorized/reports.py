@@ -8,12 +8,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.access.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource, SystemActor
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, Via, authz
-from rookery.store.db import job_runs, overview, replicas
+from rookery.store.db import job_runs, overview, replica_presence
 from rookery.store.db.job_runs import JobRun
-from rookery.store.db.replicas import ReplicaStatus
+from rookery.store.db.replica_presence import ReplicaStatus
 from rookery.store.models import spending, usage
 from rookery.store.models.spending import SpendStatus
 from rookery.store.models.usage import FamilyCost, Figures, GroupBy
@@ -57,7 +57,7 @@ class Reports(AuthorizedMethods):
 
     @authz(Resource.REPLICA, Action.READ)
     async def replicas(self, at: Grant) -> list[ReplicaStatus]:
-        return await replicas.list_replicas(at.conn)
+        return await replica_presence.list_replicas(at.conn)
 
     @authz(Resource.REPLICA, Action.READ)
     async def owned_chats(self, at: Grant) -> dict[UUID, int]:
@@ -74,4 +74,6 @@ async def _report(
     at: Grant, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
 ) -> UsageReport:
     figures = await usage.report(at.conn, group_by, start=start, end=end, user_id=user_id)
-    return UsageReport(figures, await usage.list_names(at.conn, group_by, keys=figures))
+    viewer_id = None if isinstance(at.actor, SystemActor) else at.actor.id
+    names = await usage.list_names(at.conn, group_by, keys=figures, viewer_id=viewer_id)
+    return UsageReport(figures, names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -299,6 +300,11 @@ class Context:
         if grant.hints:
             self._publisher.publish(grant.hints)
         return result
+
+    def acquire(self) -> AbstractAsyncContextManager[Connection]:
+        """Take a connection for the rest of a read that was authorized and is too long for one connection."""
+        acquired: AbstractAsyncContextManager[Connection] = self._pool.acquire()
+        return acquired
 
     def owner_of_own(self, resource: Resource, actions: frozenset[Action]) -> UUID | None:
         """Return the actor's id if the actor may do this to own chats; otherwise None."""

@@ -95,6 +95,11 @@ class Providers(AuthorizedMethods):
         await at.log(event)
 
     @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def record_try(self, at: Grant, provider_type: str) -> None:
+        """Record the try of a provider that is not stored."""
+        await at.log(Event(action="provider.try", resource_type=Resource.PROVIDER, resource_id=provider_type))
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
     async def create(self, at: Grant, draft: ProviderDraft) -> Provider:
         made = await providers.create_provider(at.conn, draft, ring=self._ring)
         await _log_provider(at, "provider.create", None, made)

@@ -15,11 +15,14 @@ from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.debug import Debug
 from rookery.store.authorized.files import Files
+from rookery.store.authorized.folders import Folders
+from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.rights import Context
+from rookery.store.authorized.saved_prompts import SavedPrompts
 from rookery.store.authorized.settings import AgentKinds, Models, Preferences, ProviderKeys, Providers, Settings
-from rookery.store.authorized.workspaces import Contexts, McpServers, Templates, Workspaces
+from rookery.store.authorized.workspaces import Contexts, Templates, WorkspaceMcpServers, Workspaces
 from rookery.store.machine import Machine, Publisher
 from rookery.store.models.sealed_headers import Sealer
 from rookery.store.people.audit import NO_REQUEST, RequestInfo
@@ -37,6 +40,7 @@ class ActorStore:
         "contexts",
         "debug",
         "files",
+        "folders",
         "mcp_servers",
         "messages",
         "models",
@@ -44,12 +48,14 @@ class ActorStore:
         "provider_keys",
         "providers",
         "reports",
+        "saved_prompts",
         "sessions",
         "settings",
         "templates",
         "tokens",
         "turns",
         "users",
+        "workspace_mcp_servers",
         "workspaces",
     )
 
@@ -59,11 +65,12 @@ class ActorStore:
         self.chats = Chats(context)
         self.contexts = Contexts(context)
         self.debug = Debug(context)
-        self.mcp_servers = McpServers(context)
+        self.mcp_servers = McpServers(context, ring)
         self.turns = Turns(context)
         self.approvals = Approvals(context)
         self.messages = Messages(context)
         self.files = Files(context)
+        self.folders = Folders(context)
         self.users = Users(context)
         self.sessions = Sessions(context)
         self.accesses = Accesses(context)
@@ -74,7 +81,9 @@ class ActorStore:
         self.preferences = Preferences(context)
         self.provider_keys = ProviderKeys(context, ring)
         self.reports = Reports(context)
+        self.saved_prompts = SavedPrompts(context)
         self.templates = Templates(context)
+        self.workspace_mcp_servers = WorkspaceMcpServers(context)
         self.workspaces = Workspaces(context)
 
 

@@ -313,7 +313,7 @@ async def _read_context(at: Grant, chat_id: ChatId) -> ChatContext:
     return ChatContext(state, tuple(await context.list_resources(at.conn, chat_id)))
 
 
-class McpServerNotFound(Missing):
+class McpEntryNotFound(Missing):
     """Raised if no file of the workspace has this entry."""
 
     def __init__(self, workspace_id: UUID, entry_hash: str) -> None:
@@ -322,7 +322,7 @@ class McpServerNotFound(Missing):
         super().__init__("No file of this workspace names this server, or its entry has changed. Reload the list.")
 
 
-class McpServers(AuthorizedMethods):
+class WorkspaceMcpServers(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE)
@@ -358,7 +358,7 @@ async def _find_server(at: Grant, workspace_id: UUID, entry_hash: str) -> NamedS
     for each in await _named_servers(at, workspace_id):
         if each.entry.hash == entry_hash:
             return each
-    raise McpServerNotFound(workspace_id, entry_hash)
+    raise McpEntryNotFound(workspace_id, entry_hash)
 
 
 async def _record_decision(at: Grant, workspace_id: UUID, action: str, server: NamedServer) -> None:

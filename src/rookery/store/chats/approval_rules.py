@@ -5,17 +5,18 @@ If a stored rule cannot be read, every call needs an approval, because the rule 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import parts, tool_calls
-from rookery.domain.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers, Policy, Rule, Rules, find_problem
+from rookery.domain.chat import open_tool_calls, parts
+from rookery.domain.chat.approvals import MAX_RULES, UNREADABLE, Asked, Default, Policy, Rule, Rules, find_problem
+from rookery.domain.chat.elicitation import Elicitation
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.tool_calls import OpenCall
+from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.store.chats import chat_rows
 from rookery.store.db.pool import Connection
 from rookery.store.settings import settings
@@ -31,7 +32,8 @@ READ = f"""
     SELECT (SELECT value FROM settings WHERE key = '{SETTING}'),
            (SELECT value FROM user_settings WHERE user_id = $2 AND key = '{OF_USER}'),
            (SELECT rules FROM chat_approval_rules WHERE chat_id = $3),
-           ARRAY (SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NOT NULL)
+           ARRAY (SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NOT NULL),
+           (SELECT jsonb_object_agg(token, question) FROM chat_tool_runs WHERE chat_id = $1 AND question IS NOT NULL)
 """
 READ_RULES = "SELECT rules FROM chat_approval_rules WHERE chat_id = $1"
 WRITE_RULES = """
@@ -66,11 +68,15 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approvals(msgspec.Struct, frozen=True):
-    """The policy of a chat, and the replay tokens of its approved calls."""
+    """The policy of a chat, and the replay tokens of its approved calls.
+
+    `elicitations` are the open questions of tools' servers, by the replay tokens of the calls.
+    """
 
     policy: Policy
     approved: frozenset[UUID]
     timeout_seconds: float | None = None
+    elicitations: Mapping[UUID, Elicitation] = {}
 
 
 class OpenQuestions(msgspec.Struct, frozen=True):
@@ -90,14 +96,15 @@ async def read(conn: Connection, chat_id: ChatId, *, owner_id: UUID, root_id: UU
     record = await conn.fetchrow(READ, chat_id, owner_id, root_id)
     assert record is not None
     approved = frozenset(record[3])
+    asked = {} if record[4] is None else _elicitations.decode(parts.unescape(record[4]))
     try:
         group = ApprovalSettings() if record[0] is None else _settings.decode(record[0])
         own, of_chat = (() if text is None else _rules.decode(text) for text in (record[1], record[2]))
     except msgspec.DecodeError as error:
         log.warning("approval_rules_unreadable", chat_id=chat_id, error=str(error))
-        return Approvals(UNREADABLE, approved)
+        return Approvals(UNREADABLE, approved, elicitations=asked)
     policy = Policy(rules=(*group.rules, *own, *of_chat), default=group.default, may_remember=group.allow_always)
-    return Approvals(policy, approved, group.timeout_seconds or None)
+    return Approvals(policy, approved, group.timeout_seconds or None, asked)
 
 
 async def read_settings(conn: Connection) -> ApprovalSettings:
@@ -161,26 +168,27 @@ def _storable(rule: Rule) -> Rule:
     )
 
 
-async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Offers]:
-    """Return the open questions of a chat: the replay token of each call, and the rules that "always" would create."""
-    return {record[0]: _offers(record[1]) for record in await conn.fetch(QUESTIONS, chat_id)}
+async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Asked]:
+    """Return the open questions of a chat, by the replay tokens of their calls."""
+    return {record[0]: _asked(record[1]) for record in await conn.fetch(QUESTIONS, chat_id)}
 
 
-def select_asked(calls: Iterable[OpenCall], offers: dict[UUID, Offers], *, chat_id: ChatId) -> dict[OpenCall, Offers]:
+def select_asked(calls: Iterable[OpenCall], offers: dict[UUID, Asked], *, chat_id: ChatId) -> dict[OpenCall, Asked]:
     found = {}
     for call in calls:
-        token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
+        token = open_tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
         if token in offers:
             found[call] = offers[token]
     return found
 
 
-def _offers(stored: str) -> Offers:
+def _asked(stored: str) -> Asked:
     try:
-        return msgspec.json.decode(parts.unescape(stored), type=Offers)
+        return msgspec.json.decode(parts.unescape(stored), type=Asked)
     except msgspec.DecodeError:
-        return Offers()
+        return Asked()
 
 
 _settings = msgspec.json.Decoder(ApprovalSettings)
 _rules = msgspec.json.Decoder(Rules)
+_elicitations = msgspec.json.Decoder(dict[UUID, Elicitation])

@@ -61,6 +61,12 @@ _IS_MINE = {
 }
 _IS_UNPINNED = "NOT EXISTS (SELECT FROM chat_pins p WHERE p.chat_id = c.id AND p.user_id = $1)"
 _WORKSPACES_NAMED = "SELECT w.id FROM workspaces w WHERE lower(w.name) = lower({name})"
+# Only the viewer's own folders: a foreign folder matches nothing.
+_IN_FOLDER = """c.owner_id = $1 AND c.id IN (
+                   SELECT i.chat_id
+                     FROM chat_folder_items i
+                     JOIN chat_folders f ON f.id = i.folder_id
+                    WHERE f.owner_id = $1 AND {folder})"""
 _MODELS_NAMED = """SELECT m.id
                      FROM model_configs m
                     WHERE lower(m.model) = lower({name}) OR lower(m.display_name) = lower({name})"""
@@ -298,6 +304,10 @@ def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Argument
         yield f"c.updated_at < {arguments.add(query.active_before)}"
     if wanted.workspace_id is not None:
         yield f"c.workspace_id = {arguments.add(wanted.workspace_id)}"
+    if query.folder is not None:
+        folder = arguments.add(query.folder)
+        by_name = f"lower(f.name) = lower({folder})"
+        yield _IN_FOLDER.format(folder=f"f.id = {folder}" if isinstance(query.folder, UUID) else by_name)
     if query.workspace is not None:
         yield f"c.workspace_id {_named(_WORKSPACES_NAMED, query.workspace, arguments)}"
     if query.model is not None:

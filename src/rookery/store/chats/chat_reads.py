@@ -66,7 +66,7 @@ _VIEWS = f"""
            (c.owner_id = {{viewer}} OR {shares.SHARED_WITH.format(user="{viewer}")}),
            coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
            {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
-           newest.context_tokens, newest.context_limit,
+           newest.context_tokens, newest.context_limit, folder.folder_id,
            CASE WHEN c.awaits_approval THEN 'approval'
                 WHEN c.status = 'requires_action' THEN 'tools'
                 WHEN {_CHILD_ASKS} THEN 'approval'
@@ -78,6 +78,8 @@ _VIEWS = f"""
       JOIN chats c ON c.id = members.id
       JOIN users u ON u.id = c.owner_id
       LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = {{viewer}}
+      LEFT JOIN chat_folder_items folder
+             ON folder.chat_id = coalesce(c.root_chat_id, c.id) AND c.owner_id = {{viewer}}
       LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = {{viewer}}
       LEFT JOIN LATERAL (
                 SELECT m.id, m.context_tokens, m.context_limit {read_cursors.NEWEST_ANSWER.format(chat="c.id")}
@@ -88,7 +90,7 @@ _VIEWS = f"""
 """
 VIEWS = _VIEWS.format(viewer="$1", more="")
 _SUMMARY = slice(3, 3 + len(chat_rows.ChatSummary.__struct_fields__))
-_FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 8)
+_FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 9)
 _CONTEXT = slice(_FACTS.stop, _FACTS.stop + 4)
 _GIT = slice(_CONTEXT.stop, _CONTEXT.stop + len(DiffStatus.__struct_fields__))
 
@@ -204,7 +206,7 @@ def _with_children(seen: ViewerChat, children: Sequence[ChatView]) -> ViewerChat
 
 def _seen(values: Sequence[Any], *, actor: Actor) -> ViewerChat:
     chat = chat_rows.from_values(values[_SUMMARY])
-    username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_FACTS]
+    username, name, is_reader, has_unread, shared, context_tokens, context_limit, folder_id, needs_user = values[_FACTS]
     view = ChatView(
         id=chat.id,
         owner=PublicUser(chat.owner_id, username, name),
@@ -217,6 +219,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> ViewerChat:
         archived=chat.archived,
         archived_at=chat.archived_at,
         plan_mode=chat.plan_mode,
+        permission_mode=chat.permission_mode,
         last_error=None if chat.last_error is None else chat_error(chat.last_error),
         last_model_config_id=chat.last_model_config_id,
         last_reasoning_effort=chat.last_reasoning_effort,
@@ -224,6 +227,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> ViewerChat:
         mcp_server_ids=chat.mcp_server_ids,
         labels=chat.labels,
         pin_order=chat.pin_order,
+        folder_id=folder_id,
         client_type=chat.client_type,
         last_turn_summary=chat.last_turn_summary,
         summary=chat.summary,

@@ -19,11 +19,15 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State, classify
 from rookery.store.db.pool import Connection
 
+# The mode of a root applies to its family.
+PERMISSION_MODE = "coalesce((SELECT r.permission_mode FROM chats r WHERE r.id = c.root_chat_id), c.permission_mode)"
 # The fields of `ChatSummary`, in their order, without `pin_order`.
 COLUMNS = (
     "c.id, c.owner_id, c.parent_chat_id, c.root_chat_id, c.status, c.archived, c.archived_at, c.title, c.labels, "
-    "c.workspace_id, c.last_model_config_id, c.last_reasoning_effort, c.mode, c.plan_mode, c.mcp_server_ids, "
-    "c.client_type, c.summary, c.summary_generated_at, c.last_turn_summary, c.last_error, c.queue_len, "
+    "c.workspace_id, c.last_model_config_id, c.last_reasoning_effort, c.mode, c.plan_mode, "
+    f"{PERMISSION_MODE}, "
+    "c.mcp_server_ids, c.client_type, c.summary, c.summary_generated_at, c.last_turn_summary, c.last_error, "
+    "c.queue_len, "
     "c.requires_action_deadline_at, c.snapshot_version, c.history_version, c.meta_version, c.created_at, c.updated_at"
 )
 
@@ -115,6 +119,7 @@ class ChatSummary(msgspec.Struct, frozen=True):
     last_reasoning_effort: str | None
     mode: str | None
     plan_mode: bool
+    permission_mode: str
     mcp_server_ids: tuple[UUID, ...]
     client_type: str
     summary: str | None

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.elicitation import Elicitation
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.chats.stream_reads import PendingCall
@@ -61,13 +62,18 @@ ActionKind = Literal["tools", "approval"]
 class ActionCall(msgspec.Struct, frozen=True):
     """A tool call that a chat waits for. `args` are exactly as the model wrote them.
 
-    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments.
+    `always` describes the rule that the answer "always" would create: a glob for each path of the arguments. `brake` is
+    set if the call is on hold because it repeats without a new result: sentences that say what happened and what the
+    user can do. `elicitation` is set if the server of the tool asks the user something before it completes the call.
+    Such calls have no `always`.
     """
 
     tool_call_id: str
     tool_name: str
     args: Raw
     always: Offers | UnsetType = UNSET
+    brake: str | UnsetType = UNSET
+    elicitation: Elicitation | UnsetType = UNSET
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -101,7 +107,9 @@ class SearchMatch(msgspec.Struct, frozen=True):
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user.
+    """A chat as one user sees it: `my_role`, `pin_order`, `folder_id` and `has_unread` are those of this user.
+
+    `folder_id` is the folder of the root chat. Only the owner sees it.
 
     If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error, context
     and git state. `context` is null until the workspace of the chat has reported its context. `git` is the last known
@@ -120,6 +128,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool
     archived_at: datetime | None
     plan_mode: bool
+    permission_mode: str  # "ask", "auto" or "read_only"; for a subagent, that of the main chat applies
     last_error: ChatErrorView | None
     last_model_config_id: UUID
     last_reasoning_effort: str | None
@@ -127,6 +136,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[UUID, ...]
     labels: dict[str, str]
     pin_order: int | None
+    folder_id: UUID | None
     client_type: str
     last_turn_summary: str | None
     summary: str | None
@@ -175,11 +185,16 @@ def chat_error(stored: str) -> ChatErrorView:
 
 
 def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: datetime | None) -> Action:
-    shown = tuple(
-        ActionCall(call.tool_call_id, call.tool_name, call.args, UNSET if call.offers is None else call.offers)
-        for call in calls
-    )
+    shown = tuple(_action_call(call) for call in calls)
     return Action("approval" if is_approval else "tools", shown, deadline_at)
+
+
+def _action_call(call: PendingCall) -> ActionCall:
+    asked = call.offers
+    if asked is None:
+        return ActionCall(call.tool_call_id, call.tool_name, call.args)
+    always = asked if asked.brake is UNSET and asked.elicitation is UNSET else UNSET
+    return ActionCall(call.tool_call_id, call.tool_name, call.args, always, asked.brake, asked.elicitation)
 
 
 def without_contents(chat: ChatView) -> ChatView:
@@ -196,6 +211,7 @@ def without_contents(chat: ChatView) -> ChatView:
         needs_user=None,
         has_unread=False,
         pin_order=None,
+        folder_id=None,
         match=None,
         children=UNSET if chat.children is UNSET else tuple(map(without_contents, chat.children)),
     )

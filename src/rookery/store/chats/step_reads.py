@@ -27,6 +27,7 @@ from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.history import is_from_user
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.prompt import PromptRow
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
@@ -57,6 +58,7 @@ _ROW_COLUMNS = f"""
     CASE WHEN parent_chat_id IS NOT NULL THEN (
       SELECT jsonb_build_object('kind', s.kind, 'tools', s.tools, 'budget_micros', s.budget_micros)::text
         FROM subagents s WHERE s.chat_id = chats.id) END,
+    coalesce((SELECT r.permission_mode FROM chats r WHERE r.id = chats.root_chat_id), permission_mode),
     {debug_state.WANTS_DEBUG},
     clock_timestamp()
 """
@@ -137,7 +139,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
     `refused_tokens` is the approximate size of the smallest request with this history that a provider refused as too
     long. `has_untold_ends`: subagents have ended, and the history has no notice about it yet. `agent` is set for a
     subagent. `wants_debug`: the family, or else its owner, wants debug records; False if
-    the family must never be recorded, None if neither has chosen.
+    the family must never be recorded, None if neither has chosen. `permission_mode` is that of the root.
     """
 
     title: str
@@ -165,6 +167,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
     has_children: bool = False
     has_untold_ends: bool = False
     agent: AgentTerms | None = None
+    permission_mode: str = PermissionMode.AUTO
     wants_debug: bool | None = None
 
     @property

@@ -12,14 +12,14 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.domain.chat import parts, tool_calls
-from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat import open_tool_calls, parts
+from rookery.domain.chat.approvals import Asked
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
+from rookery.domain.chat.open_tool_calls import CallRow, OpenCall
 from rookery.domain.chat.parts import ContentError, ToolCall
 from rookery.domain.chat.prompt import PromptRow
-from rookery.domain.chat.tool_calls import CallRow, OpenCall
 from rookery.store.chats import approval_rules, chat_delta, messages
 from rookery.store.chats.messages import WINDOW_MAX_BYTES
 from rookery.store.db.hints import ChatHint
@@ -118,13 +118,15 @@ class MissingMessages(msgspec.Struct, frozen=True):
 class PendingCall(msgspec.Struct, frozen=True):
     """A call that waits for the client or a user. `args` is the JSON that the model wrote.
 
-    `offers` is set for a call that needs an approval: the rules that the answer "always" would create.
+    `offers` is set for a call that needs an approval: the rules that the answer "always" would create, or why the
+    brake holds the call. `message_id` is the message with the call.
     """
 
     tool_call_id: str
     tool_name: str
     args: Raw
-    offers: Offers | None = None
+    offers: Asked | None = None
+    message_id: int = 0
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -199,12 +201,12 @@ async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, 
 async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
     """Return the calls that wait for a user's approval. If there are none, return those that wait for the client."""
     records = await conn.fetch(open_calls.TURN_CALLS, chat_id)
-    opened = tool_calls.open_calls(CallRow(*record) for record in records)
+    opened = open_tool_calls.open_calls(CallRow(*record) for record in records)
     if offers := await approval_rules.list_offers(conn, chat_id):
-        asked: dict[OpenCall, Offers | None] = {**approval_rules.select_asked(opened, offers, chat_id=chat_id)}
+        asked: dict[OpenCall, Asked | None] = {**approval_rules.select_asked(opened, offers, chat_id=chat_id)}
     else:
         names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
-        asked = dict.fromkeys(tool_calls.select_dynamic(opened, names))
+        asked = dict.fromkeys(open_tool_calls.select_dynamic(opened, names))
     args: dict[tuple[int, str], Raw] = {}
     for message_id in {call.message_id for call in asked}:
         args.update(await _args_of(conn, chat_id, message_id=MessageId(message_id)))
@@ -245,9 +247,9 @@ async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) 
     }
 
 
-def _pending(call: OpenCall, args: dict[tuple[int, str], Raw], offers: Offers | None) -> PendingCall:
+def _pending(call: OpenCall, args: dict[tuple[int, str], Raw], offers: Asked | None) -> PendingCall:
     made = args.get((call.message_id, call.tool_call_id), parts.json_raw({}))
-    return PendingCall(call.tool_call_id, call.tool_name, made, offers)
+    return PendingCall(call.tool_call_id, call.tool_name, made, offers, call.message_id)
 
 
 def _rows(records: Iterable[object]) -> tuple[PromptRow, ...]:

@@ -17,6 +17,7 @@ import msgspec
 from rookery.domain.chat import agent_reports, parts
 from rookery.domain.chat.agent_reports import AgentOutcome
 from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import AgentNotice, ContentError, Part, Text, ToolCall
 from rookery.store.db.pool import Connection
@@ -60,16 +61,19 @@ LIST_CHILDREN = f"""
      LIMIT $2 OFFSET $3
 """
 
-REPORT = """
-    SELECT m.content, m.content_version
-      FROM chat_messages m
-     WHERE m.chat_id >= $1 AND m.chat_id <= $1
-       AND m.role = 'assistant'
-       AND NOT m.deleted
-       AND NOT m.compressed
-       AND m.visibility <> 'model'
-     ORDER BY m.chat_id, m.role, m.id DESC
-     LIMIT 1
+REPORTS = """
+    SELECT c.id, m.content, m.content_version
+      FROM unnest($1::uuid[]) AS c (id)
+     CROSS JOIN LATERAL (
+           SELECT content, content_version
+             FROM chat_messages
+            WHERE chat_id >= c.id AND chat_id <= c.id
+              AND role = 'assistant'
+              AND NOT deleted
+              AND NOT compressed
+              AND visibility <> 'model'
+            ORDER BY chat_id, role, id DESC
+            LIMIT 1) m
 """
 
 UNTOLD = """
@@ -161,6 +165,7 @@ OVERDUE = """
      ORDER BY s.deadline_at
      LIMIT $1
 """
+UNLOCKED = "SELECT id FROM chats WHERE id = ANY ($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED"
 STOP_AT_DEADLINE = """
     UPDATE subagents SET stopped_by = 'deadline' WHERE chat_id = $1 AND deadline_at <= clock_timestamp()
     RETURNING true
@@ -195,6 +200,9 @@ RENEW_DEADLINE = """
        SET deadline_at = clock_timestamp() + make_interval(mins => max_minutes), stopped_by = NULL
      WHERE chat_id = $1
 """
+
+# An exploring subagent keeps the MCP servers of the turn that spawned it, or some of them.
+HAS_SERVERS = "SELECT mode IS DISTINCT FROM 'explore' OR $2::uuid[] <@ mcp_server_ids FROM chats WHERE id = $1"
 
 SPENT = "SELECT coalesce(sum(cost_micros), 0) FROM model_usage WHERE chat_id = $1"
 
@@ -475,7 +483,7 @@ def _last_line(said: Sequence[Part]) -> str:
     """Return one line about an answer: its last tool call, or its last line of text."""
     for part in reversed(said):
         if isinstance(part, ToolCall):
-            commands = " ".join(part.parsed_commands[0]) if part.parsed_commands else ""
+            commands = ", ".join(" ".join(command) for command in part.parsed_commands or ())
             return f"{part.tool_name} {commands}".strip()
         # The last line may be the end of a code block.
         if isinstance(part, Text) and (lines := [line for line in part.text.splitlines() if _WORD.search(line)]):
@@ -483,16 +491,21 @@ def _last_line(said: Sequence[Part]) -> str:
     return ""
 
 
-async def read_report(conn: Connection, chat_id: UUID) -> str:
-    """Return the text of the newest visible answer; empty if there is none or it cannot be read."""
-    record = await conn.fetchrow(REPORT, chat_id)
-    if record is None:
-        return ""
+async def read_reports(conn: Connection, chat_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Return the text of the newest visible answer of each child that has one, in one round trip.
+
+    An answer that cannot be read is an empty report.
+    """
+    records = await conn.fetch(REPORTS, list(chat_ids))
+    return {record["id"]: _report(record["content"], record["content_version"]) for record in records}
+
+
+def _report(content: str, version: int) -> str:
     try:
-        content = parts.decode(record["content"], version=record["content_version"])
+        said = parts.decode(content, version=version)
     except ContentError:
         return ""
-    return "\n\n".join(part.text.strip() for part in content if isinstance(part, Text) and part.text.strip())
+    return "\n\n".join(part.text.strip() for part in said if isinstance(part, Text) and part.text.strip())
 
 
 async def list_untold(conn: Connection, parent_id: UUID, *, limit: int = MAX_NOTICES) -> list[UntoldEnd]:
@@ -503,7 +516,8 @@ async def list_untold(conn: Connection, parent_id: UUID, *, limit: int = MAX_NOT
 async def notices(conn: Connection, ends: Sequence[UntoldEnd]) -> tuple[AgentNotice, ...]:
     """Return the notices about these ends. If a child has ended twice, only its newest end is reported."""
     newest = {end.chat_id: end for end in ends}
-    reports = [await read_report(conn, chat_id) for chat_id in newest]
+    found = await read_reports(conn, newest)
+    reports = [found.get(chat_id, "") for chat_id in newest]
     cut = agent_reports.cut_reports(reports)
     return tuple(
         AgentNotice(
@@ -583,6 +597,11 @@ async def list_overdue(conn: Connection, *, limit: int) -> list[UUID]:
     return [record[0] for record in await conn.fetch(OVERDUE, limit)]
 
 
+async def find_unlocked(conn: Connection, chat_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of these chats that no other transaction has locked at this moment."""
+    return {record[0] for record in await conn.fetch(UNLOCKED, chat_ids)}
+
+
 async def stop_at_deadline(conn: Connection, chat_id: UUID) -> bool:
     """Record that the child is stopped by its deadline. Return False if the deadline has changed."""
     return bool(await conn.fetchval(STOP_AT_DEADLINE, chat_id))
@@ -594,6 +613,12 @@ async def renew_deadline(conn: Connection, chat_id: UUID) -> None:
     The status does not change then, so no trigger restarts it.
     """
     await conn.execute(RENEW_DEADLINE, chat_id)
+
+
+async def check_servers(conn: Connection, chat_id: UUID, server_ids: Sequence[UUID]) -> None:
+    """Raise `InvalidInput` if an exploring subagent would get other MCP servers than those that it was given."""
+    if await conn.fetchval(HAS_SERVERS, chat_id, list(server_ids)) is False:
+        raise InvalidInput("mcp_server_ids", "A subagent that explores cannot be given more MCP servers.")
 
 
 async def spent_micros(conn: Connection, chat_id: UUID) -> int:

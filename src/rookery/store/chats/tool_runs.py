@@ -1,7 +1,8 @@
 """The tool ledger: the runs of tools that must not run twice. A row is inserted before a run and gets the run's result.
 
 If a call is repeated after a crash, a takeover or a retry, its row is found by the replay token. A finished run returns
-its result again. The outcome of an unfinished run is unknown. The runner that inserts the row runs the tool.
+its result again. The outcome of an unfinished run is unknown, unless the tool has kept a state from which it can be
+continued. The runner that inserts the row runs the tool.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import tool_calls
+from rookery.domain.chat import open_tool_calls, parts
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId, MessageId
@@ -37,10 +38,17 @@ BEGIN = """
         ON CONFLICT (token) DO NOTHING
     RETURNING token
 """
-FIND = "SELECT result, is_error FROM chat_tool_runs WHERE token = $1"
+FIND = "SELECT result, is_error, state, answer FROM chat_tool_runs WHERE token = $1"
+KEEP = """
+    UPDATE chat_tool_runs
+       SET state = $2, question = $3, answer = NULL
+     WHERE token = $1
+       AND finished_at IS NULL
+    RETURNING token
+"""
 FINISH = """
     UPDATE chat_tool_runs
-       SET finished_at = clock_timestamp(), result = $2, is_error = $3
+       SET finished_at = clock_timestamp(), result = $2, is_error = $3, state = NULL, question = NULL, answer = NULL
      WHERE token = $1
        AND finished_at IS NULL
     RETURNING token
@@ -67,12 +75,15 @@ class RunStatus(StrEnum):
 class ToolRun(msgspec.Struct, frozen=True):
     """The result of `begin`. `started`: run the tool. `finished`: use `result` and do not run the tool.
 
-    `unfinished`: an earlier run has begun and its outcome is unknown. Do not run the tool; tell the model to check.
+    `unfinished`: an earlier run has begun and its outcome is unknown. Do not run the tool; tell the model to check. If
+    it has kept a `state`, the tool may continue it, with the user's `answer` to its question. Both are JSON.
     """
 
     status: RunStatus
     result: bytes = b""
     is_error: bool = False
+    state: str | None = None
+    answer: str | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -85,7 +96,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> UUID:
-        return tool_calls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
+        return open_tool_calls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
 
 
 async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
@@ -114,7 +125,8 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
     if record is None:
         raise await _stale(conn, call.chat_id, fence)
     if record["result"] is None:
-        return ToolRun(RunStatus.UNFINISHED)
+        state, answer = (None if each is None else parts.unescape(each) for each in (record["state"], record["answer"]))
+        return ToolRun(RunStatus.UNFINISHED, state=state, answer=answer)
     return ToolRun(RunStatus.FINISHED, record["result"], record["is_error"])
 
 
@@ -124,6 +136,15 @@ async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool
     There is no fence: the tool has run, and the current owner of the chat needs its result.
     """
     return await conn.fetchval(FINISH, token, result, is_error) is not None
+
+
+async def keep(conn: Connection, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None = None) -> bool:
+    """Store what the unfinished run needs to be continued, and the question that it waits for.
+
+    There is no fence: what a server has begun is true for every owner of the chat.
+    """
+    asked = None if question is None else parts.to_jsonb(question)
+    return await conn.fetchval(KEEP, token, parts.to_jsonb(state), asked) is not None
 
 
 async def purge(conn: Connection, *, older_than: timedelta = RETENTION, batch: int = 1000) -> int:

@@ -95,6 +95,11 @@ class MiscHint(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, str | int | bool | None] = {}
 
 
+def nudge_topic(chat_id: UUID) -> str:
+    """Return the topic of hints by which a user asks the task of a chat to go on now."""
+    return f"nudge:{chat_id}"
+
+
 Hint = ChatHint | OwnershipHint | WatchHint | ConfigHint | AccessHint | MiscHint
 
 CHANNELS: dict[type[Hint], str] = {

@@ -1,8 +1,12 @@
-"""Reads of whole runs for an export. Steps are read one by one, so that a long run needs little memory."""
+"""Reads of whole runs for an export. Steps are read one by one, so that a long run needs little memory.
+
+Each step is read on a connection that is taken only for it, because a client may be slow to receive what was read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from uuid import UUID
 
 import msgspec
@@ -14,6 +18,8 @@ from rookery.store.debug.rows import AttemptRow, RunRow, StepRow
 
 MAX_EXPORTED_RUNS = 100
 
+Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
+
 
 class ExportedStep(msgspec.Struct, frozen=True):
     step: StepRow
@@ -21,31 +27,32 @@ class ExportedStep(msgspec.Struct, frozen=True):
 
 
 class ExportedRun:
-    """A run whose steps are read on demand, while the connection is open."""
+    """A run whose steps are read on demand."""
 
-    __slots__ = ("_conn", "run")
+    __slots__ = ("_acquire", "run")
 
-    def __init__(self, conn: Connection, run: RunRow) -> None:
-        self._conn = conn
+    def __init__(self, acquire: Acquire, run: RunRow) -> None:
+        self._acquire = acquire
         self.run = run
 
     async def steps(self) -> AsyncIterator[ExportedStep]:
-        numbers: dict[UUID, list[int]] = {}
-        for attempt in await reads.list_attempts(self._conn, self.run.id):
-            numbers.setdefault(attempt.step_id, []).append(attempt.number)
-        for summary in await reads.list_steps(self._conn, self.run.id):
-            step = await reads.find_step(self._conn, self.run.id, summary.id)
-            if step is None:
-                continue  # deleted meanwhile
-            found = [await reads.find_attempt(self._conn, step.id, number) for number in numbers.get(step.id, ())]
-            yield ExportedStep(step, [attempt for attempt in found if attempt is not None])
+        async with self._acquire() as conn:
+            summaries = await reads.list_steps(conn, self.run.id)
+        for summary in summaries:
+            async with self._acquire() as conn:
+                step = await reads.find_step(conn, self.run.id, summary.id)
+                attempts = await reads.list_exchanges(conn, summary.id)
+            if step is not None:  # otherwise it was deleted meanwhile
+                yield ExportedStep(step, attempts)
 
 
-async def list_exported(conn: Connection, chat_id: ChatId, run_id: UUID | None) -> list[ExportedRun]:
+async def list_exported(
+    conn: Connection, chat_id: ChatId, run_id: UUID | None, *, acquire: Acquire
+) -> list[ExportedRun]:
     """Return one run, or the newest `MAX_EXPORTED_RUNS` of a chat. The list is empty if there is no such run."""
     if run_id is None:
         runs: Sequence[RunRow] = (await reads.list_runs(conn, chat_id, limit=MAX_EXPORTED_RUNS)).runs
     else:
         found = await reads.find_run(conn, chat_id, run_id)
         runs = () if found is None else (found,)
-    return [ExportedRun(conn, run) for run in runs]
+    return [ExportedRun(acquire, run) for run in runs]

@@ -87,6 +87,7 @@ LIST_ATTEMPTS = f"""
      WHERE s.run_id = $1
      ORDER BY s.step_number, a.number
 """
+LIST_EXCHANGES = f"SELECT {_columns(AttemptRow, 'a')} FROM chat_debug_attempts a WHERE a.step_id = $1 ORDER BY a.number"
 FIND_ATTEMPT = f"SELECT {_columns(AttemptRow, 'a')} FROM chat_debug_attempts a WHERE a.step_id = $1 AND a.number = $2"
 
 
@@ -173,6 +174,11 @@ async def list_replay_forms(conn: Connection, run_id: UUID, *, last_number: int)
 async def list_attempts(conn: Connection, run_id: UUID) -> list[AttemptSummaryRow]:
     """Return the attempts of all steps of a run, in order, without headers and bodies."""
     return [AttemptSummaryRow(**_attempt_fields(record)) for record in await conn.fetch(LIST_ATTEMPTS, run_id)]
+
+
+async def list_exchanges(conn: Connection, step_id: UUID) -> list[AttemptRow]:
+    """Return the attempts of a step, in order, with headers and bodies."""
+    return [AttemptRow(**_attempt_fields(record)) for record in await conn.fetch(LIST_EXCHANGES, step_id)]
 
 
 async def find_attempt(conn: Connection, step_id: UUID, number: int) -> AttemptRow | None:

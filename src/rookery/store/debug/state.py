@@ -82,6 +82,12 @@ CLEAR_MARK = f"""
        AND NOT EXISTS (SELECT FROM chat_debug_runs r WHERE r.chat_id = $1 AND NOT ({IS_KEPT}))
 """
 READ_FLOOR = "SELECT floor FROM chat_debug_state WHERE chat_id = $1 AND delete_from IS NOT NULL"
+# Waits for runs that are being inserted. The chat is locked first, as by an insert.
+HOLD = """
+    WITH chat AS MATERIALIZED (SELECT id FROM chats WHERE id = $1 FOR KEY SHARE)
+    INSERT INTO chat_debug_state (chat_id) SELECT id FROM chat
+    ON CONFLICT (chat_id) DO UPDATE SET floor = chat_debug_state.floor
+"""
 DELETE_ALL = "DELETE FROM chat_debug_runs WHERE chat_id = $1 RETURNING id"
 
 
@@ -151,5 +157,6 @@ async def list_marked(conn: Connection, *, limit: int = 1000) -> list[ChatId]:
 
 
 async def delete_all(conn: Connection, chat_id: UUID) -> int:
-    """Delete all records of a chat, for its owner. Return the number of runs."""
+    """Delete all records of a chat, for its owner. Return the number of runs. Call it in a transaction."""
+    await conn.execute(HOLD, chat_id)
     return len(await conn.fetch(DELETE_ALL, chat_id))

@@ -11,11 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import approvals, parts, tool_calls
+from rookery.domain.chat import approvals, brake, elicitation, open_tool_calls, parts
 from rookery.domain.chat.approvals import Answer, Decision, Offers
-from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.elicitation import Elicitation, Given
+from rookery.domain.chat.errors import InvalidInput, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, Message
-from rookery.domain.chat.tool_calls import CloseReason, OpenCall
+from rookery.domain.chat.open_tool_calls import CloseReason, OpenCall
 from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, open_calls, settlement
 from rookery.store.machine.bundle import Tx, transition
@@ -40,7 +41,14 @@ class Question(msgspec.Struct, frozen=True):
     offers: Offers = Offers()
 
     def token(self, chat_id: ChatId) -> UUID:
-        return tool_calls.replay_token(chat_id, self.call.message_id, self.call.tool_call_id)
+        return open_tool_calls.replay_token(chat_id, self.call.message_id, self.call.tool_call_id)
+
+
+_OPEN_QUESTIONS = """
+    SELECT jsonb_object_agg(token, question) FROM chat_tool_runs WHERE chat_id = $1 AND question IS NOT NULL
+"""
+# The next run of the call finds the answer. Without an answer, the call has been closed.
+_ANSWER = "UPDATE chat_tool_runs SET question = NULL, answer = $2 WHERE token = $1"
 
 
 @transition
@@ -84,14 +92,33 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
         )
     asked = {call.tool_call_id: call for call in await open_calls.asked_calls(tx)}
     approvals.check_answers(tuple(asked), answers)
+    braked = await open_calls.braked_tokens(tx)
+    elicited = await _open_questions(tx)
     denied, approved = [], []
     for answer in answers:
         call = asked[answer.tool_call_id]
+        token = open_tool_calls.replay_token(tx.chat.id, call.message_id, call.tool_call_id)
+        asked_by = elicited.get(token)
+        if asked_by is not None:
+            await _answer(tx, token, asked_by, answer)
+        elif answer.responses is not None:
+            raise InvalidInput(elicitation.FIELD, "This call has no question that takes values.")
         if answer.decision is Decision.APPROVE:
-            approved.append(tool_calls.replay_token(tx.chat.id, call.message_id, call.tool_call_id))
+            approved.append(token)
             continue
-        note = approvals.denied_by_user(answer.reason)
-        denied += message_rows.closures(tx, [call], CloseReason.DENIED_BY_USER, note=note, created_by=answered_by)
+        if asked_by is not None:
+            note = elicitation.declined(asked_by.server, answer.reason)
+        else:
+            denied_by = brake.stopped_by_user if token in braked else approvals.denied_by_user
+            note = denied_by(answer.reason)
+        denied += message_rows.closures(
+            tx,
+            [call],
+            CloseReason.DENIED_BY_USER,
+            note=note,
+            comment=answer.reason.strip(),
+            created_by=answered_by,
+        )
     if approved:
         await tx.conn.execute(_APPROVE, tx.chat.id, approved, answered_by)
     inserted = await message_rows.insert(tx, denied) if denied else []
@@ -99,3 +126,21 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
         Transition.ANSWER_APPROVALS, f"{settlement.RUN}, history_version = snapshot_version, generation_attempt = 0"
     )
     return inserted
+
+
+async def _open_questions(tx: Tx) -> dict[UUID, Elicitation]:
+    stored = await tx.conn.fetchval(_OPEN_QUESTIONS, tx.chat.id)
+    return {} if stored is None else _elicitations.decode(parts.unescape(stored))
+
+
+async def _answer(tx: Tx, token: UUID, asked: Elicitation, answer: Answer) -> None:
+    """Store the user's answer for the next run of the call, or drop the question if the user declined."""
+    if answer.always is not None:
+        raise InvalidInput("answers.always", "A server's question is answered once, without `always`.")
+    kept = None
+    if answer.decision is Decision.APPROVE:
+        kept = parts.to_jsonb(Given(elicitation.check(asked, answer.responses)))
+    await tx.conn.execute(_ANSWER, token, kept)
+
+
+_elicitations = msgspec.json.Decoder(dict[UUID, Elicitation])

@@ -13,8 +13,8 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.chat import LastError, RetryState
 from rookery.domain.chat.errors import InvalidInput, NothingToCompact, TransitionNotAllowed
 from rookery.domain.chat.messages import Message, NewMessage, Role
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
@@ -136,9 +136,14 @@ async def finish_turn(tx: Tx) -> TurnFinished:
 
 
 @transition
-async def finish_error(tx: Tx, error: LastError) -> None:
-    """End the turn with an error. Queue and history stay. The next user message closes the open calls."""
+async def finish_error(tx: Tx, error: LastError, mark: NewMessage | None = None) -> None:
+    """End the turn with an error. Queue and history stay. The next user message closes the open calls.
+
+    `mark` is a row for users that stays in the history when the error is gone.
+    """
     tx.require(Transition.FINISH_ERROR)
+    if mark is not None:
+        await message_rows.insert(tx, [message_rows.row_of(mark)])
     await tx.settle(
         Transition.FINISH_ERROR,
         f"status = 'error', last_error = $2, {settlement.REST}",

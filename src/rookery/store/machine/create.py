@@ -12,8 +12,9 @@ from rookery.domain.chat import labels, messages, parts
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
 from rookery.domain.chat.messages import Effort, Message, NewMessage
+from rookery.domain.chat.open_tool_calls import CloseReason
+from rookery.domain.chat.permissions import PermissionMode
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import chat_rows as stored_chats
 from rookery.store.machine import message_rows, settlement
@@ -28,9 +29,9 @@ _INSERT = """
     INSERT INTO chats
            (id, owner_id, parent_chat_id, root_chat_id, status, title, labels, workspace_id, last_model_config_id,
             last_reasoning_effort, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, generate_summaries,
-            title_tries)
+            title_tries, permission_mode)
     VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, 'running', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-            $16)
+            $16, $17)
         ON CONFLICT (id) DO NOTHING
     RETURNING id
 """
@@ -58,6 +59,7 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     workspace_id: UUID | None = None
     mode: str | None = None
     plan_mode: bool = False
+    permission_mode: PermissionMode = PermissionMode.AUTO
     mcp_server_ids: tuple[UUID, ...] = ()
     dynamic_tools: str | None = None
     client_type: str = "api"
@@ -138,6 +140,7 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
         spec.client_type,
         spec.generate_summaries,
         stored_chats.MAX_TITLE_TRIES if spec.is_named else 0,
+        spec.permission_mode,
     )
     if chat_id is None:
         assert spec.id is not None

@@ -19,8 +19,8 @@ from rookery.domain.chat.messages import (
     Visibility,
     is_id,
 )
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import Part
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat import open_tool_calls, parts
 from rookery.domain.chat.chat import OWNER_DISABLED
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import Message, NewMessage
+from rookery.domain.chat.open_tool_calls import CloseReason, OpenCall, SubmittedResult
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason, OpenCall, SubmittedResult
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import subagents
 from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
@@ -136,8 +136,8 @@ async def complete_requires_action(
             cause="awaits_approval",
         )
     pending = await open_calls.dynamic_calls(tx)
-    tool_calls.check_results(pending, results)
-    answers = tool_calls.result_rows(
+    open_tool_calls.check_results(pending, results)
+    answers = open_tool_calls.result_rows(
         pending,
         results,
         created_by=submitted_by,

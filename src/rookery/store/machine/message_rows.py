@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat import open_tool_calls, parts
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.messages import (
@@ -28,7 +28,7 @@ from rookery.domain.chat.messages import (
     StepFigures,
     Visibility,
 )
-from rookery.domain.chat.tool_calls import CallRow, CloseReason, OpenCall
+from rookery.domain.chat.open_tool_calls import CallRow, CloseReason, OpenCall
 from rookery.store.machine.bundle import Tx
 from rookery.telemetry.tracing import spans
 
@@ -215,12 +215,17 @@ def closures(
     *,
     model_config_id: UUID | None = None,
     note: str | None = None,
+    comment: str = "",
     created_by: UUID | None = None,
 ) -> list[Row]:
     """Return a closure for each call. Pass `model_config_id` if rows of this transition change the chat's model."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [
-        row_of(tool_calls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
+        row_of(
+            open_tool_calls.closure(
+                call, reason, model_config_id=model, at=at, note=note, comment=comment, created_by=created_by
+            )
+        )
         for call in calls
     ]
 
@@ -241,7 +246,7 @@ def with_closures(
     turn = [_as_row(open_before)]
     for row in rows:
         if starts_turn(row):
-            answered.extend(closures(tx, tool_calls.open_calls(turn), reason))
+            answered.extend(closures(tx, open_tool_calls.open_calls(turn), reason))
             turn = []
         elif row.role in (Role.ASSISTANT, Role.TOOL) and not row.compressed:
             turn.append(CallRow(0, row.role, row.content, row.content_version))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rookery.domain.chat import tool_calls
+from uuid import UUID
+
+from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.messages import CONTENT_VERSION
-from rookery.domain.chat.tool_calls import CallRow, OpenCall
+from rookery.domain.chat.open_tool_calls import CallRow, OpenCall
 from rookery.store.machine.bundle import Tx
 from rookery.telemetry import log
 
@@ -45,8 +47,8 @@ TURN_CALLS = f"""
      ORDER BY m.chat_id, m.id
 """
 
-# True only if `tool_calls.open_calls` finds no open call. This saves a round trip in the common case. It is also false
-# for calls that the provider executes and for unreadable rows; then the caller checks each call.
+# True only if `open_tool_calls.open_calls` finds no open call. This saves a round trip in the common case. It is also
+# false for calls that the provider executes and for unreadable rows; then the caller checks each call.
 NOTHING_OPEN = f"""
     NOT EXISTS (
       WITH turn AS (
@@ -79,12 +81,13 @@ _DYNAMIC_TOOLS = """
 
 
 _ASKED = "SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NULL"
+_BRAKED = f"{_ASKED} AND offers ? 'brake'"
 
 
 async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:
     """Return all open calls of the current turn."""
     records = await tx.conn.fetch(TURN_CALLS, tx.chat.id)
-    return tool_calls.open_calls(
+    return open_tool_calls.open_calls(
         (CallRow(*record) for record in records),
         on_unreadable=lambda message_id: _log.warning("message_unreadable", chat_id=tx.chat.id, message_id=message_id),
     )
@@ -96,10 +99,15 @@ async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
     if not calls:
         return ()
     names = {record[0] for record in await tx.conn.fetch(_DYNAMIC_TOOLS, tx.chat.id)}
-    return tool_calls.select_dynamic(calls, names)
+    return open_tool_calls.select_dynamic(calls, names)
 
 
 async def asked_calls(tx: Tx) -> tuple[OpenCall, ...]:
     """Return the open calls that wait for a user's approval."""
     asked = {record[0] for record in await tx.conn.fetch(_ASKED, tx.chat.id)}
-    return tool_calls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()
+    return open_tool_calls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()
+
+
+async def braked_tokens(tx: Tx) -> frozenset[UUID]:
+    """Return the replay tokens of the calls that wait for a user because they repeat."""
+    return frozenset(record[0] for record in await tx.conn.fetch(_BRAKED, tx.chat.id))

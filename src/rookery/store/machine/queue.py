@@ -15,9 +15,9 @@ from msgspec import UNSET, UnsetType
 from rookery.domain.chat import parts
 from rookery.domain.chat.errors import QueueChanged, QueuedMessageNotFound
 from rookery.domain.chat.messages import CONTENT_VERSION, Effort, Message, QueuedMessage, QueuedMessageId
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.states import State, Status
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import message_rows, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition

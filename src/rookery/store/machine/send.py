@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from rookery.domain.chat.messages import ChatId, Message, MessageId, NewQueuedMessage, QueuedMessage
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.states import State, Status
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store.db.pool import Connection
 from rookery.store.machine import message_rows, queue_rows, settlement

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from rookery.domain.chat.messages import Message, Role
-from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import subagents
 from rookery.store.machine import message_rows, open_calls

@@ -14,9 +14,9 @@ import msgspec
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import Message, NewMessage, Role, Visibility
+from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import State
-from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import subagents
 from rookery.store.chats.subagents import UntoldEnd

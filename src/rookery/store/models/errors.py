@@ -7,7 +7,7 @@ ModelError
 ├── ProviderUnavailable     the provider does not exist or is disabled, so nothing can be saved for it
 ├── KeysMissing             the server has no key ring to seal a key with
 ├── UserKeysDisabled        the provider does not accept keys of users
-└── SpendLimitReached       the owner's limit for the period is used up
+└── SpendLimitReached       the owner has reached the limit of the period
 InvalidInput (in rookery.domain.chat.errors)
 ├── ModelUnusable           the named model cannot be used; `reason` says why
 └── NoDefaultModel          no model was named, and there is no usable default
@@ -101,8 +101,8 @@ class SpendLimitReached(ModelError):
         self.limit_micros = limit_micros
         self.resets_at = resets_at
         super().__init__(
-            f"The spend limit of ${limit_micros / 1_000_000:,.2f} is used up. It resets at "
-            f"{resets_at:%Y-%m-%d %H:%M} UTC."
+            f"You've reached your ${limit_micros / 1_000_000:,.2f} limit. It resets at {resets_at:%Y-%m-%d %H:%M} UTC; "
+            "an administrator can raise it."
         )
 
 

@@ -43,6 +43,14 @@ SEALED_COLUMNS = (
     SealedColumn("workspaces", "token_enc", "id::text", sealed="token_enc"),
     SealedColumn("workspaces", "secrets_enc", "id::text", sealed="secrets_enc"),
     SealedColumn("workspace_operations", "secrets_enc", "workspace_id::text", sealed="secrets_enc"),
+    SealedColumn("mcp_servers", "api_key_enc", "id::text", sealed="api_key_enc"),
+    SealedColumn("mcp_servers", "headers_enc", "id::text", sealed="headers_enc"),
+    SealedColumn("mcp_servers", "oauth_client_secret_enc", "id::text", sealed="oauth_client_secret_enc"),
+    SealedColumn("mcp_oauth_clients", "client_secret_enc", "id::text", sealed="client_secret_enc"),
+    SealedColumn("mcp_oauth_flows", "details_enc", "id::text", sealed="details_enc"),
+    SealedColumn("mcp_oauth_tokens", "client_secret_enc", "id::text", sealed="client_secret_enc"),
+    SealedColumn("mcp_oauth_tokens", "access_token_enc", "id::text", sealed="access_token_enc"),
+    SealedColumn("mcp_oauth_tokens", "refresh_token_enc", "id::text", sealed="refresh_token_enc"),
     # Settings are JSON, and only the check setting is sealed.
     SealedColumn(
         "settings",

@@ -204,6 +204,37 @@ async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Seale
         return await _write(conn, INSERT, provider)
 
 
+def unsaved(draft: ProviderDraft) -> Provider:
+    """Return the provider that this draft would create, for a try before it is stored. Header values are not masked.
+
+    Raises `InvalidInput` as a creation would.
+    """
+    if draft.api_key is not None:
+        check_key(draft.api_key)
+    provider = Provider(
+        id=uuid4(),
+        type=draft.type,
+        name=draft.name,
+        display_name=draft.display_name,
+        icon=draft.icon,
+        base_url=checked_base_url(draft.base_url),
+        enabled=True,
+        deleted=False,
+        source="db",
+        options=models_options.parse_provider_options(draft.type, draft.options),
+        send_correlation=False,
+        api_key_enc=None if draft.api_key is None else "",
+        headers_enc=None,
+        central_key_enabled=True,
+        allow_user_key=False,
+        allow_central_fallback=False,
+        created_at=datetime.min,
+        updated_at=datetime.min,
+    )
+    check(provider)
+    return provider
+
+
 async def update_provider(
     conn: Connection, provider_id: UUID, *, patch: ProviderPatch, ring: Sealer | None
 ) -> Provider:

@@ -91,7 +91,7 @@ async def spend_status(conn: Connection, user_id: UUID, *, now: datetime) -> Spe
 
 
 async def check_spend(conn: Connection, user_id: UUID, *, now: datetime) -> None:
-    """Raise `SpendLimitReached` if this user's limit is used up.
+    """Raise `SpendLimitReached` if this user has reached their limit.
 
     If the limit cannot be read, the error is logged and the call is allowed: a broken setting must not stop all work.
     """

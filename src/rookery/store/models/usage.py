@@ -21,6 +21,8 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.db.pool import Connection
 
 MAX_REPORT_DAYS = 366
+# The most expensive chats of a report. The other groups have few keys.
+MAX_REPORTED_CHATS = 500
 
 # The statement reads the root chat from the chat, so that callers cannot pass a wrong one. Both columns are NULL if
 # the chat was deleted.
@@ -76,7 +78,7 @@ REPORT = f"""
        AND at < $2
        AND ($3::uuid IS NULL OR owner_id = $3)
      GROUP BY 1
-     ORDER BY 1
+     ORDER BY {{order}}
 """
 LOCK_KEY = 0x726F6F6B_75736167  # "rookusag"; the one-key space of advisory locks
 RECOMPUTED_DAYS = 2
@@ -157,11 +159,12 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class FamilyCost(msgspec.Struct, frozen=True):
-    """The cost of a root chat and its subagents, in total, by model id and by chat id."""
+    """The cost of a root chat and its subagents, in total, by model id, by chat id and by purpose."""
 
     total: Figures
     by_model: Mapping[str, Figures]
     by_chat: Mapping[str, Figures]
+    by_purpose: Mapping[str, Figures]
 
 
 class GroupBy(StrEnum):
@@ -170,6 +173,7 @@ class GroupBy(StrEnum):
     PROVIDER = "provider"
     DAY = "day"
     PURPOSE = "purpose"
+    CHAT = "chat"
 
 
 _GROUPS = {
@@ -178,7 +182,10 @@ _GROUPS = {
     GroupBy.PROVIDER: "provider_id::text",
     GroupBy.DAY: "to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     GroupBy.PURPOSE: "purpose",
+    # A chat with its subagents. Deleted chats, and calls for no chat, have one group with an empty key.
+    GroupBy.CHAT: "coalesce(root_chat_id::text, '')",
 }
+_ORDERS = {GroupBy.CHAT: f"2 DESC, 1 LIMIT {MAX_REPORTED_CHATS}"}
 
 
 # Queries for the display names of report keys. Keys of the other groups are names already.
@@ -188,6 +195,8 @@ _NAMES = {
         SELECT id::text, coalesce(nullif(display_name, ''), name) FROM model_providers WHERE id::text = ANY ($1::text[])
     """,
 }
+# Titles are contents of chats, which only their owners may read here.
+_TITLES = "SELECT id::text, title FROM chats WHERE id = ANY ($1::text[]::uuid[]) AND owner_id = $2"
 
 
 async def record_call(conn: Connection, entry: Entry) -> int:
@@ -213,27 +222,37 @@ async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
     """Return the cost of the root chat and all its subagents, given the id of any of them."""
     total = await conn.fetchrow(OF_FAMILY, chat_id)
     assert total is not None
-    by_model = await conn.fetch(OF_FAMILY_BY.format(key="model"), chat_id)
-    by_chat = await conn.fetch(OF_FAMILY_BY.format(key="chat_id::text"), chat_id)
-    return FamilyCost(
-        Figures(*total),
-        {key: Figures(*figures) for key, *figures in by_model},
-        {key: Figures(*figures) for key, *figures in by_chat if key is not None},
-    )
+    by_model, by_chat, by_purpose = [
+        {key: Figures(*figures) for key, *figures in await conn.fetch(OF_FAMILY_BY.format(key=each), chat_id) if key}
+        for each in ("model", "chat_id::text", "purpose")
+    ]
+    return FamilyCost(Figures(*total), by_model, by_chat, by_purpose)
 
 
 async def report(
     conn: Connection, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
 ) -> dict[str, Figures]:
-    """Return the sums between two times, of one user or of all users, by group key."""
+    """Return the sums between two times, of one user or of all users, by group key.
+
+    Chats are those with the highest cost, up to `MAX_REPORTED_CHATS`.
+    """
     if not start < end or (end - start).days > MAX_REPORT_DAYS:
         raise InvalidInput("to", f"The report must end after its start and cover at most {MAX_REPORT_DAYS} days.")
-    rows = await conn.fetch(REPORT.format(key=_GROUPS[group_by]), start, end, user_id)
+    statement = REPORT.format(key=_GROUPS[group_by], order=_ORDERS.get(group_by, "1"))
+    rows = await conn.fetch(statement, start, end, user_id)
     return {key: Figures(*figures) for key, *figures in rows}
 
 
-async def list_names(conn: Connection, group_by: GroupBy, *, keys: Collection[str]) -> dict[str, str]:
-    """Return the display names of report keys that are ids. Ids of deleted rows have none."""
+async def list_names(
+    conn: Connection, group_by: GroupBy, *, keys: Collection[str], viewer_id: UUID | None = None
+) -> dict[str, str]:
+    """Return the display names of report keys that are ids.
+
+    Ids of deleted rows, and chats of other users than `viewer_id`, have none.
+    """
+    if group_by is GroupBy.CHAT:
+        ids = [key for key in keys if key]
+        return {key: title for key, title in await conn.fetch(_TITLES, ids, viewer_id)}
     statement = _NAMES.get(group_by)
     if statement is None:
         return {}

@@ -145,6 +145,16 @@ class FileNotFound(Missing):
         super().__init__(f"There is no file {file_id}.")
 
 
+class FolderNotFound(Missing):
+    def __init__(self) -> None:
+        super().__init__("You have no such folder. It may have been deleted.")
+
+
+class SavedPromptNotFound(Missing):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is no saved prompt {name!r}.")
+
+
 class Conflict(AccessError):
     pass
 

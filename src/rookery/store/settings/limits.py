@@ -11,12 +11,16 @@ from typing import Annotated
 import msgspec
 
 from rookery.domain.access.rights import AdminAccess
+from rookery.domain.chat import brake
 from rookery.store.db.pool import Connection
 from rookery.store.machine.capacity import Limits
 from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
 CHATS = "chats"
+# Chosen: the look-back of the brake stays short.
+MAX_REPEATS = 50
+_brake = brake.Limits()
 WORKSPACES = "workspaces"
 AUDIT = "audit"
 SUBAGENTS = "subagents"
@@ -34,10 +38,12 @@ log = get_logger("store.settings.limits")
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of chats. 0 days mean never, and 0 for a pool or for files means no limit.
 
-    `retention_days` are counted from the archiving of a chat.
+    `retention_days` are counted from the archiving of a chat. After `repeat_notice_after` equal calls with equal
+    results, the model gets a notice; call number `repeat_ask_after` waits for the user. 0 switches them off. Smaller
+    numbers than those of `brake` count as those.
     """
 
-    retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 30
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
     auto_archive_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
     running_roots: Annotated[int, msgspec.Meta(ge=0, le=MAX_RUNNING)] = _defaults.running_roots
@@ -45,10 +51,20 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_tool_timeout_seconds: Annotated[int, msgspec.Meta(ge=10, le=86_400)] = 300
     # Chosen: about a thousand files of the largest size.
     max_file_mib_per_user: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_MIB)] = 10_240
+    repeat_notice_after: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPEATS)] = _brake.notice_after
+    repeat_ask_after: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPEATS)] = _brake.ask_after
 
     @property
     def limits(self) -> Limits:
         return Limits(running_roots=self.running_roots, running_subagents=self.running_subagents)
+
+    @property
+    def brake(self) -> brake.Limits:
+        notice_after, ask_after = self.repeat_notice_after, self.repeat_ask_after
+        return brake.Limits(
+            notice_after=notice_after and max(notice_after, brake.MIN_NOTICE_AFTER),
+            ask_after=ask_after and max(ask_after, brake.MIN_ASK_AFTER),
+        )
 
 
 class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):

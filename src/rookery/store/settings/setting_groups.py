@@ -16,11 +16,13 @@ from msgspec import Struct
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
-from rookery.domain.content import prompt_text
+from rookery.domain.content import prompt_text, value_texts
 from rookery.store.chats import approval_rules, chat_rows, shares
 from rookery.store.chats.approval_rules import ApprovalSettings
 from rookery.store.chats.shares import SharingSettings
 from rookery.store.db.pool import Connection
+from rookery.store.mcp import servers as mcp_servers
+from rookery.store.mcp.servers import McpSettings
 from rookery.store.models import model_configs, providers, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import SpendSettings
@@ -107,8 +109,9 @@ APPROVALS = _all_public(approval_rules.SETTING, ApprovalSettings)
 ADVISOR = Group("advisor", AdvisorSettings, frozenset({"enabled"}))
 AUDIT = Group(limits.AUDIT, AuditSettings)
 DEBUG = _all_public(limits.DEBUG, DebugSettings)
+MCP = _all_public(mcp_servers.SETTING, McpSettings)
 
-_ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT, DEBUG)
+_ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, MCP, AUDIT, DEBUG)
 GROUPS: Mapping[str, Group] = {group.name: group for group in _ALL}
 
 
@@ -142,9 +145,8 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
             raise InvalidInput(key, f"There is no key {key!r} in the group {group.name}.")
         try:
             values[key] = msgspec.convert(value, type=types[key], from_attributes=True)
-        except msgspec.ValidationError as error:
-            # The message has types and fields, not the value.
-            raise InvalidInput(key, f"{error}.") from None
+        except msgspec.ValidationError:
+            raise InvalidInput(key, f"This must be {value_texts.describe(types[key])}.") from None
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
         if group is APPROVALS and key == "rules":

@@ -99,7 +99,7 @@ class NodeOffline(Conflict):
 
 
 class WorkspaceQuotaExceeded(QuotaExceeded):
-    """Raised if a quota is used up.
+    """Raised if a quota is reached.
 
     `kind` is its setting: max_per_user, max_running_per_user or max_running_per_node.
     """

@@ -25,7 +25,7 @@ TABLE = "workspaces"
 TOKEN_COLUMN = "token_enc"  # noqa: S105 -- a name, not a secret
 SECRETS_COLUMN = "secrets_enc"
 MAX_NAME = 32
-NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
+NAME_RULE = f"Use lowercase letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
 # The owner of an idle workspace is warned this long before it is stopped.
 ENDS_SOON = timedelta(minutes=10)

@@ -26,7 +26,7 @@ from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock
 from rookery.server.listener import INTERNAL_MAX_BYTES, PING_SECONDS
 from rookery.store.db.errors import StoreError
-from rookery.store.db.replicas import Replica
+from rookery.store.db.replica_presence import Replica
 from rookery.stream.relay import dial_tokens, frames
 from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
 from rookery.telemetry.log import get_logger

@@ -17,8 +17,8 @@ import asyncpg
 
 from rookery.runtime.clock import Clock
 from rookery.server.listener import INTERNAL_MAX_BYTES, remove_dead_sockets, serving, unix_socket
-from rookery.store.db import replicas
-from rookery.store.db.replicas import Replica
+from rookery.store.db import replica_presence
+from rookery.store.db.replica_presence import Replica
 from rookery.stream.follow import PartSource
 from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
@@ -166,7 +166,7 @@ class Relay:
 
     async def _find(self, replica_id: UUID) -> Replica | None:
         async with self._pool.acquire() as conn:
-            return await replicas.find_replica(conn, replica_id)
+            return await replica_presence.find_replica(conn, replica_id)
 
     async def _is_live(self, replica_id: UUID) -> bool:
         return await self._find(replica_id) is not None

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from rookery.runtime.clock import Clock
-from rookery.store.db import replicas
-from rookery.store.db.replicas import ReplicaState
+from rookery.store.db import replica_presence
+from rookery.store.db.replica_presence import ReplicaState
 from rookery.stream.relay import dial_tokens
 from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.link import NoAddress, check_url
@@ -77,7 +77,7 @@ class AgentPeers:
 
     async def of_node(self, node: str) -> Sequence[Peer]:
         async with self._pool.acquire() as conn:
-            found = await replicas.list_replicas(conn)
+            found = await replica_presence.list_replicas(conn)
         return [
             Peer(each.replica.id, _address(each.replica.relay_url))
             for each in found

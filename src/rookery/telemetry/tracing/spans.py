@@ -31,7 +31,7 @@ _SAMPLED = 0x01
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """The identity of a span, in lower-case hexadecimal digits. It can be sent to other processes and stored."""
+    """The identity of a span, in lowercase hexadecimal digits. It can be sent to other processes and stored."""
 
     trace_id: str
     span_id: str

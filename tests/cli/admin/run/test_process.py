@@ -165,4 +165,5 @@ async def test_second_signal_leaves_a_chat_that_does_not_stop(tmp_path: Path, da
         await watcher.close()
 
     assert process.returncode == 130
-    assert errors.decode().splitlines()[-1] == "rookery: Interrupted."
+    # A warning in the log may follow: a cost that could not be written, because the row of the chat is locked.
+    assert "rookery: Interrupted." in errors.decode().splitlines()

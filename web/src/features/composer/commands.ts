@@ -11,6 +11,7 @@ export interface Command {
 export const COMMANDS: Command[] = [
   { name: "compact", help: "Summarize the conversation to make room", needsChat: true },
   { name: "plan", help: "Turn plan mode on or off", needsChat: false },
+  { name: "mode", help: "Switch between Ask, Auto and Read only", needsChat: false },
   { name: "model", help: "Choose the model", needsChat: false },
   { name: "effort", help: "Choose how much to think", needsChat: false },
   { name: "stop", help: "Stop the agent", needsChat: true },

@@ -10,25 +10,29 @@ import {
 } from "react";
 import { useStore } from "zustand";
 import { useShallow } from "zustand/react/shallow";
+import { sentence } from "@/api/errors";
+import { getSavedPrompt, type PromptScope } from "@/api/saved_prompts";
+import type { BusyBehavior } from "@/api/types.gen";
 import { mention, mentionAt, usedReferences, withMention, withoutReference, withRemark } from "@/chat/references";
 import type { ReferencePart } from "@/chat/types";
 import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
 import { asCommand, hiddenCharacters, isLongPaste, skillText, withoutHidden } from "@/features/composer/commands";
-import { useComposerKeys } from "@/features/composer/composer_keys";
+import { selectVariable, useComposerKeys } from "@/features/composer/composer_keys";
 import { useDraftAutosave } from "@/features/composer/draft_autosave";
 import { drafts } from "@/features/composer/draft_store";
 import { useEarlyEnter } from "@/features/composer/early_enter";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
+import { nextMode } from "@/features/composer/mode_switch";
 import { ReferenceList } from "@/features/composer/reference_list";
-import { type Submission, submissionOf, type Unsent } from "@/features/composer/submission";
-import { askedAt, pickedSkill, useSuggestions } from "@/features/composer/suggestions";
+import { type BoxContent, type Submission, submissionOf } from "@/features/composer/submission";
+import { askedAt, pickedPrompt, pickedSkill, useSuggestions } from "@/features/composer/suggestions";
 import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
 import { TypedText } from "@/features/composer/typed_text";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
-import { type DraftFile, EMPTY_DRAFT } from "@/state/drafts";
+import type { DraftFile } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { OptionList } from "@/ui/combobox";
@@ -58,19 +62,13 @@ interface Props extends ToolbarControls {
   /** The banner above the box while a sent or queued message is edited, and the action of its Cancel button. */
   editing: { banner: ReactNode; onCancel: () => void } | null;
   autoFocus?: boolean;
-  /** The text and files of messages that the server has not confirmed. They are saved as a draft until it does. */
-  unsent?: () => Unsent;
 }
 
 /** The message box. A keystroke renders nothing unless it changes something around the box. */
 export function Composer(props: Props) {
   const { userId, chatId, busy, choice, planMode, editing } = props;
   const draftKey = chatId ?? "new";
-  const [initial] = useState(() => {
-    const draft = drafts.load(userId, draftKey);
-    // An unconfirmed message is shown as a row, not in the box.
-    return draft.text !== "" && draft.text === props.unsent?.().text ? EMPTY_DRAFT : draft;
-  });
+  const [initial] = useState(() => drafts.load(userId, draftKey));
   const box = useRef<HTMLTextAreaElement>(null);
   const [typed] = useState(() => new TypedText(box, initial.text, initial.references));
   const [modelsOpen, setModelsOpen] = useState(false);
@@ -80,14 +78,14 @@ export function Composer(props: Props) {
   const [sending, setSending] = useState(false);
   const attachments = useAttachments(initial.files);
   const history = useHistory(chatId);
-  const aside = useRef<Unsent | null>(null);
+  const aside = useRef<BoxContent | null>(null);
   const display = useDisplay();
   const models = useKnownModels();
   const listId = useId();
 
   const files = useRef(attachments.items);
   files.current = attachments.items;
-  const typedNow = (): Unsent => ({
+  const typedNow = (): BoxContent => ({
     text: typed.text,
     files: toDraft(files.current),
     references: usedReferences(typed.text, typed.references),
@@ -99,7 +97,6 @@ export function Composer(props: Props) {
     typed,
     files: attachments.items,
     current: typedNow,
-    unsent: props.unsent,
     isPaused: () => aside.current !== null,
   });
 
@@ -184,12 +181,15 @@ export function Composer(props: Props) {
     typed.write("");
     if (name === "model" || name === "effort") setModelsOpen(true);
     else if (name === "plan") props.onPlanMode(!planMode);
+    else if (name === "mode") props.onPermissionMode?.(nextMode(props.permissionMode));
     else props.onCommand(name);
   };
 
   const pick = (id: string) => {
     const skill = pickedSkill(id);
     if (skill !== null) return typed.write(skillText(skill));
+    const prompt = pickedPrompt(id);
+    if (prompt !== null) return void insertPrompt(...prompt);
     const { text, caret } = typed;
     const name = mentionAt(text, caret);
     if (!name) return runCommand(id);
@@ -201,7 +201,17 @@ export function Composer(props: Props) {
     setActive(0);
   };
 
-  async function submit(now: boolean): Promise<void> {
+  async function insertPrompt(scope: PromptScope, name: string): Promise<void> {
+    try {
+      const { text } = await getSavedPrompt(name, scope);
+      typed.write(text, text.length);
+      if (box.current) selectVariable(box.current, 0);
+    } catch (error) {
+      toast(sentence(error), { kind: "error" });
+    }
+  }
+
+  async function submit(behavior: BusyBehavior): Promise<void> {
     const words = typed.text;
     const command = asCommand(words);
     if (command && (chatId !== null || !command.needsChat)) {
@@ -227,9 +237,9 @@ export function Composer(props: Props) {
     attachments.set([]);
     setSending(false);
     history.leave(true);
-    const accepted = await props.onSubmit({ content, parts, choice, planMode, now });
+    const accepted = await props.onSubmit({ content, parts, choice, planMode, busy: behavior });
     if (accepted) {
-      if (typed.text === "" && !aside.current && !props.unsent?.().text) drafts.remove(userId, draftKey);
+      if (typed.text === "" && !aside.current) drafts.remove(userId, draftKey);
     } else {
       // The refused text returns to the box, before text that was typed meanwhile.
       typed.write((meanwhile) => (meanwhile ? `${words}\n\n${meanwhile}` : words));
@@ -238,7 +248,7 @@ export function Composer(props: Props) {
     }
   }
 
-  const noteEarly = useEarlyEnter(box, typed, display, () => void submit(false));
+  const noteEarly = useEarlyEnter(box, typed, display, () => void submit(display.busySend));
   const onKeyDown = useComposerKeys({
     typed,
     history,
@@ -255,7 +265,8 @@ export function Composer(props: Props) {
     onCloseMenu: () => setMenuClosed(true),
     onCancelEdit: () => editing?.onCancel(),
     onStop: props.onStop,
-    onSubmit: (now) => void submit(now),
+    busySend: display.busySend,
+    onSubmit: (behavior) => void submit(behavior),
     onPromoteFirst: props.onPromoteFirst,
     onEarlyEnter: noteEarly,
   });
@@ -371,7 +382,9 @@ export function Composer(props: Props) {
         canSend={hasContent && !sending}
         isSending={sending || uploading}
         onFiles={addFiles}
-        onSend={() => void submit(false)}
+        onSend={(behavior) => void submit(behavior)}
+        busySend={display.busySend}
+        enterSends={display.enterSends}
       />
     </div>
   );

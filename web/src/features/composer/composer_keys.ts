@@ -1,4 +1,5 @@
 import { type KeyboardEvent, useRef } from "react";
+import type { BusyBehavior } from "@/api/types.gen";
 import type { useHistory } from "@/features/composer/history";
 import type { TypedText } from "@/features/composer/typed_text";
 import { announce } from "@/ui/announcer";
@@ -6,6 +7,16 @@ import { type Option, step } from "@/ui/combobox";
 import { toast } from "@/ui/toast";
 
 const ESC_MS = 2_000;
+
+/** Select the next variable of a saved prompt, such as `{{file}}`, from this position on. Return whether there is one. */
+export function selectVariable(box: HTMLTextAreaElement, from: number): boolean {
+  const found = /\{\{[\w -]+\}\}/.exec(box.value.slice(from));
+  if (!found) return false;
+  const at = from + found.index;
+  box.focus();
+  box.setSelectionRange(at, at + found[0].length);
+  return true;
+}
 
 interface Options {
   typed: TypedText;
@@ -25,7 +36,9 @@ interface Options {
   onCloseMenu: () => void;
   onCancelEdit: () => void;
   onStop: () => void;
-  onSubmit: (now: boolean) => void;
+  /** What Enter does while a turn runs. Ctrl-Enter does the other one. */
+  busySend: "queue" | "steer";
+  onSubmit: (busy: BusyBehavior) => void;
   onPromoteFirst: () => void;
   onEarlyEnter: () => void;
 }
@@ -56,18 +69,19 @@ export function useComposerKeys(keys: Options) {
   function onEnter(event: KeyboardEvent<HTMLTextAreaElement>, mod: boolean): void {
     const coarse = matchMedia("(pointer: coarse)").matches;
     const isPlain = !event.shiftKey && !event.altKey && !coarse;
-    if (mod && !event.shiftKey && keys.enterSends) {
+    const other = keys.busySend === "queue" ? "steer" : "queue";
+    if (mod && keys.enterSends) {
       event.preventDefault();
-      if (keys.hasContent) keys.onSubmit(busy);
-      else if (busy) keys.onPromoteFirst();
-    } else if (mod && !keys.enterSends) {
+      if (keys.hasContent) keys.onSubmit(!busy ? keys.busySend : event.shiftKey ? "interrupt" : other);
+      else if (busy && event.shiftKey) keys.onPromoteFirst();
+    } else if (mod) {
       event.preventDefault();
-      if (keys.hasContent) keys.onSubmit(busy && event.shiftKey);
+      if (keys.hasContent) keys.onSubmit(busy && event.shiftKey ? other : keys.busySend);
     } else if (isPlain && !keys.isEnterKnown) {
       keys.onEarlyEnter();
     } else if (isPlain && keys.enterSends) {
       event.preventDefault();
-      keys.onSubmit(false);
+      keys.onSubmit(keys.busySend);
     }
   }
 
@@ -86,6 +100,14 @@ export function useComposerKeys(keys: Options) {
       event.preventDefault();
       const picked = options[active];
       if (picked) keys.onPick(picked.id);
+      return;
+    }
+    if (
+      event.key === "Tab" &&
+      !event.shiftKey &&
+      selectVariable(event.currentTarget, event.currentTarget.selectionEnd)
+    ) {
+      event.preventDefault();
       return;
     }
     if (event.key === "Escape") {

@@ -2,11 +2,11 @@ import { useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { refreshContext } from "@/api/workspaces";
-import { money, tokens } from "@/features/timeline/row";
 import type { ChatSession } from "@/state/chat_session";
 import { queryClient, useCost } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { compact, dollars } from "@/ui/money";
 import { Popover } from "@/ui/popover";
 import { toast } from "@/ui/toast";
 
@@ -71,12 +71,12 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
     >
       <p className="font-medium">Context</p>
       <p className="text-small text-muted">
-        {used === null ? "Known after the next answer." : `${tokens(used)} of ${limit ? tokens(limit) : "?"} tokens.`}{" "}
+        {used === null ? "Known after the next answer." : `${compact(used)} of ${limit ? compact(limit) : "?"} tokens.`}{" "}
         {threshold >= 100 ? "Never compacts automatically." : `Compacts at ${threshold} %.`}
       </p>
       {cost.data && (
         <p className="mt-2 text-small text-muted">
-          This chat has cost {money(cost.data.total_cost_micros)} in {cost.data.request_count} requests
+          This chat has cost {dollars(cost.data.total_cost_micros)} in {cost.data.request_count} requests
           {cost.data.unpriced_request_count > 0 ? `, ${cost.data.unpriced_request_count} of them without a price` : ""}.
         </p>
       )}

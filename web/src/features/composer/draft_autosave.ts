@@ -1,6 +1,6 @@
 import { useEffect, useRef } from "react";
 import { drafts } from "@/features/composer/draft_store";
-import type { Unsent } from "@/features/composer/submission";
+import type { BoxContent } from "@/features/composer/submission";
 import type { TypedText } from "@/features/composer/typed_text";
 import { EMPTY_DRAFT } from "@/state/drafts";
 
@@ -12,30 +12,26 @@ interface Options {
   draftKey: string;
   typed: TypedText;
   files: readonly unknown[];
-  current: () => Unsent;
-  /** Messages without a confirmation; saved while the box is empty. */
-  unsent: (() => Unsent) | undefined;
+  current: () => BoxContent;
   /** Whether the box holds an edited message, which is not the draft. */
   isPaused: () => boolean;
 }
 
 /** Save the draft shortly after each change of its text or files, and when the page is left. */
-export function useDraftAutosave({ userId, draftKey, typed, files, current, unsent, isPaused }: Options): void {
+export function useDraftAutosave({ userId, draftKey, typed, files, current, isPaused }: Options): void {
   const saving = useRef<{ save: () => void; timer: ReturnType<typeof setTimeout> | undefined }>(null);
-  const newest = useRef({ current, unsent, isPaused });
-  newest.current = { current, unsent, isPaused };
+  const newest = useRef({ current, isPaused });
+  newest.current = { current, isPaused };
   useEffect(() => {
     const save = () => {
       clearTimeout(own.timer);
       own.timer = undefined;
       if (newest.current.isPaused()) return;
-      const now = newest.current.current();
-      const kept = now.text === "" && now.files.length === 0 ? newest.current.unsent?.() : null;
       drafts.save(userId, draftKey, {
         ...EMPTY_DRAFT,
         // Answers to a question are typed in another form and are kept.
         answers: drafts.load(userId, draftKey).answers,
-        ...(kept ?? now),
+        ...newest.current.current(),
       });
     };
     const own: NonNullable<typeof saving.current> = { save, timer: undefined };

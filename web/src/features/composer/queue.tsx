@@ -42,9 +42,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
     });
   return (
     <section aria-label="Queued messages" className="mb-2">
-      <p className="mb-1 px-1 text-small text-muted">
-        {rows.length} queued. {rows.length === 1 ? "It is" : "They are"} sent when the agent is done.
-      </p>
+      <p className="mb-1 px-1 text-small text-muted">{summary(rows)}</p>
       <ol ref={list} className="max-h-[40vh] space-y-1 overflow-y-auto">
         {rows.map((row, place) => {
           const words = plainText(row.parts).split("\n", 1)[0] ?? "";
@@ -96,6 +94,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
               )}
               <span className="w-4 shrink-0 text-small text-muted tabular-nums">{place + 1}</span>
               <span className="min-w-0 flex-1 truncate">{words || "Attachment"}</span>
+              {row.steers && <span className="shrink-0 text-small text-accent">Next step</span>}
               {files > 0 && (
                 <span className="flex items-center gap-0.5 text-small text-muted">
                   <Paperclip aria-hidden className="size-3" />
@@ -109,7 +108,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
               )}
               {isOwner && id !== null && (
                 <span className="flex shrink-0">
-                  <IconButton label="Send now" size="small" onClick={sendNow}>
+                  <IconButton label="Stop and send" size="small" onClick={sendNow}>
                     <SendHorizontal />
                   </IconButton>
                   <span className="flex max-sm:hidden">
@@ -162,4 +161,12 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
       </ol>
     </section>
   );
+}
+
+function summary(rows: readonly QueueRow[]): string {
+  const steering = rows.filter((row) => row.steers).length;
+  const later = rows.length - steering;
+  if (steering === 0) return `${later} queued. ${later === 1 ? "It is" : "They are"} sent when the agent is done.`;
+  if (later === 0) return `${steering} queued. The agent reads ${steering === 1 ? "it" : "them"} at its next step.`;
+  return `${rows.length} queued: ${steering} for the agent's next step, ${later} for when it is done.`;
 }

@@ -1,4 +1,4 @@
-import type { SendBody } from "@/api/types.gen";
+import type { BusyBehavior, SendBody } from "@/api/types.gen";
 import { contentOf } from "@/chat/references";
 import type { Part, ReferencePart } from "@/chat/types";
 import type { ModelChoice } from "@/features/composer/model_picker";
@@ -10,12 +10,12 @@ export interface Submission {
   parts: Part[];
   choice: ModelChoice;
   planMode: boolean;
-  /** Interrupt the running turn and send this message first. */
-  now: boolean;
+  /** What to do while a turn runs: queue the message, add it at the next step, or stop the turn for it. */
+  busy: BusyBehavior;
 }
 
-/** Text, files and references that are in the box, or were sent without a confirmation. */
-export interface Unsent {
+/** Text, files and references that are in the box. */
+export interface BoxContent {
   text: string;
   files: DraftFile[];
   references: ReferencePart[];

@@ -2,6 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { BookOpen, File as FileIcon, Folder } from "lucide-react";
 import { createElement } from "react";
+import { listSavedPrompts, type PromptScope } from "@/api/saved_prompts";
 import { type FilesOf, getContext, listFolder } from "@/api/workspaces";
 import { knownPaths } from "@/chat/changes";
 import { mentionAt } from "@/chat/references";
@@ -29,9 +30,15 @@ export interface Suggestions {
 
 // A prefix that distinguishes ids of skills from ids of commands.
 const SKILL = "skill ";
+const PROMPT = "prompt ";
+const MOST_PROMPTS = 8;
 
 /** Return the skill of an option; null for other options. */
 export const pickedSkill = (id: string) => (id.startsWith(SKILL) ? id.slice(SKILL.length) : null);
+
+/** Return the scope and the name of the saved prompt of an option; null for other options. */
+export const pickedPrompt = (id: string) =>
+  id.startsWith(PROMPT) ? (id.slice(PROMPT.length).split(" ") as [PromptScope, string]) : null;
 
 function filesOf(chatId: string | null, workspaceId: string | null): FilesOf | null {
   if (workspaceId === null) return null;
@@ -45,6 +52,9 @@ export function askedAt({ text, caret }: { text: string; caret: number }): strin
   const name = text.includes("@") ? mentionAt(text, caret) : null;
   return name && `@${name.query}`;
 }
+
+const described = (text: string) =>
+  createElement("span", { className: "inline-block max-w-72 truncate align-bottom max-sm:max-w-40" }, text);
 
 export function useSuggestions({ asked, chatId, workspaceId }: Wanted): Suggestions {
   const command = asked?.startsWith("/") ? asked.slice(1) : null;
@@ -65,6 +75,13 @@ export function useSuggestions({ asked, chatId, workspaceId }: Wanted): Suggesti
     enabled: command !== null && chatId !== null && workspaceId !== null,
     retry: false,
   });
+  const prompts = useQuery({
+    queryKey: ["saved_prompts", command],
+    queryFn: ({ signal }) => listSavedPrompts({ q: command ?? "", limit: MOST_PROMPTS }, signal),
+    enabled: command !== null && !command.includes("/"),
+    retry: false,
+    placeholderData: keepPreviousData,
+  });
   if (command !== null) {
     const fitting = COMMANDS.filter((one) => one.name.startsWith(command) && (chatId !== null || !one.needsChat));
     const skills = chatId !== null && workspaceId !== null ? fittingSkills(context.data?.items ?? [], command) : [];
@@ -73,14 +90,18 @@ export function useSuggestions({ asked, chatId, workspaceId }: Wanted): Suggesti
       ...skills.map((one) => ({
         id: `${SKILL}${one.alias}`,
         label: `/${one.alias}`,
-        detail: createElement(
-          "span",
-          { className: "inline-block max-w-72 truncate align-bottom max-sm:max-w-40" },
-          one.description,
-        ),
+        detail: described(one.description),
         group: "Skills",
         icon: createElement(BookOpen),
       })),
+      ...(prompts.data?.items ?? [])
+        .filter((one) => `${one.name} ${one.summary}`.toLowerCase().includes(command))
+        .map((one) => ({
+          id: `${PROMPT}${one.scope} ${one.name}`,
+          label: `/${one.name}`,
+          detail: described(one.summary),
+          group: "Saved prompts",
+        })),
     ];
     return { label: "Commands", options, isAsked: options.length > 0 };
   }

@@ -1,10 +1,17 @@
 import { ClipboardList, Plus, SendHorizontal, Square } from "lucide-react";
-import { type ReactNode, useRef } from "react";
+import { type ReactNode, Suspense, useRef } from "react";
+import type { BusyBehavior } from "@/api/types.gen";
+import type { PermissionMode } from "@/chat/types";
+import { ModeSwitch } from "@/features/composer/mode_switch";
 import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
 import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { lazyPart } from "@/ui/lazy_part";
 import { pulsing } from "@/ui/motion";
+
+const ServerPicker = lazyPart(async () => (await import("@/features/mcp/server_picker")).ServerPicker);
+const SendMenu = lazyPart(async () => (await import("@/features/composer/send_menu")).SendMenu);
 
 /** The controls below the message box. */
 export interface ToolbarControls {
@@ -15,8 +22,14 @@ export interface ToolbarControls {
   onChoose: (choice: ModelChoice) => void;
   planMode: boolean;
   onPlanMode: (on: boolean) => void;
+  permissionMode: PermissionMode;
+  /** null in a subagent's chat: the mode of the main chat applies. */
+  onPermissionMode: ((mode: PermissionMode) => void) | null;
   workspaceId: string | null;
   onWorkspace: (id: string | null) => void;
+  /** The MCP servers of the chat; null for those that new chats use by default. */
+  serverIds: string[] | null;
+  onServers: (ids: string[]) => void;
   /** Controls to the left of the send button. */
   extra?: ReactNode;
 }
@@ -28,15 +41,18 @@ interface Props extends ToolbarControls {
   canSend: boolean;
   isSending: boolean;
   onFiles: (files: File[]) => void;
-  onSend: () => void;
+  onSend: (behavior: BusyBehavior) => void;
+  busySend: "queue" | "steer";
+  enterSends: boolean;
 }
 
-/** Files, model, workspace and plan mode on the left; stop and send on the right. Long model names are truncated. */
+/** Files, model, workspace and modes on the left; stop and send on the right. Long model names are truncated. */
 export function Toolbar(props: Props) {
   const { busy, stopping, planMode } = props;
+  const hasWays = busy && !props.editing && props.canSend;
   const picker = useRef<HTMLInputElement>(null);
   return (
-    <div className="flex items-center gap-1 px-2 pb-2">
+    <div className="flex items-center gap-1 px-2 pb-2 max-[22.5rem]:flex-wrap">
       <input
         ref={picker}
         type="file"
@@ -67,8 +83,13 @@ export function Toolbar(props: Props) {
         <ClipboardList aria-hidden className="size-3.5" />
         <span className="max-sm:sr-only">Plan</span>
       </Button>
+      <Suspense>
+        <ServerPicker serverIds={props.serverIds} onServers={props.onServers} />
+      </Suspense>
+      <ModeSwitch mode={props.permissionMode} onMode={props.onPermissionMode} />
       <div className="ml-auto flex shrink-0 items-center gap-1">
-        {props.extra}
+        {/* On a small screen there is no room for all of them. */}
+        {props.extra && <div className={cx("flex", hasWays && "max-sm:hidden")}>{props.extra}</div>}
         {busy && (
           <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
             <Square aria-hidden className="size-3 fill-current" />
@@ -76,11 +97,24 @@ export function Toolbar(props: Props) {
             <span className="max-sm:sr-only">{stopping ? "Stopping" : "Stop"}</span>
           </Button>
         )}
+        {hasWays && (
+          <Suspense>
+            <SendMenu busySend={props.busySend} enterSends={props.enterSends} onSend={props.onSend} />
+          </Suspense>
+        )}
         <IconButton
-          label={props.editing ? "Save" : busy ? "Queue message" : "Send message"}
+          label={
+            props.editing
+              ? "Save"
+              : busy
+                ? props.busySend === "steer"
+                  ? "Steer the agent"
+                  : "Queue message"
+                : "Send message"
+          }
           kind="primary"
           disabled={!props.canSend}
-          onClick={props.onSend}
+          onClick={() => props.onSend(props.busySend)}
           className="rounded-full!"
         >
           <SendHorizontal ref={props.isSending ? pulsing : null} />

@@ -57,7 +57,7 @@ export class TypedText {
     if (box && box.value !== text) box.value = text;
     this.fit();
     this.store.setState({ text, ...(caret === undefined ? {} : { caret }) });
-    if (caret !== undefined) requestAnimationFrame(() => box?.setSelectionRange(caret, caret));
+    if (caret !== undefined) box?.setSelectionRange(caret, caret);
   }
 
   refer(next: (known: readonly ReferencePart[]) => readonly ReferencePart[]): void {

@@ -1,19 +1,32 @@
 import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
-import { memo, useEffect, useState } from "react";
+import { memo, Suspense, useEffect, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import { newId } from "@/api/id";
-import { createWorkspace, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
-import { reasonOf, stateOf } from "@/chat/workspace_health";
+import type { TemplateView } from "@/api/types.gen";
+import {
+  createWorkspace,
+  listWorkspaces,
+  type NewWorkspace,
+  startWorkspace,
+  stopWorkspace,
+  type WorkspaceRow,
+} from "@/api/workspaces";
+import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
 import { queryClient } from "@/state/queries";
 import { useFeature } from "@/state/session";
-import { useTemplates } from "@/state/templates";
+import { driverProblem, useTemplates } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Combobox, type Option } from "@/ui/combobox";
 import { Commands } from "@/ui/commands";
+import { lazyPart } from "@/ui/lazy_part";
 import { Popover } from "@/ui/popover";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
+
+const NewWorkspaceDialog = lazyPart(
+  async () => (await import("@/features/workspaces/workspace_form")).NewWorkspaceDialog,
+);
 
 interface Props {
   workspaceId: string | null;
@@ -41,6 +54,7 @@ export const WorkspacePicker = memo(function WorkspacePicker(props: Props) {
 
 function Picker({ workspaceId, onChoose }: Props) {
   const [open, setOpen] = useState(false);
+  const [asking, setAsking] = useState<TemplateView | null>(null);
   const list = useQuery({
     queryKey: ["workspaces"],
     queryFn: listWorkspaces,
@@ -49,7 +63,7 @@ function Picker({ workspaceId, onChoose }: Props) {
   });
   const templates = useTemplates({ enabled: open });
   // The message of the server names the command that solves the problem.
-  const problem = templates.data?.items.find((one) => one.unavailable)?.unavailable;
+  const problem = driverProblem(templates.data?.items);
   const isUnknown =
     workspaceId !== null && list.data !== undefined && !list.data.items.some((one) => one.id === workspaceId);
   // The agent created this workspace after the list was loaded.
@@ -59,7 +73,12 @@ function Picker({ workspaceId, onChoose }: Props) {
   if (list.isError || !list.data) return null;
   const current = list.data.items.find((one) => one.id === workspaceId) ?? null;
   const options: Option[] = [
-    { id: "none", label: "No workspace", selected: workspaceId === null },
+    {
+      id: "none",
+      label: "No workspace",
+      detail: problem ? "" : "created when needed",
+      selected: workspaceId === null,
+    },
     ...list.data.items.map((one) => ({
       id: one.id,
       label: one.name,
@@ -81,72 +100,85 @@ function Picker({ workspaceId, onChoose }: Props) {
   const fail = (error: unknown) => void toast(sentence(error), { kind: "error" });
   const pick = (id: string) => {
     setOpen(false);
+    const template = templates.data?.items.find((one) => `new:${one.name}` === id);
     if (id === "none") onChoose(null);
-    else if (id.startsWith("new:")) {
-      createWorkspace(id.slice(4), newId())
-        .then(({ workspace }) => {
-          void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
-          onChoose(workspace.id);
-        })
-        .catch(fail);
-    } else onChoose(id);
+    else if (!template) onChoose(id);
+    else if (template.parameters.length > 0) setAsking(template);
+    else create(template.name).catch(fail);
+  };
+  const create = async (template: string, body?: NewWorkspace) => {
+    const { workspace } = await createWorkspace(template, newId(), body);
+    setAsking(null);
+    void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
+    onChoose(workspace.id);
   };
   const act = (change: Promise<unknown>) =>
     change
       .catch((error: unknown) => !isStatus(error, 409) && fail(error))
       .finally(() => void queryClient.invalidateQueries({ queryKey: ["workspaces"] }));
   return (
-    <Popover
-      label="Workspace"
-      side="top"
-      open={open}
-      onOpenChange={setOpen}
-      className="flex w-80 max-w-[calc(100vw-2rem)] flex-col p-0"
-      trigger={
-        <Button
-          size="small"
-          kind="ghost"
-          aria-label={`Workspace: ${current ? `${current.name}, ${stateOf(current)}` : "none"}`}
-          className="max-w-44 sm:shrink! sm:min-w-11 text-muted!"
-        >
-          <Box aria-hidden className="size-3.5 shrink-0" />
-          <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
-          {current && (reasonOf(current) ?? current.warning) && (
-            <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />
-          )}
-          <ChevronDown aria-hidden className="size-3.5 shrink-0" />
-        </Button>
-      }
-    >
-      <Combobox
-        label="Choose a workspace"
-        options={options}
-        className="max-h-80"
-        onPick={(option) => pick(option.id)}
-      />
-      {problem && (
-        <p className="border-t border-line p-3 text-small break-words text-muted">
-          <Commands text={problem} />
-        </p>
+    <>
+      {asking && (
+        <Suspense fallback={null}>
+          <NewWorkspaceDialog
+            template={asking}
+            onClose={() => setAsking(null)}
+            onCreate={(body) => create(asking.name, body)}
+          />
+        </Suspense>
       )}
-      {current && (
-        <div className="flex items-center gap-2 border-t border-line p-3 text-small">
-          <span className="min-w-0 flex-1 break-words text-muted">
-            {reasonOf(current) ?? current.warning ?? `${current.name} is ${current.status}.`}
-          </span>
-          {current.status === "running" && (
-            <Button size="small" onClick={() => void act(stopWorkspace(current.id))}>
-              Stop
-            </Button>
-          )}
-          {(current.status === "stopped" || current.status === "failed") && (
-            <Button size="small" onClick={() => void act(startWorkspace(current.id))}>
-              Start
-            </Button>
-          )}
-        </div>
-      )}
-    </Popover>
+      <Popover
+        label="Workspace"
+        side="top"
+        open={open}
+        onOpenChange={setOpen}
+        className="flex w-80 max-w-[calc(100vw-2rem)] flex-col p-0"
+        trigger={
+          <Button
+            size="small"
+            kind="ghost"
+            aria-label={`Workspace: ${current ? `${current.name}, ${stateOf(current)}` : "none"}`}
+            className="max-w-44 sm:shrink! sm:min-w-11 text-muted!"
+          >
+            <Box aria-hidden className="size-3.5 shrink-0" />
+            <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
+            {current && (reasonOf(current) ?? current.warning) && (
+              <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />
+            )}
+            <ChevronDown aria-hidden className="size-3.5 shrink-0" />
+          </Button>
+        }
+      >
+        <Combobox
+          label="Choose a workspace"
+          options={options}
+          className="max-h-80"
+          onPick={(option) => pick(option.id)}
+        />
+        {problem && (
+          <p className="border-t border-line p-3 text-small break-words text-muted">
+            <Commands text={problem} />
+          </p>
+        )}
+        {current && (
+          <div className="flex items-center gap-2 border-t border-line p-3 text-small">
+            <span className="min-w-0 flex-1 break-words text-muted">
+              {reasonOf(current) ? <Commands text={describe(current)} /> : (current.warning ?? describe(current))}
+            </span>
+            {current.status === "running" && (
+              <Button size="small" onClick={() => void act(stopWorkspace(current.id))}>
+                Stop
+              </Button>
+            )}
+            {(current.status === "stopped" || current.status === "failed") && (
+              <Button size="small" onClick={() => void act(startWorkspace(current.id))}>
+                Start
+              </Button>
+            )}
+          </div>
+        )}
+      </Popover>
+    </>
   );
 }
 

@@ -3,15 +3,16 @@ import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending";
-import { isActive, type Message, type Part } from "@/chat/types";
+import { isActive, type Message, type Part, type PermissionMode, permissionModeOf } from "@/chat/types";
 import { Composer, type ComposerHandle } from "@/features/composer/composer";
 import { ContextRing } from "@/features/composer/context_ring";
 import type { ModelChoice } from "@/features/composer/model_picker";
-import type { Submission, Unsent } from "@/features/composer/submission";
+import { NoWorkspaces } from "@/features/composer/no_workspaces";
+import type { Submission } from "@/features/composer/submission";
 import { editBanner } from "@/features/conversation/edit_banner";
 import type { ChatSession } from "@/state/chat_session";
 import { useShownStatus } from "@/state/hooks";
-import { useThreshold } from "@/state/queries";
+import { useDisplay, useThreshold } from "@/state/queries";
 import { toast } from "@/ui/toast";
 
 /** The sent or queued message that is being edited. */
@@ -27,7 +28,9 @@ interface ChatComposerProps {
   choice: ModelChoice;
   onChoose: (choice: ModelChoice) => void;
   onPlanMode: (on: boolean) => void;
+  onPermissionMode: (mode: PermissionMode) => void;
   onWorkspace: (id: string | null) => void;
+  onServers: (ids: string[]) => void;
   onSubmit: (submission: Submission) => Promise<boolean>;
   onCommand: (name: string) => void;
   editing: Editing | null;
@@ -39,6 +42,7 @@ export function ChatComposer(props: ChatComposerProps) {
   const { session, chat, editing } = props;
   const status = useShownStatus(session);
   const busy = isActive(status);
+  const steers = useDisplay().busySend === "steer";
   const banner = useEditBanner(session, editing);
   const threshold = useThreshold(chat?.last_model_config_id ?? null);
   const promoteFirst = () => {
@@ -47,29 +51,35 @@ export function ChatComposer(props: ChatComposerProps) {
     if (first?.id) session.promote(first.id).catch(showError);
   };
   return (
-    <Composer
-      ref={props.handle}
-      key={session.id}
-      userId={props.userId}
-      chatId={session.id}
-      busy={busy}
-      stopping={status === "interrupting"}
-      placeholder={busy ? "Queue a message for the agent" : "Message the agent"}
-      choice={props.choice}
-      onChoose={props.onChoose}
-      planMode={chat?.plan_mode ?? false}
-      onPlanMode={props.onPlanMode}
-      workspaceId={chat?.workspace_id ?? null}
-      onWorkspace={props.onWorkspace}
-      onSubmit={props.onSubmit}
-      onStop={() => session.stop().catch(showError)}
-      onPromoteFirst={promoteFirst}
-      onCommand={props.onCommand}
-      editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
-      extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
-      unsent={() => unsent(session)}
-      autoFocus
-    />
+    <>
+      {chat?.workspace_id === null && <NoWorkspaces />}
+      <Composer
+        ref={props.handle}
+        key={session.id}
+        userId={props.userId}
+        chatId={session.id}
+        busy={busy}
+        stopping={status === "interrupting"}
+        placeholder={!busy ? "Message the agent" : steers ? "Steer the agent" : "Queue a message for the agent"}
+        choice={props.choice}
+        onChoose={props.onChoose}
+        planMode={chat?.plan_mode ?? false}
+        onPlanMode={props.onPlanMode}
+        permissionMode={permissionModeOf(chat)}
+        onPermissionMode={chat?.parent_chat_id ? null : props.onPermissionMode}
+        workspaceId={chat?.workspace_id ?? null}
+        onWorkspace={props.onWorkspace}
+        serverIds={chat?.mcp_server_ids ?? []}
+        onServers={props.onServers}
+        onSubmit={props.onSubmit}
+        onStop={() => session.stop().catch(showError)}
+        onPromoteFirst={promoteFirst}
+        onCommand={props.onCommand}
+        editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
+        extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
+        autoFocus
+      />
+    </>
   );
 }
 
@@ -82,18 +92,6 @@ function useEditBanner(session: ChatSession, editing: Editing | null): string | 
   if (!editing) return null;
   if (editing.kind === "queued") return `Editing queued message ${editing.place}`;
   return editBanner({ later, queued, isRunning: running });
-}
-
-/** Return the content of messages that the server has not confirmed: being sent, or failed. */
-function unsent(session: ChatSession): Unsent {
-  const sends = session.store
-    .getState()
-    .pending.flatMap((op) => (op.kind === "send" && op.answered === undefined ? [op] : []));
-  return {
-    text: sends.map((one) => plainText(one.parts)).join("\n\n"),
-    files: sends.flatMap((one) => draftFiles(one.parts)),
-    references: sends.flatMap((one) => referencesOf(one.parts)),
-  };
 }
 
 const referencesOf = (parts: readonly Part[]) => parts.filter((part) => part.type === "file-reference");

@@ -80,7 +80,11 @@ test("the 21st queued message is refused, and its words stay in the box", async 
     method === "POST" && path.endsWith("/messages") ? refusal.answer : undefined,
   );
   await busy(20);
-  expect(rowsOfQueue()).toHaveLength(20);
+  // The list is loaded with the first turn.
+  await vi.waitFor(async () => {
+    await act(async () => undefined);
+    expect(rowsOfQueue()).toHaveLength(20);
+  });
   await page.type("the twenty-first");
   await page.key("Enter");
   expect([page.box.value, rowsOfQueue().length]).toEqual(["", 21]);
@@ -281,6 +285,7 @@ test("what was typed and uploaded is there after a reload, and after an edit tha
 test("a failed turn is tried again without another message", async () => {
   await idle();
   await page.say(...messages(message(1, "user", [say("go")])), status("error"), failure, synced(2, 1));
+  await act(async () => void (await vi.dynamicImportSettled()));
   expect(page.text("[data-testid=chat-error] button")).toEqual(["Try again", "Switch model"]);
   await page.press("Try again");
   expect(page.asked.map((one) => `${one.method} ${one.path}`)).toEqual(["POST /chats/c/retry"]);

@@ -1,18 +1,17 @@
-import { lazy, Suspense, useCallback, useMemo, useRef, useState } from "react";
+import { Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import { patchChat, proposeTitle } from "@/api/chats";
 import { leftQueue } from "@/api/errors";
 import { newId } from "@/api/id";
 import type { ChatView, Effort, PatchBody } from "@/api/types.gen";
-import type { Part } from "@/chat/types";
+import { isActive, type Part } from "@/chat/types";
 import type { ComposerHandle } from "@/features/composer/composer";
 import type { ModelChoice } from "@/features/composer/model_picker";
-import { Queue } from "@/features/composer/queue";
 import type { Submission } from "@/features/composer/submission";
 import { ChatComposer, type Editing, editable, showError } from "@/features/conversation/chat_composer";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
 import { exportChat } from "@/features/conversation/export";
-import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
+import { ConnectionBanner } from "@/features/conversation/notices";
 import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
 import { useTurnAnnouncements } from "@/features/conversation/turn_announcements";
@@ -24,16 +23,18 @@ import { useSession } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
 import { useHasDebug, useRecordedTurns } from "@/state/recorded_turns";
 import { cx } from "@/ui/cx";
+import { lazyPart } from "@/ui/lazy_part";
 import { toast } from "@/ui/toast";
 
+// Loaded with the first running turn, because only messages to a busy chat are queued.
+const Queue = lazyPart(async () => (await import("@/features/composer/queue")).Queue);
 // Loaded with the first subagent.
-const AgentQuestions = lazy(async () => ({
-  default: (await import("@/features/conversation/agent_questions")).AgentQuestions,
-}));
+const AgentQuestions = lazyPart(async () => (await import("@/features/conversation/agent_questions")).AgentQuestions);
 // Loaded with the first chat that has a workspace, because only workspaces have servers.
-const ServerQuestions = lazy(async () => ({
-  default: (await import("@/features/panel/mcp_servers")).ServerQuestions,
-}));
+const ConnectNotices = lazyPart(async () => (await import("@/features/mcp/connect_notices")).ConnectNotices);
+const ReadOnly = lazyPart(async () => (await import("@/features/conversation/read_only")).ReadOnly);
+const StreamEnded = lazyPart(async () => (await import("@/features/conversation/read_only")).StreamEnded);
+const ServerQuestions = lazyPart(async () => (await import("@/features/panel/mcp_servers")).ServerQuestions);
 
 interface Props {
   chatId: string;
@@ -56,6 +57,7 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
   const composer = useRef<ComposerHandle>(null);
   const [editing, setEditing] = useState<Editing | null>(null);
   const archivedNow = useStore(session.store, (state) => state.data.archived);
+  const mayQueue = useStore(session.store, ({ data }) => data.queue.length > 0 || isActive(data.status));
   const ending = useStore(session.store, (state) => state.conn.ending);
   const isOwner = chat ? chat.my_role === "owner" : true;
   const isArchived = chat?.archived ?? archivedNow;
@@ -64,6 +66,9 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
   const planMode = chat?.plan_mode ?? false;
   const openFile = useOpenFile(chat);
   useTurnAnnouncements(session);
+  useEffect(() => {
+    if (me) session.restore(me.id);
+  }, [session, me]);
   useFollowAgents(chatId, chat?.root_chat_id);
   const hasAgents = useHasAgents(chat);
   useRecordedTurns(session);
@@ -144,7 +149,7 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
     const body = {
       content,
       ...choiceBody,
-      ...(submission.now ? { busy_behavior: "interrupt" as const } : {}),
+      ...(submission.busy === "queue" ? {} : { busy_behavior: submission.busy }),
     };
     const outcome = await session.send(body, parts, newId());
     if (outcome === "queue_full") {
@@ -180,7 +185,12 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
     }
   };
 
-  if (ending === "forbidden" || ending === "gone") return <StreamEnded ending={ending} />;
+  if (ending === "forbidden" || ending === "gone")
+    return (
+      <Suspense>
+        <StreamEnded ending={ending} />
+      </Suspense>
+    );
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
   return (
     <ConversationContext value={conversation}>
@@ -210,15 +220,24 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
                   <ServerQuestions chat={chat} />
                 </Suspense>
               )}
-              <Queue
-                session={session}
-                modelConfigId={chat?.last_model_config_id ?? null}
-                editing={editing?.kind === "queued" ? editing.row.id : null}
-                onEdit={(row, place) => {
-                  setEditing({ kind: "queued", row, place });
-                  composer.current?.beginEdit(...editable(row.parts));
-                }}
-              />
+              {chat && chat.mcp_server_ids.length > 0 && (
+                <Suspense>
+                  <ConnectNotices chat={chat} session={session} />
+                </Suspense>
+              )}
+              {mayQueue && (
+                <Suspense>
+                  <Queue
+                    session={session}
+                    modelConfigId={chat?.last_model_config_id ?? null}
+                    editing={editing?.kind === "queued" ? editing.row.id : null}
+                    onEdit={(row, place) => {
+                      setEditing({ kind: "queued", row, place });
+                      composer.current?.beginEdit(...editable(row.parts));
+                    }}
+                  />
+                </Suspense>
+              )}
               {me && (
                 <ChatComposer
                   handle={composer}
@@ -228,7 +247,9 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
                   choice={choice}
                   onChoose={choose}
                   onWorkspace={(id) => patch({ workspace_id: id }).catch(showError)}
+                  onServers={(ids) => patch({ mcp_server_ids: ids }).catch(showError)}
                   onPlanMode={(on) => patch({ plan_mode: on }).catch(showError)}
+                  onPermissionMode={(mode) => patch({ permission_mode: mode }).catch(showError)}
                   onSubmit={submit}
                   onCommand={onCommand}
                   editing={editing}
@@ -237,11 +258,13 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
               )}
             </>
           ) : (
-            <ReadOnly
-              chat={chat}
-              isArchived={isArchived}
-              onUnarchive={() => patch({ archived: false }).catch(showError)}
-            />
+            <Suspense>
+              <ReadOnly
+                chat={chat}
+                isArchived={isArchived}
+                onUnarchive={() => patch({ archived: false }).catch(showError)}
+              />
+            </Suspense>
           )}
         </div>
       </div>

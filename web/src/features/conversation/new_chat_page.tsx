@@ -1,22 +1,24 @@
 import { useRef, useState } from "react";
 import { useNavigate } from "react-router";
-import { createChat } from "@/api/chats";
+import { createChat, patchChat } from "@/api/chats";
 import { sentence, Unreachable } from "@/api/errors";
 import { newId } from "@/api/id";
 import type { Effort } from "@/api/types.gen";
+import type { PermissionMode } from "@/chat/types";
 import { Composer, type ComposerHandle } from "@/features/composer/composer";
 import { effortKey, type ModelChoice, read } from "@/features/composer/model_picker";
+import { NoWorkspaces } from "@/features/composer/no_workspaces";
 import type { Submission } from "@/features/composer/submission";
 import { noteChat, useKnownModels, useMe, useModels } from "@/state/queries";
-import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
-import { Commands } from "@/ui/commands";
 import { toast } from "@/ui/toast";
 
 const PROMPTS = [
   "Explain what you can do here",
   "Plan a small project with me",
   "Write a Python script that renames photos by date",
+  // The offline guide understands it too.
+  "Delegate to two agents: list the files in /etc; run uname -a",
 ];
 
 /** The page for a new chat. The first message creates it. */
@@ -25,10 +27,11 @@ export function NewChatPage() {
   const navigate = useNavigate();
   const models = useKnownModels();
   const { isSuccess } = useModels();
-  const noWorkspaces = whyNone(useTemplates().data?.items);
   const composer = useRef<ComposerHandle>(null);
   const [chosen, setChosen] = useState<ModelChoice | null>(null);
   const [planMode, setPlanMode] = useState(false);
+  const [permissionMode, setPermissionMode] = useState<PermissionMode>("auto");
+  const [serverIds, setServerIds] = useState<string[] | null>(null);
   const [workspaceId, setWorkspaceId] = useState<string | null>(null);
   // The same idempotency key for each attempt: a repeat after a lost response creates no second chat.
   const key = useRef(newId());
@@ -49,13 +52,18 @@ export function NewChatPage() {
           ...(submission.choice.modelConfigId ? { model_config_id: submission.choice.modelConfigId } : {}),
           ...(submission.choice.effort ? { reasoning_effort: submission.choice.effort } : {}),
           ...(workspaceId ? { workspace_id: workspaceId } : {}),
+          ...(serverIds ? { mcp_server_ids: serverIds } : {}),
           ...(submission.planMode ? { plan_mode: true } : {}),
+          ...(permissionMode === "auto" ? {} : { permission_mode: permissionMode }),
         },
         key.current,
       );
       key.current = newId();
       noteChat(chat);
-      void navigate(`/c/${chat.id}`);
+      // A chat that is started in a folder belongs to it.
+      const folder = new URLSearchParams(location.search).get("folder");
+      if (folder) await patchChat(chat.id, { folder_id: folder }).catch(() => {});
+      void navigate(`/c/${chat.id}${folder ? location.search : ""}`);
       return true;
     } catch (error) {
       if (!(error instanceof Unreachable)) key.current = newId();
@@ -68,7 +76,9 @@ export function NewChatPage() {
   return (
     <div className="flex min-h-0 flex-1 flex-col overflow-y-auto px-4">
       <div className="m-auto w-full max-w-[44rem] py-8">
-        <h1 className="mb-6 text-center text-[24px] font-semibold">What should be done, {me.name || me.username}?</h1>
+        <h1 className="mb-6 text-center text-[24px] font-semibold">
+          What should we work on, {me.name || me.username}?
+        </h1>
         {isSuccess && usable.length === 0 && (
           <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 text-center">
             {me.role === "admin"
@@ -76,11 +86,7 @@ export function NewChatPage() {
               : "No model is set up yet. Ask an administrator."}
           </p>
         )}
-        {noWorkspaces && (
-          <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 break-words">
-            Agents can talk here, but run nothing. <Commands text={noWorkspaces} />
-          </p>
-        )}
+        <NoWorkspaces />
         <Composer
           ref={composer}
           userId={me.id}
@@ -92,8 +98,12 @@ export function NewChatPage() {
           onChoose={setChosen}
           planMode={planMode}
           onPlanMode={setPlanMode}
+          permissionMode={permissionMode}
+          onPermissionMode={setPermissionMode}
           workspaceId={workspaceId}
           onWorkspace={setWorkspaceId}
+          serverIds={serverIds}
+          onServers={setServerIds}
           onSubmit={submit}
           onStop={() => {}}
           onPromoteFirst={() => {}}

@@ -84,7 +84,7 @@ test("an idle chat shows none, however long it lasts, until something is to be s
   cut();
   expect([...shownDuring(30_000)]).toEqual([""]);
   vi.stubGlobal("fetch", () => Promise.reject(new TypeError("away")));
-  await act(() => session.send({ content: [] }, [{ type: "text", text: "hi" }], "s1"));
+  await act(async () => void session.send({ content: [] }, [{ type: "text", text: "hi" }], "s1"));
   shownDuring(100);
   expect(page.text()).toContain("Offline.");
 });

@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "react";
+import { Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { useSearchParams } from "react-router";
 import type { RunDetail } from "@/api/debug";
 import { isStatus, sentence } from "@/api/errors";
@@ -16,6 +16,9 @@ import { useShownStatus } from "@/state/hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { useDebounced } from "@/ui/debounced";
+import { lazyPart } from "@/ui/lazy_part";
+
+const CompareDialog = lazyPart(async () => (await import("@/features/debug/compare_dialog")).CompareDialog);
 
 /** The tab with the debug records of a chat: its runs, the steps of a run, and one step. */
 export function DebugTab({ chat }: { chat: ChatView }) {
@@ -105,6 +108,7 @@ interface LoadedProps {
 function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
   const [query, setQuery] = useState("");
   const [isReplaying, setReplaying] = useState(false);
+  const [isComparing, setComparing] = useState(false);
   const wanted = query.trim();
   const search = useRunSearch(chat.id, run, useDebounced(wanted, SEARCH_AFTER_MS));
   const list = useRef<RecordListHandle>(null);
@@ -150,6 +154,7 @@ function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
           onBack={backToRuns}
           onRun={(id) => go({ run: id, step: null })}
           onShowMessage={trigger === null ? null : () => showMessage(trigger)}
+          onCompare={() => setComparing(true)}
         />
       </div>
       <div className="flex min-h-0 flex-1">
@@ -179,6 +184,7 @@ function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
               chat={chat.id}
               run={run.id}
               summary={summary}
+              isRunOpen={run.status === "in_progress"}
               count={run.steps.length}
               step={loaded}
               error={error}
@@ -200,6 +206,11 @@ function LoadedRun({ chat, run, step: number, go }: LoadedProps) {
           </div>
         )}
       </div>
+      {isComparing && (
+        <Suspense>
+          <CompareDialog chat={chat.id} run={run} onClose={() => setComparing(false)} onStep={open} />
+        </Suspense>
+      )}
       {isReplaying && loaded && (
         <ReplayDialog
           chat={chat.id}

@@ -3,8 +3,8 @@ import { CircleAlert, CircleCheck, CircleStop } from "lucide-react";
 import { Fragment, type ReactNode } from "react";
 import type { RecordStatus, Usage } from "@/api/debug";
 import { promptTokens, statusName } from "@/chat/debug";
-import { tokens } from "@/features/timeline/row";
 import { cx } from "@/ui/cx";
+import { compact } from "@/ui/money";
 import { Spinner } from "@/ui/spinner";
 
 /** The status of a run or step as an icon with a name. */
@@ -47,7 +47,7 @@ export function tokenWords(usage: Usage | null): string | null {
   const output = usage?.output_tokens ?? 0;
   if (input + output === 0) return null;
   const cached = usage?.cache_read_tokens ?? 0;
-  return `${tokens(input)} in${cached > 0 ? ` (${tokens(cached)} cached)` : ""}, ${tokens(output)} out`;
+  return `${compact(input)} in${cached > 0 ? ` (${compact(cached)} cached)` : ""}, ${compact(output)} out`;
 }
 
 /** A text with the searched words marked. */

@@ -8,17 +8,28 @@ import { Button } from "@/ui/button";
 
 const FOLD_CHARS = 1_200;
 const FOLD_LINES = 14;
+// Instructions are the same in every step and often longer than everything else.
+const BRIEF_CHARS = 240;
+const BRIEF_LINES = 3;
 const MOST_CHARS = 200_000;
 
-function folded(text: string): string {
-  const lines = text.slice(0, FOLD_CHARS).split("\n");
-  return lines.slice(0, FOLD_LINES).join("\n");
+function folded(text: string, isBrief: boolean): string {
+  const lines = text.slice(0, isBrief ? BRIEF_CHARS : FOLD_CHARS).split("\n");
+  return lines.slice(0, isBrief ? BRIEF_LINES : FOLD_LINES).join("\n");
+}
+
+interface LongTextProps {
+  text: string;
+  wanted: string;
+  label: string;
+  /** Folds the text to its first lines. */
+  isBrief?: boolean;
 }
 
 /** A text of a record. A long one is folded, unless it contains the searched words. */
-export function LongText({ text, wanted, label }: { text: string; wanted: string; label: string }) {
+export function LongText({ text, wanted, label, isBrief = false }: LongTextProps) {
   const [chosen, setChosen] = useState<boolean | null>(null);
-  const head = folded(text);
+  const head = folded(text, isBrief);
   const isLong = head.length < text.length;
   const isHit = wanted !== "" && text.toLowerCase().includes(wanted.toLowerCase());
   const isOpen = !isLong || (chosen ?? isHit);
@@ -53,13 +64,20 @@ function pretty(text: string): string {
   return value === undefined ? text : JSON.stringify(value, null, 2);
 }
 
+interface PartProps {
+  part: RecordPart;
+  wanted: string;
+  label: string;
+  isBrief?: boolean;
+}
+
 /** One part of a recorded message or answer. */
-export function PartView({ part, wanted, label }: { part: RecordPart; wanted: string; label: string }) {
+export function PartView({ part, wanted, label, isBrief = false }: PartProps) {
   switch (part.type.replaceAll("_", "-")) {
     case "text":
       return (
         <Cut part={part}>
-          <LongText text={part.text ?? ""} wanted={wanted} label={label} />
+          <LongText text={part.text ?? ""} wanted={wanted} label={label} isBrief={isBrief} />
         </Cut>
       );
     case "reasoning":

@@ -105,7 +105,7 @@ function MessageCard({ message, index, isNew, wanted }: MessageProps) {
       <div className="flex flex-col gap-3 px-3 py-2">
         {message.parts.length === 0 && <p className="text-small text-muted">Empty.</p>}
         {message.parts.map((part, at) => (
-          <PartView key={at} part={part} wanted={wanted} label={name} />
+          <PartView key={at} part={part} wanted={wanted} label={name} isBrief={message.role === "system"} />
         ))}
       </div>
     </section>

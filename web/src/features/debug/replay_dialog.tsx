@@ -7,12 +7,12 @@ import { cutLength, messageText, partText, precise } from "@/chat/debug";
 import { Fact, tokenWords } from "@/features/debug/marks";
 import { PartView } from "@/features/debug/parts";
 import { CopyButton } from "@/features/timeline/code";
-import { money } from "@/features/timeline/row";
 import { useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Dialog } from "@/ui/dialog";
 import { TextArea } from "@/ui/field";
+import { dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Spinner } from "@/ui/spinner";
@@ -201,7 +201,7 @@ function AnswerView({ title, answer, isNew = false }: { title: string; answer: A
       <dl className="mt-1 grid grid-cols-[auto_1fr] gap-x-4 gap-y-0.5 text-small tabular-nums">
         <Fact name="Model">{[answer.model ?? "unknown", answer.effort].filter(Boolean).join(", ")}</Fact>
         <Fact name="Tokens">{tokenWords(answer.usage ?? null) ?? "not reported"}</Fact>
-        <Fact name="Cost">{cost_micros == null ? "not known" : money(cost_micros)}</Fact>
+        <Fact name="Cost">{cost_micros == null ? "not known" : dollars(cost_micros)}</Fact>
         <Fact name="First token">{ttft_ms == null ? "not known" : precise(ttft_ms)}</Fact>
         <Fact name="Time">{duration_ms == null ? "not known" : precise(duration_ms)}</Fact>
         <Fact name="Ended by">{answer.finish_reason?.replaceAll("_", " ") ?? "not known"}</Fact>

@@ -8,13 +8,13 @@ import { Figures, StatusMark, tokenWords } from "@/features/debug/marks";
 import { RecordList, type RecordListHandle } from "@/features/debug/record_list";
 import { RecordingBar, setMode } from "@/features/debug/recording";
 import { Empty, Waiting } from "@/features/panel/workspace_state";
-import { money } from "@/features/timeline/row";
 import { debugKeys, type RunFilter } from "@/state/debug";
 import { useNow } from "@/state/hooks";
 import { queryClient } from "@/state/queries";
 import { Button, IconButton } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
 import { Menu } from "@/ui/menu";
+import { dollars } from "@/ui/money";
 import { Ago } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
@@ -115,7 +115,7 @@ export function runFigures(run: Run, now: number): (string | null)[] {
     run.model,
     steps === 0 ? null : steps === 1 ? "1 step" : `${steps} steps`,
     ms === null ? null : precise(ms),
-    summary.cost_micros == null ? null : money(summary.cost_micros),
+    summary.cost_micros == null ? null : dollars(summary.cost_micros),
     retries === 0 ? null : retries === 1 ? "1 retry" : `${retries} retries`,
     tokenWords({
       input_tokens: summary.total_input_tokens ?? 0,

@@ -1,19 +1,19 @@
-import { ArrowLeft, Download, Link as LinkIcon, MessageSquareText, Search, X } from "lucide-react";
+import { ArrowLeft, Columns2, Download, Link as LinkIcon, MessageSquareText, Search, X } from "lucide-react";
 import { type Ref, useMemo } from "react";
 import type { Place, Places, RunDetail, StepSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { outcomeOf, placeName, precise, retriesOf, runLabel, stepTiming, tookMs } from "@/chat/debug";
+import { placeName, precise, retriesOf, runLabel, stepText, stepTiming, tookMs } from "@/chat/debug";
 import { Figures, StatusMark, tokenWords } from "@/features/debug/marks";
 import { RecordList, type RecordListHandle } from "@/features/debug/record_list";
 import { runFigures, saveExport } from "@/features/debug/run_list";
 import { TimingBar } from "@/features/debug/timing";
 import { Empty } from "@/features/panel/workspace_state";
-import { money } from "@/features/timeline/row";
 import { MIN_SEARCH_CHARS } from "@/state/debug";
 import { useNow } from "@/state/hooks";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
+import { dollars } from "@/ui/money";
 
 const STEP_PX = 64;
 const PLACE_PX = 56;
@@ -26,10 +26,11 @@ interface HeadProps {
   onRun: (run: string) => void;
   /** Scrolls the conversation to the message that started the run; null if there is none. */
   onShowMessage: (() => void) | null;
+  onCompare: () => void;
 }
 
 /** The head of a run: its label, its figures, and the runs it belongs to. */
-export function RunHead({ chat, run, onBack, onRun, onShowMessage }: HeadProps) {
+export function RunHead({ chat, run, onBack, onRun, onShowMessage, onCompare }: HeadProps) {
   const now = useNow(1_000, run.status === "in_progress");
   const { continues } = run.summary;
   const address = `${location.origin}/c/${chat}?panel=debug:${run.id}`;
@@ -48,6 +49,9 @@ export function RunHead({ chat, run, onBack, onRun, onShowMessage }: HeadProps) 
             <MessageSquareText />
           </IconButton>
         )}
+        <IconButton label="Compare with another run" onClick={onCompare}>
+          <Columns2 />
+        </IconButton>
         <IconButton label="Copy link to this run" onClick={() => void copyText(address, "The link was copied.")}>
           <LinkIcon />
         </IconButton>
@@ -142,13 +146,20 @@ function StepList({ run, current, onOpen, handle }: Pick<StepsProps, "run" | "cu
       rowPx={STEP_PX}
       current={current}
       onOpen={(step) => onOpen(step.id)}
-      render={(step) => <StepRow step={step} longest={longest} now={now} />}
+      render={(step) => <StepRow step={step} isRunOpen={isRunning} longest={longest} now={now} />}
       {...(handle ? { handle } : {})}
     />
   );
 }
 
-function StepRow({ step, longest, now }: { step: StepSummary; longest: number; now: number }) {
+interface RowProps {
+  step: StepSummary;
+  isRunOpen: boolean;
+  longest: number;
+  now: number;
+}
+
+function StepRow({ step, isRunOpen, longest, now }: RowProps) {
   const timing = stepTiming(step, now);
   const retries = retriesOf(step);
   return (
@@ -156,9 +167,7 @@ function StepRow({ step, longest, now }: { step: StepSummary; longest: number; n
       <div className="flex items-center gap-2">
         <StatusMark status={step.status} />
         <span className="font-medium">Step {step.number}</span>
-        <span className="min-w-0 flex-1 truncate text-muted">
-          {step.error && step.status === "error" ? step.error.message : outcomeOf(step)}
-        </span>
+        <span className="min-w-0 flex-1 truncate text-muted">{stepText(step, isRunOpen)}</span>
         {retries > 0 && (
           <span className="shrink-0 text-small text-warn">{retries === 1 ? "1 retry" : `${retries} retries`}</span>
         )}
@@ -167,7 +176,7 @@ function StepRow({ step, longest, now }: { step: StepSummary; longest: number; n
       <div className="flex items-center gap-3 pl-6">
         <TimingBar timing={timing} longest={longest} className="w-20 shrink-0" />
         <Figures
-          items={[tokenWords(step.usage), step.cost_micros === null ? null : money(step.cost_micros)]}
+          items={[tokenWords(step.usage), step.cost_micros === null ? null : dollars(step.cost_micros)]}
           className="min-w-0 truncate"
         />
       </div>

@@ -11,9 +11,9 @@ import { LongText, PartView } from "@/features/debug/parts";
 import { Prompt } from "@/features/debug/prompt";
 import { StepTime } from "@/features/debug/timing";
 import { CopyButton } from "@/features/timeline/code";
-import { money, tokens } from "@/features/timeline/row";
 import { useNow } from "@/state/hooks";
 import { Button, IconButton } from "@/ui/button";
+import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Spinner } from "@/ui/spinner";
 
@@ -33,6 +33,8 @@ interface Props {
   chat: string;
   run: string;
   summary: StepSummary;
+  /** Whether the run goes on, so that a planned retry is made. */
+  isRunOpen?: boolean;
   /** The number of steps of the run. */
   count: number;
   /** The step with its prompt; undefined while it loads. */
@@ -45,7 +47,8 @@ interface Props {
 }
 
 /** One step: the model call with its prompt, its answer and its attempts. */
-export function StepView({ chat, run, summary, count, step, error, onRetry, wanted, actions, heading }: Props) {
+export function StepView(props: Props) {
+  const { chat, run, summary, isRunOpen = false, count, step, error, onRetry, wanted, actions, heading } = props;
   const isRunning = summary.status === "in_progress";
   const now = useNow(500, isRunning);
   const ms = tookMs(summary, now);
@@ -77,10 +80,10 @@ export function StepView({ chat, run, summary, count, step, error, onRetry, want
         </div>
         <Figures
           items={[
-            outcomeOf(summary),
+            outcomeOf(summary, isRunOpen),
             ms === null ? null : precise(ms),
             tokenWords(summary.usage),
-            summary.cost_micros === null ? null : money(summary.cost_micros),
+            summary.cost_micros === null ? null : dollars(summary.cost_micros),
             summary.model,
             summary.operation === "generate" ? "not streamed" : null,
           ]}
@@ -236,7 +239,7 @@ function CacheLine({ step, onDetails }: { step: StepSummary; onDetails: () => vo
   return (
     <p className="flex flex-wrap items-baseline gap-x-2 rounded-lg border border-line px-3 py-1.5 text-small">
       <span className="text-warn">
-        {tokens(missed)} tokens were not cached{cost == null ? "" : `, ${money(cost)}`}.
+        {compact(missed)} tokens were not cached{cost == null ? "" : `, ${dollars(cost)}`}.
       </span>
       <span className="text-muted">{note.title}.</span>
       <button type="button" onClick={onDetails} className="text-accent underline">
@@ -369,7 +372,7 @@ function UsageTab({ step }: { step: StepSummary }) {
                   {(value ?? 0).toLocaleString("en")}
                 </Fact>
               ))}
-            {step.cost_micros !== null && <Fact name="Cost">{money(step.cost_micros)}</Fact>}
+            {step.cost_micros !== null && <Fact name="Cost">{dollars(step.cost_micros)}</Fact>}
           </dl>
         </>
       ) : (
@@ -384,7 +387,7 @@ function UsageTab({ step }: { step: StepSummary }) {
           {missed > 0 && (
             <p className="mt-1 text-small text-muted">
               {missed.toLocaleString("en")} tokens were not from the cache
-              {cost == null ? "" : ` and cost ${money(cost)}`}.
+              {cost == null ? "" : ` and cost ${dollars(cost)}`}.
             </p>
           )}
         </section>

@@ -3,15 +3,17 @@ import { precise, type SegmentKind, type StepTiming, stepTiming } from "@/chat/d
 import { cx } from "@/ui/cx";
 
 const LOOKS: Record<SegmentKind, string> = {
+  preparing: "bg-line",
   waiting: "bg-control",
   answering: "bg-accent",
   failed: "bg-danger",
   pause: "bg-[repeating-linear-gradient(135deg,var(--control)_0_1px,transparent_1px_4px)]",
 };
 const NAMES: Record<SegmentKind, string> = {
+  preparing: "Before the request",
   failed: "Failed attempts",
   pause: "Pause before a retry",
-  waiting: "First byte",
+  waiting: "Until the first byte",
   answering: "Answer",
 };
 

@@ -3,6 +3,7 @@ import type {
   Attempt,
   AttemptSummary,
   Cache,
+  Comparison,
   Places,
   Recording,
   RecordMessage,
@@ -452,6 +453,74 @@ export const REPLAY: Replay = said<Replay>({
     error: null,
   },
   warnings: ["The image in message 2 was not recorded. The replay does without it."],
+});
+
+const prompted = (time: string): RecordMessage => ({
+  role: "system",
+  parts: [{ type: "text", text: `You are an agent. The time is ${time}. Read before you write.`, text_length: 60 }],
+});
+
+/** Two runs of one message; the second took another way and has one step more. */
+export const COMPARISON: Comparison = said<Comparison>({
+  one: {
+    run: RUN,
+    figures: {
+      step_count: 2,
+      input_tokens: 9_200,
+      output_tokens: 3_400,
+      reasoning_tokens: 0,
+      cache_read_tokens: 112_000,
+      cache_creation_tokens: 0,
+      cost_micros: 312_000,
+      ttft_ms: 840,
+      duration_ms: 31_000,
+    },
+  },
+  other: {
+    run: { ...RUN, id: "run-9", status: "interrupted", model: "haiku" },
+    figures: {
+      step_count: 3,
+      input_tokens: 121_000,
+      output_tokens: 900,
+      reasoning_tokens: 0,
+      cache_read_tokens: 0,
+      cache_creation_tokens: 0,
+      cost_micros: null,
+      ttft_ms: 310,
+      duration_ms: null,
+    },
+  },
+  steps: [1, 2, 3].map((number) => ({
+    number,
+    one:
+      number === 3
+        ? null
+        : {
+            id: `step-${number}`,
+            status: "completed" as const,
+            model: "opus",
+            message_count: 2 * number,
+            usage: { input_tokens: 320, cache_read_tokens: 38_100, output_tokens: 1_200 },
+            cost_micros: 31_000,
+            ttft_ms: 840,
+            duration_ms: 7_600,
+          },
+    other: {
+      id: `other-${number}`,
+      status: "completed" as const,
+      model: "haiku",
+      message_count: 2 * number,
+      usage: { input_tokens: 38_400, output_tokens: 300 },
+      cost_micros: null,
+      ttft_ms: 310,
+      duration_ms: 1_900,
+    },
+    same_messages: number === 3 ? null : number === 1 ? 2 : 0,
+    changed: number === 3 ? null : ["model", "tools", "effort"],
+    has_same_answer: number === 3 ? null : number === 1,
+  })),
+  message: { number: 2, index: 0, one: prompted("09:12:51"), other: prompted("09:41:07") },
+  tools: { number: 1, only_one: ["execute"], only_other: [], changed: ["read_file"] },
 });
 
 export const PLACES: Places = said<Places>({

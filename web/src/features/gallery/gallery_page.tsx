@@ -1,7 +1,7 @@
 import { useState } from "react";
 import { ConversationContext } from "@/features/conversation/context";
 import { AgentGallery, fillAgents } from "@/features/gallery/agent_gallery";
-import { DebugGallery } from "@/features/gallery/debug_gallery";
+import { DebugGallery } from "@/features/gallery/debug_tab_gallery";
 import {
   AGENTS,
   APPROVAL,
@@ -9,7 +9,9 @@ import {
   ERRORS,
   FAILURE,
   GALLERY_TOOLS,
+  ON_HOLD,
   PROMPT,
+  QUESTIONS,
   RETRY,
   ROWS,
   SERVERS,
@@ -106,6 +108,10 @@ export function GalleryPage() {
           <PendingRow id="p1" parts={[{ type: "text", text: PROMPT }]} failed={undefined} />
           <PendingRow id="p2" parts={[{ type: "text", text: PROMPT }]} failed={FAILURE} />
           <ApprovalCard action={APPROVAL} />
+          <ApprovalCard action={ON_HOLD} />
+          {QUESTIONS.map((action, index) => (
+            <ApprovalCard key={index} action={action} />
+          ))}
           <ServerQuestion server={SERVERS[0]} workspace="gallery" others={1} />
           <ServerList servers={SERVERS} workspace="gallery" />
           <DynamicCard action={DYNAMIC} clockSkew={0} />

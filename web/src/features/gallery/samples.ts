@@ -1,6 +1,6 @@
 /** Samples of every tool in every state, for the gallery. Not in the production build. */
 
-import type { AgentView, McpServerView } from "@/api/types.gen";
+import type { AgentView, WorkspaceMcpServerView } from "@/api/types.gen";
 import { newTool, type ToolView } from "@/chat/preview";
 import type { Row } from "@/chat/rows";
 import { TOOL_NAMES } from "@/chat/tools";
@@ -200,7 +200,7 @@ function ownStates(name: string, call: ToolView): Sample[] {
               type: "general",
               end_id: 2,
               last_error_kind: "deadline",
-              last_error: "The subagent was stopped at its time limit. The report is what it had by then.",
+              last_error: "The subagent was stopped at its time limit. Its report is what it had written so far.",
               report: "Half of it.",
             },
             {
@@ -231,10 +231,16 @@ function ownStates(name: string, call: ToolView): Sample[] {
       return [
         done("limit", {
           type: "limit_reached",
-          reason: "The advisor has been asked as often as allowed in this turn. Go on without it.",
+          reason: "The limit of advisor calls in this turn is reached. Continue without the advisor.",
           remaining_uses: 0,
         }),
         done("error", { type: "error", error: "The advisor's model returned no text." }, { isError: true }),
+      ];
+    case "github__create_issue":
+      return [
+        done("structured", '{"issue": {"number": 12, "labels": ["bug"]}}'),
+        done("text", "Created issue 12."),
+        done("unreachable", "GitHub does not answer.", { isError: true }),
       ];
     default:
       return [];
@@ -375,7 +381,14 @@ export const ROWS: Row[] = said<Row[]>([
     },
     running: false,
   },
-  { kind: "interrupted", key: "i", at: AT },
+  { kind: "interrupted", key: "i", at: AT, next: "continue", latest: true },
+  { kind: "interrupted", key: "i2", at: AT, next: "retry", latest: true },
+  {
+    kind: "failed",
+    key: "f",
+    at: AT,
+    error: { kind: "rate_limit", message: "The provider allows 60 requests a minute." },
+  },
   { kind: "footer", key: "o", figures: FIGURES },
 ]);
 
@@ -386,7 +399,57 @@ export const APPROVAL: Action = said<Action>({
   tool_calls: CALLS.map((call) => ({ ...call, always: { chat: { command: "rm *" } } })),
   deadline_at: null,
 });
-const SERVER: McpServerView = {
+export const ON_HOLD: Action = said<Action>({
+  type: "action_required",
+  kind: "approval",
+  tool_calls: CALLS.slice(0, 1).map((call) => ({
+    ...call,
+    brake:
+      "The agent made the same call of execute 5 times, with the same result each time. The next call is on hold. " +
+      "Continue, stop the turn, or tell the agent what to do instead.",
+  })),
+  deadline_at: null,
+});
+const QUESTION = (...questions: object[]): Action =>
+  said<Action>({
+    type: "action_required",
+    kind: "approval",
+    tool_calls: [
+      {
+        tool_call_id: "q-1",
+        tool_name: "github__create_issue",
+        args: {},
+        elicitation: { server: "GitHub", questions },
+      },
+    ],
+    deadline_at: null,
+  } as Action);
+const FORM = {
+  id: "form",
+  message: "Where should the issue be created?",
+  fields: [
+    { name: "repository", kind: "choice", required: true, options: [{ value: "api" }, { value: "web" }] },
+    { name: "title", kind: "text", title: "Title", description: "One line", required: true, default: "Flaky test" },
+    { name: "text", kind: "text", title: "Text", maximum: 4000 },
+    { name: "mail", kind: "text", title: "Who is told", format: "email" },
+    { name: "due", kind: "text", title: "Due", format: "date" },
+    { name: "points", kind: "integer", title: "Points", minimum: 1, maximum: 8 },
+    { name: "labels", kind: "choices", title: "Labels", options: [{ value: "bug" }, { value: "ci", title: "CI" }] },
+    { name: "urgent", kind: "boolean", title: "Urgent" },
+  ],
+};
+/** Questions of an MCP server: a form, an address, a form that cannot be shown, and two calls at once. */
+export const QUESTIONS: Action[] = [
+  QUESTION(FORM),
+  QUESTION({ id: "page", message: "Sign in to go on.", url: "https://github.example/login/device" }),
+  QUESTION({ id: "new", message: "Which color?", fields: [{ name: "color", kind: "color", required: true }] }),
+  QUESTION(),
+  {
+    ...QUESTION({ id: "sure", message: "Delete it?" }),
+    tool_calls: [...QUESTION({ id: "sure", message: "Delete it?" }).tool_calls, ...said<Action>(APPROVAL).tool_calls],
+  },
+];
+const SERVER: WorkspaceMcpServerView = {
   name: "docs",
   hash: "0".repeat(64),
   state: "asked",
@@ -399,7 +462,7 @@ const SERVER: McpServerView = {
   tools: [],
   decided_at: null,
 };
-export const SERVERS: [McpServerView, ...McpServerView[]] = [
+export const SERVERS: [WorkspaceMcpServerView, ...WorkspaceMcpServerView[]] = [
   SERVER,
   { ...SERVER, name: "issues", hash: "1".repeat(64), state: "changed" },
   { ...SERVER, name: "search", hash: "2".repeat(64), state: "agreed", running: true, tools: ["find", "read"] },

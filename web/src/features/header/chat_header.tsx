@@ -1,14 +1,18 @@
 import { Ellipsis, PanelRight, Share2 } from "lucide-react";
-import type { ReactNode } from "react";
+import { type ReactNode, Suspense } from "react";
 import { Link } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
 import { chatMenu } from "@/features/sidebar/chat_menu";
 import { openChatDialog } from "@/features/sidebar/dialogs";
+import { useChat } from "@/state/queries";
 import { IconButton } from "@/ui/button";
 import { modKey } from "@/ui/keys";
+import { lazyPart } from "@/ui/lazy_part";
 import { ListButton } from "@/ui/list_button";
 import { Menu } from "@/ui/menu";
+
+const ChatCost = lazyPart(async () => (await import("@/features/header/chat_cost")).ChatCost);
 
 interface Props {
   chat: ChatView | undefined;
@@ -18,26 +22,30 @@ interface Props {
   onPanel: () => void;
   /** Open the tab with the changes. */
   onChanges: () => void;
+  /** Open the tab with the cost. */
+  onCost: () => void;
 }
 
 /** The header of a chat: title and actions. */
-export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges }: Props) {
+export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges, onCost }: Props) {
   const parent = chat?.parent_chat_id;
   const canShare = chat?.my_role === "owner" && chat.parent_chat_id === null;
   return (
     <header className="flex h-12 shrink-0 items-center gap-1 border-b border-line px-3">
       <ListButton />
       <div className="flex min-w-0 flex-1 items-center gap-2 pl-1">
-        {parent && (
-          <Link to={`/c/${parent}`} className="shrink-0 text-muted hover:text-text">
-            Parent /
-          </Link>
-        )}
+        {parent && <ParentLink id={parent} />}
         <h1 className="min-w-0 truncate font-semibold">{chat?.title ?? ""}</h1>
         {live}
         {chat?.archived && <Tag text="Archived" />}
         {chat && chat.my_role !== "owner" && <Tag text={`By ${chat.owner.name || chat.owner.username}`} />}
       </div>
+      {/* Each request of an administrator is an access that the owner is told about. */}
+      {chat && chat.my_role !== "admin" && (
+        <Suspense>
+          <ChatCost key={chat.id} chatId={chat.id} onDetails={onCost} />
+        </Suspense>
+      )}
       {chat && hasChanges(chat) && (
         <button
           type="button"
@@ -74,6 +82,21 @@ export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges }: Prop
         <PanelRight />
       </IconButton>
     </header>
+  );
+}
+
+/** The way back from a subagent to its main chat. A long name leaves room for that of the subagent. */
+function ParentLink({ id }: { id: string }) {
+  const title = useChat(id).data?.title || "Main chat";
+  return (
+    <>
+      <Link to={`/c/${id}`} title={title} className="max-w-2/5 shrink-0 truncate text-muted hover:text-text">
+        {title}
+      </Link>
+      <span aria-hidden="true" className="text-muted">
+        /
+      </span>
+    </>
   );
 }
 

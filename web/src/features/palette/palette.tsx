@@ -34,7 +34,7 @@ interface Command extends Option {
 }
 
 // The element that had the focus. Stored here, because the field of the dialog takes the focus before an effect runs.
-let opener: Element | null = null;
+let opener: Element | null = document.activeElement;
 let hasLeft = false;
 layout.subscribe((now, before) => {
   if (!now.paletteOpen || before.paletteOpen) return;

@@ -6,6 +6,7 @@ import { fileAddress } from "@/api/files";
 import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
+import { purposeName } from "@/chat/purposes";
 import { ContextPart } from "@/features/panel/context_part";
 import { ServersPart } from "@/features/panel/mcp_servers";
 import { WorkspaceLines } from "@/features/panel/workspace_state";
@@ -21,6 +22,8 @@ import { toast } from "@/ui/toast";
 /** The tab with information about a chat: cost, context, files and ids. */
 export function InfoTab({ chat }: { chat: ChatView }) {
   const { data: cost } = useCost(chat.id, true);
+  const root = chat.root_chat_id ?? chat.id;
+  const ofAgents = cost ? cost.total_cost_micros - (cost.by_chat[root]?.cost_micros ?? 0) : 0;
   const models = useKnownModels();
   const mine = chat.my_role === "owner" && chat.parent_chat_id === null;
   const labels = Object.entries(chat.labels);
@@ -31,7 +34,14 @@ export function InfoTab({ chat }: { chat: ChatView }) {
         {cost && (
           <dl className="grid grid-cols-[1fr_auto] gap-x-4 gap-y-1 tabular-nums [&>dd]:text-right">
             <Line name="Total" value={dollars(cost.total_cost_micros)} />
+            {Object.entries(cost.by_purpose).map(([purpose, figures]) => (
+              <Line key={purpose} name={purposeName(purpose)} value={dollars(figures.cost_micros)} />
+            ))}
+            {ofAgents > 0 && <Line name="Part of agents" value={dollars(ofAgents)} />}
             <Line name="Requests" value={String(cost.request_count)} />
+            {cost.unpriced_request_count > 0 && (
+              <Line name="Requests without a price" value={String(cost.unpriced_request_count)} />
+            )}
             <Line name="Tokens in" value={compact(cost.tokens.input)} />
             <Line name="Tokens from cache" value={compact(cost.tokens.cache_read)} />
             <Line name="Tokens out" value={compact(cost.tokens.output)} />

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Plug } from "lucide-react";
 import { type MouseEvent, useRef, useState } from "react";
 import { sentence } from "@/api/errors";
-import type { ChatView, McpServerView } from "@/api/types.gen";
+import type { ChatView, WorkspaceMcpServerView } from "@/api/types.gen";
 import { answerServer, listServers, withdrawServer } from "@/api/workspaces";
 import { commandOf, isWaiting, statusOf } from "@/chat/mcp_servers";
 import { queryClient } from "@/state/queries";
@@ -11,7 +11,7 @@ import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
 /** Return the MCP servers that the chat's workspace defines. Only its owner may see their commands. */
-function useServers(chat: ChatView | undefined): McpServerView[] {
+function useServers(chat: ChatView | undefined): WorkspaceMcpServerView[] {
   const workspace = chat?.workspace_id ?? null;
   const isMine = chat?.my_role === "owner" && !chat.archived;
   const { data } = useQuery({
@@ -27,9 +27,9 @@ function useServers(chat: ChatView | undefined): McpServerView[] {
 
 type Answer = "agree" | "deny" | "withdraw";
 
-function useAnswer(workspace: string): [(server: McpServerView, answer: Answer) => void, boolean] {
+function useAnswer(workspace: string): [(server: WorkspaceMcpServerView, answer: Answer) => void, boolean] {
   const [busy, setBusy] = useState(false);
-  const send = (server: McpServerView, answer: Answer) => {
+  const send = (server: WorkspaceMcpServerView, answer: Answer) => {
     setBusy(true);
     const sent =
       answer === "withdraw" ? withdrawServer(workspace, server.hash) : answerServer(workspace, server.hash, answer);
@@ -62,7 +62,7 @@ export function ServerQuestions({ chat }: { chat: ChatView | undefined }) {
 }
 
 interface QuestionProps {
-  server: McpServerView;
+  server: WorkspaceMcpServerView;
   workspace: string;
   others: number;
   /** Called before the answer is sent, to move the focus away from the button. */
@@ -123,13 +123,13 @@ export function ServerQuestion({ server, workspace, others, onPress }: QuestionP
 /** Longer commands are collapsed. They must be expanded before the user can allow them. */
 const FOLDED_CHARS = 400;
 
-function useWhole(server: McpServerView): [boolean, () => void] {
+function useWhole(server: WorkspaceMcpServerView): [boolean, () => void] {
   const [shown, setShown] = useState("");
   const isLong = commandOf(server).length + server.env.join(", ").length > FOLDED_CHARS;
   return [!isLong || shown === server.hash, () => setShown(server.hash)];
 }
 
-function Entry({ server, isWhole }: { server: McpServerView; isWhole: boolean }) {
+function Entry({ server, isWhole }: { server: WorkspaceMcpServerView; isWhole: boolean }) {
   const command = commandOf(server);
   const variables = server.env.length;
   return (
@@ -161,7 +161,7 @@ export function ServersPart({ chat }: { chat: ChatView }) {
   return <ServerList servers={servers} workspace={chat.workspace_id} />;
 }
 
-export function ServerList({ servers, workspace }: { servers: McpServerView[]; workspace: string }) {
+export function ServerList({ servers, workspace }: { servers: WorkspaceMcpServerView[]; workspace: string }) {
   return (
     <section className="mt-4">
       <h3 className="mb-2 font-medium">MCP servers of the project</h3>
@@ -174,7 +174,7 @@ export function ServerList({ servers, workspace }: { servers: McpServerView[]; w
   );
 }
 
-function ListedServer({ server, workspace }: { server: McpServerView; workspace: string }) {
+function ListedServer({ server, workspace }: { server: WorkspaceMcpServerView; workspace: string }) {
   const [send, busy] = useAnswer(workspace);
   const [isWhole, showWhole] = useWhole(server);
   const button = (label: string, act: () => void) => (

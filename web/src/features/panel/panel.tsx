@@ -1,6 +1,6 @@
 import { X } from "lucide-react";
 import { Tabs } from "radix-ui";
-import { type CSSProperties, lazy, Suspense } from "react";
+import { type CSSProperties, Suspense } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
 import { AgentsTab } from "@/features/panel/agents_tab";
@@ -12,6 +12,7 @@ import { layout, setLayout } from "@/state/layout";
 import { useHasDebug } from "@/state/recorded_turns";
 import { useFeature } from "@/state/session";
 import { IconButton } from "@/ui/button";
+import { lazyPart } from "@/ui/lazy_part";
 import { Resizer } from "@/ui/resizer";
 
 interface Props {
@@ -26,7 +27,7 @@ interface Props {
 }
 
 // Loaded with the first look at it, because few users debug.
-const DebugTab = lazy(() => import("@/features/debug/debug_tab").then((module) => ({ default: module.DebugTab })));
+const DebugTab = lazyPart(async () => (await import("@/features/debug/debug_tab")).DebugTab);
 
 const TABS = [
   { id: "changes", label: "Changes" },

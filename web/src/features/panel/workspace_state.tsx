@@ -5,9 +5,10 @@ import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { listWorkspaces, startWorkspace } from "@/api/workspaces";
 import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
-import { reasonOf, stateOf } from "@/chat/workspace_health";
+import { describe, reasonOf } from "@/chat/workspace_health";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
+import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
@@ -43,7 +44,7 @@ export function WorkspaceLines({ chat }: { chat: ChatView }) {
     <>
       {reason && (
         <Notice kind="error" className="mb-2">
-          The workspace {stateOf(found) === "failed" ? "failed" : "cannot be reached"}. {reason}
+          <Commands text={describe(found)} />
         </Notice>
       )}
       {found.network && <NetworkLine network={found.network} />}
@@ -61,10 +62,12 @@ function NetworkLine({ network }: { network: string }) {
 
 export function NotRunning({ chat, status }: { chat: ChatView; status: string }) {
   const [asks, setAsks] = useState(false);
+  const found = useList(chat).data?.items.find((one) => one.id === chat.workspace_id);
   if (status === "deleted") return <Empty text="The workspace of this chat was deleted." />;
   const isOnItsWay = status !== "stopped" && status !== "failed";
+  const text = found ? describe(found) : `The workspace is ${status}.`;
   return (
-    <Empty text={isOnItsWay ? `The workspace is ${status}.` : "The workspace does not run."}>
+    <Empty text={<Commands text={text} />}>
       {isOnItsWay ? (
         <Spinner />
       ) : (
@@ -103,10 +106,10 @@ export function Waiting({ text }: { text: string }) {
   );
 }
 
-export function Empty({ text, children }: { text: string; children?: ReactNode }) {
+export function Empty({ text, children }: { text: ReactNode; children?: ReactNode }) {
   return (
     <div className="m-auto flex max-w-72 flex-col items-center gap-3 p-6 text-center text-muted">
-      <p>{text}</p>
+      <p className="max-w-full [overflow-wrap:anywhere]">{text}</p>
       {children}
     </div>
   );

@@ -3,6 +3,7 @@ import { UsageReport } from "@/features/settings/usage_report";
 
 const GROUPS = [
   { value: "user", label: "User" },
+  { value: "chat", label: "Chat" },
   { value: "model", label: "Model" },
   { value: "provider", label: "Provider" },
   { value: "day", label: "Day" },

@@ -44,7 +44,7 @@ export function Appearance() {
         />
         <Switch
           label="Full width"
-          hint="Conversations use the full width."
+          hint="Chats use the full width of the window."
           checked={fullWidth}
           onChange={(on) => keep({ full_width: on })}
         />

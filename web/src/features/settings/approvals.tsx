@@ -3,7 +3,7 @@ import type { ApprovalSettingsValues, PreferencesChange } from "@/api/types.gen"
 import { Form, Section } from "@/features/settings/form";
 import { Group } from "@/features/settings/group";
 import { RulesEditor, readRules, writeRules } from "@/features/settings/rules";
-import { keys, queryClient, usePreferences } from "@/state/queries";
+import { keys, queryClient, useMe, usePreferences } from "@/state/queries";
 import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
@@ -11,8 +11,19 @@ import { Switch } from "@/ui/switch";
 const ABOUT =
   "A * stands for anything. All rules apply, no matter who wrote them. The strictest matching rule decides: deny, then ask, then allow.";
 
-/** The user's own approval rules. */
+/** The page for approvals: the user's own rules, and those for all users if the user may see them. */
 export function Approvals() {
+  const { data: me } = useMe();
+  return (
+    <>
+      <OwnRules />
+      {(me?.role === "admin" || me?.role === "auditor") && <ServerRules />}
+    </>
+  );
+}
+
+/** The user's own approval rules. */
+function OwnRules() {
   const { data } = usePreferences();
   if (!data) return null;
   return (
@@ -38,9 +49,9 @@ export function Approvals() {
 }
 
 /** The approval rules of the server. */
-export function ServerApprovals() {
+function ServerRules() {
   return (
-    <Section title="Rules for all users" text={ABOUT}>
+    <Section title="Rules for all users" text="These apply in every chat on this server.">
       <Group
         group="approvals"
         read={(values: ApprovalSettingsValues) => ({

@@ -4,10 +4,11 @@ import type { ModelOverride, PersonalOverride } from "@/api/types.gen";
 import { keep } from "@/features/settings/appearance";
 import { OwnRecording } from "@/features/settings/debug";
 import { Form, Section } from "@/features/settings/form";
-import { CHATS_OWN, chatOverride, chosenModel, subagentOverride } from "@/features/settings/personal_models";
+import { CHATS_OWN, chatOverride, chosenModel, subagentOverride } from "@/features/settings/model_overrides";
 import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
 import { Choices } from "@/ui/choices";
 import { TextField } from "@/ui/field";
+import { modKey } from "@/ui/keys";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
@@ -24,11 +25,28 @@ export function Chat() {
           checked={display.enterSends}
           onChange={(on) => keep({ enter_sends: on })}
         />
+        <Choices
+          label="Sending while the agent works"
+          value={display.busySend}
+          onChange={(behavior) => keep({ busy_send: behavior })}
+          options={[
+            {
+              value: "queue",
+              label: "Queue messages while the agent works",
+              hint: `They are sent when the turn is over. ${modKey}-Enter steers instead.`,
+            },
+            {
+              value: "steer",
+              label: "Steer the agent while it works",
+              hint: `It reads your messages at its next step. ${modKey}-Enter queues instead.`,
+            },
+          ]}
+        />
       </Section>
       <Section title="Reading">
         <Switch
           label="Follow the agent"
-          hint="The newest text stays in view while it arrives."
+          hint="The newest text stays in view until you scroll up. Otherwise your message stays at the top."
           checked={display.followAgent}
           onChange={(on) => keep({ follow_agent: on })}
         />

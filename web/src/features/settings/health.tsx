@@ -4,6 +4,8 @@ import { sentence } from "@/api/errors";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { ownBuild, versionQuery } from "@/state/session";
+import { driverProblem, useTemplates } from "@/state/templates";
+import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 import { Ago } from "@/ui/time";
 
@@ -30,6 +32,7 @@ export function Health() {
           </dl>
         )}
       </Section>
+      <WorkspaceHealth />
       <Section title="Replicas">
         <Table
           label="Replicas"
@@ -64,5 +67,23 @@ export function Health() {
         />
       </Section>
     </>
+  );
+}
+
+/** Whether the server that answers can start workspaces, and the command that helps if it cannot. */
+function WorkspaceHealth() {
+  const { data } = useTemplates();
+  const problem = driverProblem(data?.items);
+  if (!data) return null;
+  return (
+    <Section title="Workspaces">
+      {problem ? (
+        <Notice kind="warn">
+          <Commands text={problem} />
+        </Notice>
+      ) : (
+        <p className="text-ok">This server can start workspaces.</p>
+      )}
+    </Section>
   );
 }

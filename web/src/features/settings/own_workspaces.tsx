@@ -1,19 +1,33 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { Plus } from "lucide-react";
 import { useState } from "react";
-import { sentence } from "@/api/errors";
+import { ApiError, sentence } from "@/api/errors";
 import { del, patch } from "@/api/http";
-import type { TemplatePatchBody } from "@/api/types.gen";
-import { listTemplates, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
+import { newId } from "@/api/id";
+import type { TemplatePatchBody, TemplateView } from "@/api/types.gen";
+import {
+  createWorkspace,
+  listTemplates,
+  listWorkspaces,
+  type NewWorkspace,
+  renameWorkspace,
+  startWorkspace,
+  stopWorkspace,
+  type WorkspaceRow,
+} from "@/api/workspaces";
 import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
-import { reasonOf, stateOf } from "@/chat/workspace_health";
+import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
+import { NewWorkspaceDialog } from "@/features/workspaces/workspace_form";
 import { queryClient } from "@/state/queries";
 import { useFeature, useSelf } from "@/state/session";
-import { whyNone } from "@/state/templates";
+import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Commands } from "@/ui/commands";
-import { Confirm } from "@/ui/dialog";
+import { Confirm, Dialog } from "@/ui/dialog";
+import { TextField } from "@/ui/field";
+import { Menu } from "@/ui/menu";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 import { Moment } from "@/ui/time";
@@ -23,7 +37,7 @@ const KEY = ["workspaces"];
 const reload = () => queryClient.invalidateQueries({ queryKey: KEY });
 const complain = (error: unknown) => toast(sentence(error), { kind: "error" });
 
-/** The user's workspaces. New ones are created in chats. */
+/** The user's workspaces, with a form for new ones. */
 export function OwnWorkspaces() {
   const isThere = useFeature("workspaces");
   const { data, error } = useQuery({
@@ -32,15 +46,54 @@ export function OwnWorkspaces() {
     enabled: isThere,
     refetchInterval: 5_000,
   });
+  const templates = useTemplates({ enabled: isThere });
   const [deleting, setDeleting] = useState<WorkspaceRow | null>(null);
+  const [renaming, setRenaming] = useState<WorkspaceRow | null>(null);
+  const [asking, setAsking] = useState<TemplateView | null>(null);
   const act = useMutation({
     mutationFn: (run: () => Promise<unknown>) => run(),
     onSettled: reload,
     onError: complain,
   });
   if (!isThere) return <Notice>This server has no workspaces.</Notice>;
+  const problem = whyNone(templates.data?.items);
+  const offered = (templates.data?.items ?? []).filter((one) => one.enabled && !one.unavailable);
+  const create = async (template: string, body?: NewWorkspace) => {
+    await createWorkspace(template, newId(), body);
+    setAsking(null);
+    void reload();
+  };
   return (
-    <Section text="Where your agents read, write and run things. You create new ones below the message box of a chat.">
+    <Section text="Where your agents read, write and run things. Agents also create workspaces when a task needs one.">
+      {problem && (
+        <Notice kind="warn">
+          <Commands text={problem} />
+        </Notice>
+      )}
+      {offered.length > 0 && (
+        <div>
+          <Menu
+            label="Templates"
+            trigger={
+              <Button>
+                <Plus aria-hidden className="size-4" /> New workspace
+              </Button>
+            }
+            items={offered.map((one) => ({
+              label: one.display_name || one.name,
+              onSelect: () => (one.parameters.length > 0 ? setAsking(one) : act.mutate(() => create(one.name))),
+            }))}
+          />
+        </div>
+      )}
+      {asking && (
+        <NewWorkspaceDialog
+          template={asking}
+          onClose={() => setAsking(null)}
+          onCreate={(body) => create(asking.name, body)}
+        />
+      )}
+      {renaming && <RenameDialog workspace={renaming} onClose={() => setRenaming(null)} />}
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       <Table
         label="Workspaces"
@@ -52,10 +105,12 @@ export function OwnWorkspaces() {
             title: "Name",
             cell: (one) => (
               <>
-                <span className="font-medium">{one.name}</span>
+                <span className="font-medium whitespace-nowrap">{one.name}</span>
                 {one.template && <span className="block text-small text-muted">From {one.template}</span>}
                 {reasonOf(one) && (
-                  <span className="block text-small [overflow-wrap:anywhere] text-danger">{reasonOf(one)}</span>
+                  <span className="block text-small [overflow-wrap:anywhere] text-danger">
+                    <Commands text={describe(one)} />
+                  </span>
                 )}
                 {one.warning && <span className="block text-small text-warn">{one.warning}</span>}
                 {one.network && isOpenNetwork(one.network) && (
@@ -85,6 +140,9 @@ export function OwnWorkspaces() {
                     Stop
                   </Button>
                 )}
+                <Button size="small" aria-label={`Rename ${one.name}`} onClick={() => setRenaming(one)}>
+                  Rename
+                </Button>
                 <Button size="small" kind="danger" onClick={() => setDeleting(one)}>
                   Delete
                 </Button>
@@ -103,6 +161,44 @@ export function OwnWorkspaces() {
         onConfirm={() => deleting && act.mutate(() => del(`/workspaces/${deleting.id}`))}
       />
     </Section>
+  );
+}
+
+function RenameDialog({ workspace, onClose }: { workspace: WorkspaceRow; onClose: () => void }) {
+  const [name, setName] = useState(workspace.name);
+  const rename = useMutation({
+    mutationFn: () => renameWorkspace(workspace.id, name.trim()),
+    onSuccess: () => {
+      void reload();
+      onClose();
+    },
+  });
+  const refused = rename.error instanceof ApiError ? rename.error : null;
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title={`Rename ${workspace.name}`}
+      footer={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button kind="primary" disabled={rename.isPending || !name.trim()} onClick={() => rename.mutate()}>
+            Rename
+          </Button>
+        </>
+      }
+    >
+      <TextField
+        label="Name"
+        autoComplete="off"
+        autoCapitalize="none"
+        spellCheck={false}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        hint="Lowercase letters, digits and hyphens, at most 32 characters."
+        error={refused?.field("name") ?? (rename.error ? sentence(rename.error) : undefined)}
+      />
+    </Dialog>
   );
 }
 

@@ -1,5 +1,6 @@
-import { type ComponentType, type LazyExoticComponent, lazy } from "react";
+import type { ComponentType, LazyExoticComponent } from "react";
 import type { Me } from "@/api/types.gen";
+import { lazyPart } from "@/ui/lazy_part";
 
 export interface SettingsEntry {
   id: string;
@@ -21,6 +22,7 @@ export const PAGES: SettingsEntry[] = [
   page("appearance", "Appearance", "You", () => import("@/features/settings/appearance"), "Appearance"),
   page("chat", "Chat", "You", () => import("@/features/settings/chat"), "Chat"),
   page("instructions", "Instructions", "You", () => import("@/features/settings/instructions"), "Instructions"),
+  page("saved-prompts", "Saved prompts", "You", () => import("@/features/settings/saved_prompts"), "SavedPrompts"),
   page("approvals", "Approvals", "You", () => import("@/features/settings/approvals"), "Approvals"),
   page("agent-kinds", "Subagents", "You", () => import("@/features/settings/agent_kinds"), "AgentKinds"),
   page(
@@ -33,12 +35,21 @@ export const PAGES: SettingsEntry[] = [
     "workspaces",
   ),
   page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
+  page(
+    "connections",
+    "Connections",
+    "You",
+    () => import("@/features/settings/connections"),
+    "Connections",
+    undefined,
+    "mcp servers",
+  ),
   page("keys", "Provider keys", "You", () => import("@/features/settings/keys"), "Keys"),
   page("tokens", "API tokens", "You", () => import("@/features/settings/tokens"), "Tokens"),
   page("providers", "Providers", "Server", () => import("@/features/settings/providers"), "Providers", READERS),
   page("models", "Models", "Server", () => import("@/features/settings/models"), "Models", READERS),
+  page("mcp", "MCP servers", "Server", () => import("@/features/settings/mcp"), "Mcp", READERS, "mcp servers"),
   page("agent", "Agent", "Server", () => import("@/features/settings/agent"), "Agent", READERS),
-  page("rules", "Approval rules", "Server", () => import("@/features/settings/approvals"), "ServerApprovals", READERS),
   page("workspaces", "Workspaces", "Server", () => import("@/features/settings/workspaces"), "Workspaces", READERS),
   page("users", "Users", "Server", () => import("@/features/settings/users"), "Users", READERS),
   page("limits", "Spending and sharing", "Server", () => import("@/features/settings/limits"), "Limits", ADMIN),
@@ -58,6 +69,6 @@ function page<N extends string>(
   roles?: Me["role"][],
   feature?: string,
 ): SettingsEntry {
-  const component = lazy(async () => ({ default: (await load())[name] }));
+  const component = lazyPart(async () => (await load())[name]);
   return { id, title, group, component, ...(roles ? { roles } : {}), ...(feature ? { feature } : {}) };
 }

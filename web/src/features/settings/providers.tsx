@@ -79,7 +79,7 @@ export function Providers() {
             ),
           },
           { title: "Type", cell: (one) => typeName(one.type) },
-          { title: "Key", cell: (one) => (one.has_key ? "Set" : one.allow_user_key ? "Of users" : "None") },
+          { title: "Key", cell: (one) => (one.has_key ? "Set" : one.allow_user_key ? "Users' own" : "None") },
           {
             title: "",
             right: true,
@@ -193,12 +193,14 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
         )}
         <Switch label="Enabled" checked={form.enabled} onChange={(on) => set("enabled", on)} />
         <Switch
-          label="Use the server's key"
+          label="Share this API key with all users"
+          hint="Their calls are billed to the account of this key."
           checked={form.central_key_enabled}
           onChange={(on) => set("central_key_enabled", on)}
         />
         <Switch
-          label="Users may use their own keys"
+          label="Let users add their own API keys"
+          hint="Calls with a user's key are billed to that user's account."
           checked={form.allow_user_key}
           onChange={(on) => set("allow_user_key", on)}
         />

@@ -20,6 +20,14 @@ const NUMBERS = {
   ],
   max_file_mib_per_user: ["Size of all files of one user", "MiB. 0 means no limit."],
   dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
+  repeat_notice_after: [
+    "Tell the agent that it repeats itself after",
+    "Equal calls with the same result. 0 means never.",
+  ],
+  repeat_ask_after: [
+    "Ask the user before an agent repeats itself again at",
+    "The number of the equal call that waits for the user, 3 or more. 0 means never.",
+  ],
 } as const;
 type Name = keyof typeof NUMBERS;
 type Counted = "auto_archive_days" | "retention_days";
@@ -53,11 +61,13 @@ export function Retention() {
           group="chats"
           read={(values: ChatSettingsValues) => ({
             auto_archive_days: String(values.auto_archive_days ?? 0),
-            retention_days: String(values.retention_days ?? 30),
+            retention_days: String(values.retention_days ?? 0),
             running_roots: String(values.running_roots ?? 0),
             running_subagents: String(values.running_subagents ?? 0),
             max_file_mib_per_user: String(values.max_file_mib_per_user ?? 0),
             dynamic_tool_timeout_seconds: String(values.dynamic_tool_timeout_seconds ?? 300),
+            repeat_notice_after: String(values.repeat_notice_after ?? 3),
+            repeat_ask_after: String(values.repeat_ask_after ?? 6),
             admin_access: values.admin_access ?? "break_glass",
           })}
           write={(changed) =>

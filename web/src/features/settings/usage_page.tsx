@@ -9,6 +9,7 @@ import { Moment } from "@/ui/time";
 
 const GROUPS = [
   { value: "day", label: "Day" },
+  { value: "chat", label: "Chat" },
   { value: "model", label: "Model" },
   { value: "purpose", label: "Purpose" },
 ];
@@ -16,7 +17,7 @@ const GROUPS = [
 /** The user's own usage. */
 export function OwnUsagePage() {
   const me = useSelf();
-  const { data: spend } = useQuery({ queryKey: keys.spend, queryFn: getSpend });
+  const { data: spend } = useQuery({ queryKey: keys.spend, queryFn: getSpend, refetchInterval: 15_000 });
   return (
     <Page title="Usage">
       {spend && (
@@ -28,7 +29,7 @@ export function OwnUsagePage() {
             )}
           </p>
           <p className="text-muted">
-            spent since <Moment at={spend.period.start} />; the count restarts on <Moment at={spend.period.end} />
+            spent since <Moment at={spend.period.start} />; resets <Moment at={spend.period.end} />
           </p>
           {spend.limit_micros !== null && (
             <meter

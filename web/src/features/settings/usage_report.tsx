@@ -1,15 +1,19 @@
 import { useQuery } from "@tanstack/react-query";
 import { Download } from "lucide-react";
 import { useState } from "react";
+import { Link } from "react-router";
 import { getUsage, usageCsv } from "@/api/admin";
 import { sentence } from "@/api/errors";
 import type { UsageRow } from "@/api/types.gen";
+import { purposeName } from "@/chat/purposes";
 import { Table } from "@/features/settings/table";
 import { DownloadLink } from "@/ui/download_link";
 import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 
+// Running chats add to the sums.
+const REFRESH_MS = 15_000;
 const PERIODS = [7, 30, 90, 365].map((days) => ({ value: String(days), label: `Last ${days} days` }));
 
 interface Props {
@@ -24,9 +28,12 @@ export function UsageReport({ groups, user }: Props) {
   // The period starts at midnight, so that the query stays the same and its result can be cached.
   const from = new Date(new Date().setHours(0, 0, 0, 0) - Number(days) * 86_400_000).toISOString();
   const query = { from, group_by: group, ...(user ? { user } : {}) };
-  const { data, error } = useQuery({ queryKey: ["usage", query], queryFn: () => getUsage(query) });
+  const { data, error } = useQuery({
+    queryKey: ["usage", query],
+    queryFn: () => getUsage(query),
+    refetchInterval: REFRESH_MS,
+  });
   const rows = data?.items ?? [];
-  const nameOf = (row: UsageRow) => row.name ?? row.key;
   return (
     <div className="flex flex-col gap-4">
       <div className="flex flex-wrap items-end gap-3">
@@ -48,7 +55,10 @@ export function UsageReport({ groups, user }: Props) {
         keyOf={(row) => row.key}
         empty="No usage in this period."
         columns={[
-          { title: groups.find((one) => one.value === group)?.label ?? "", cell: nameOf },
+          {
+            title: groups.find((one) => one.value === group)?.label ?? "",
+            cell: (row) => <Name row={row} group={group} />,
+          },
           { title: "Cost", right: true, cell: (row) => dollars(row.cost_micros) },
           { title: "Requests", right: true, cell: (row) => row.request_count.toLocaleString() },
           { title: "In", right: true, cell: (row) => compact(row.tokens.input) },
@@ -57,6 +67,17 @@ export function UsageReport({ groups, user }: Props) {
         ]}
       />
     </div>
+  );
+}
+
+function Name({ row, group }: { row: UsageRow; group: string }) {
+  if (group === "purpose") return purposeName(row.key);
+  if (group !== "chat") return row.name ?? row.key;
+  if (row.key === "") return <span className="text-muted">Deleted chats</span>;
+  return (
+    <Link to={`/c/${row.key}`} className="break-words text-accent hover:underline">
+      {row.name ?? row.key}
+    </Link>
   );
 }
 

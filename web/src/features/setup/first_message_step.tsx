@@ -4,7 +4,9 @@ import { useNavigate } from "react-router";
 import { createChat } from "@/api/chats";
 import { sentence } from "@/api/errors";
 import { newId } from "@/api/id";
+import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
+import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 
 const PROMPTS = ["What can you do here?", "Plan a small project with me", "Explain how to review a pull request"];
@@ -21,8 +23,18 @@ export function FirstMessageStep({ workspace }: { workspace: string | null }) {
       ),
     onSuccess: (chat) => navigate(`/c/${chat.id}`, { replace: true }),
   });
+  const templates = useTemplates();
+  const problem = whyNone(templates.data?.items);
   return (
     <div className="flex flex-col gap-2">
+      {problem ? (
+        <Notice kind="warn" className="mb-2">
+          <p className="mb-1 font-medium">Chats are ready. Agents cannot run commands or edit files yet.</p>
+          <Commands text={problem} />
+        </Notice>
+      ) : (
+        !templates.isLoading && <p className="mb-2 text-muted">Everything is ready. Send the first message.</p>
+      )}
       {start.error && <Notice kind="error">{sentence(start.error)}</Notice>}
       {(workspace ? WORKING : PROMPTS).map((prompt) => (
         <button

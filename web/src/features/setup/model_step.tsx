@@ -1,13 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import {
-  createModelConfig,
-  createProvider,
-  listProviders,
-  listUpstreamModels,
-  patchProvider,
-  testProvider,
-} from "@/api/admin";
+import { createModelConfig, createProvider, listProviders, patchProvider, tryProvider } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ProviderType, ProviderView } from "@/api/types.gen";
 import { queryClient } from "@/state/queries";
@@ -59,47 +52,73 @@ async function saveProvider(type: ProviderType, key: string, baseUrl: string): P
   return createProvider({ type, name, ...change, central_key_enabled: key !== "" || type === "openai_compat" });
 }
 
+/** The test of the provider failed. Nothing is stored. */
+class TryFailed extends Error {}
+
 function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone: () => void }) {
   const [key, setKey] = useState("");
   const [baseUrl, setBaseUrl] = useState("");
   const [model, setModel] = useState("");
-  const connect = useMutation({
-    mutationFn: async () => {
-      const provider = await saveProvider(type, key.trim(), baseUrl.trim());
-      const found = await listUpstreamModels(provider.id);
-      return { provider, models: found.items.map((one) => one.id).sort() };
-    },
-  });
-  const test = useMutation({
-    mutationFn: async (provider: ProviderView) => {
-      await createModelConfig({ provider_id: provider.id, model, context_limit: CONTEXT_LIMIT, is_default: true });
-      const probe = await testProvider(provider.id);
-      if (!probe.ok) throw new Error(probe.error?.message ?? "The model did not answer.");
-    },
-    onSuccess: async () => {
-      await queryClient.invalidateQueries({ queryKey: ["models"] });
-      onDone();
-    },
-  });
-  const refused = connect.error instanceof ApiError ? connect.error : null;
-  const error = test.error ?? (refused?.fields.length ? null : connect.error);
+  const given = {
+    type,
+    ...(key.trim() ? { api_key: key.trim() } : {}),
+    ...(baseUrl.trim() ? { base_url: baseUrl.trim() } : {}),
+  };
+  const attempt = async (more: { model?: string } = {}) => {
+    const found = await tryProvider({ ...given, ...more });
+    if (!found.ok) throw new TryFailed(`${found.error?.message ?? "There was no answer."} Tried: ${found.tried}.`);
+    return found.models;
+  };
+  const save = async () => {
+    const provider = await saveProvider(type, key.trim(), baseUrl.trim());
+    if (model.trim())
+      await createModelConfig({
+        provider_id: provider.id,
+        model: model.trim(),
+        context_limit: CONTEXT_LIMIT,
+        is_default: true,
+      });
+    await queryClient.invalidateQueries({ queryKey: ["models"] });
+  };
+  const connect = useMutation({ mutationFn: () => attempt() });
+  const test = useMutation({ mutationFn: () => attempt({ model: model.trim() }).then(save), onSuccess: onDone });
+  const saveAnyway = useMutation({ mutationFn: save, onSuccess: onDone });
+  const failed = saveAnyway.error ?? test.error ?? connect.error;
+  const refused = failed instanceof ApiError ? failed : null;
+  const isShown =
+    refused !== null && Boolean(refused.field("api_key") ?? (hasAddress(type) && refused.field("base_url")));
+  const isTried = failed instanceof TryFailed;
+  const busy = connect.isPending || test.isPending || saveAnyway.isPending;
+  // A server without a list of models can still be tested with the id of one.
+  const asksId = connect.error instanceof TryFailed && connect.data === undefined;
+
+  function change(set: (value: string) => void, value: string) {
+    set(value);
+    connect.reset();
+    test.reset();
+    saveAnyway.reset();
+  }
 
   function onSubmit(event: FormEvent) {
     event.preventDefault();
-    if (connect.data) test.mutate(connect.data.provider);
-    else connect.mutate();
+    saveAnyway.reset();
+    if (model.trim() && (connect.data || asksId)) test.mutate();
+    else {
+      test.reset();
+      connect.mutate();
+    }
   }
 
   return (
-    <form onSubmit={onSubmit} className="flex flex-col gap-4">
-      {type === "openai_compat" && (
+    <form onSubmit={onSubmit} noValidate className="flex flex-col gap-4">
+      {hasAddress(type) && (
         <TextField
           label="Base URL"
           type="url"
           required
           placeholder="http://127.0.0.1:11434/v1"
           value={baseUrl}
-          onChange={(event) => setBaseUrl(event.target.value)}
+          onChange={(event) => change(setBaseUrl, event.target.value)}
           error={refused?.field("base_url")}
         />
       )}
@@ -107,29 +126,48 @@ function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone
         label="API key"
         type="password"
         autoComplete="off"
-        required={type !== "openai_compat"}
+        required={!hasAddress(type)}
         value={key}
-        onChange={(event) => setKey(event.target.value)}
-        hint="Stored encrypted; never shown again."
+        onChange={(event) => change(setKey, event.target.value)}
+        hint="Stored encrypted after a successful test; never shown again."
         error={refused?.field("api_key")}
       />
-      {connect.data && (
+      {connect.data && connect.data.length > 0 && (
         <Select
           label="Model"
           value={model}
-          onChange={setModel}
-          options={connect.data.models.map((id) => ({ value: id, label: id }))}
+          onChange={(id) => {
+            setModel(id);
+            test.reset();
+          }}
+          options={connect.data.map((id) => ({ value: id, label: id }))}
           placeholder="Choose a model"
         />
       )}
-      {error && <Notice kind="error">{sentence(error)}</Notice>}
+      {(asksId || connect.data?.length === 0) && (
+        <TextField
+          label="Model id (optional)"
+          autoComplete="off"
+          autoCapitalize="none"
+          spellCheck={false}
+          value={model}
+          onChange={(event) => setModel(event.target.value)}
+          hint="To test a model that the server does not list."
+        />
+      )}
+      {failed && !isShown && (
+        <Notice kind="error">
+          {sentence(failed)}
+          {isTried && " Nothing was saved."}
+        </Notice>
+      )}
       <Button
         type="submit"
         kind="primary"
         className="h-9"
-        disabled={connect.isPending || test.isPending || (connect.data !== undefined && model === "")}
+        disabled={busy || (connect.data !== undefined && model.trim() === "")}
       >
-        {connect.data
+        {connect.data || (asksId && model.trim())
           ? test.isPending
             ? "Testing"
             : "Test and continue"
@@ -137,6 +175,14 @@ function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone
             ? "Connecting"
             : "Connect"}
       </Button>
+      {isTried && (
+        <Button disabled={busy} onClick={() => saveAnyway.mutate()}>
+          Save anyway
+        </Button>
+      )}
     </form>
   );
 }
+
+/** Whether the address is asked for. Other types have a fixed one. */
+const hasAddress = (type: Kind) => type === "openai_compat";

@@ -20,7 +20,6 @@ const TEXTS = [
   "This server has no accounts yet. Your account will be the administrator.",
   "Which model should answer? You can change this at any time.",
   "Where should agents read, write and run things?",
-  "Everything is ready.",
 ];
 const TITLES = ["Welcome to Rookery", "Choose a model", "Choose a workspace", "Start chatting"];
 

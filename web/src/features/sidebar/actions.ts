@@ -1,7 +1,7 @@
 import { deleteChat, interrupt, patchChat } from "@/api/chats";
 import { sentence } from "@/api/errors";
-import { post } from "@/api/http";
-import type { ChatView, PatchBody } from "@/api/types.gen";
+import { get, post } from "@/api/http";
+import type { ChatView, GroupViewOfChatSettingsValues, PatchBody } from "@/api/types.gen";
 import { removeFromList } from "@/chat/chat_list";
 import { changeAtOnce, changeLists, reloadLists } from "@/state/chat_list";
 import { queryClient } from "@/state/queries";
@@ -9,6 +9,7 @@ import { copyText } from "@/ui/clipboard";
 import { toast } from "@/ui/toast";
 
 const UNDO_MS = 8_000;
+const DAY_MS = 24 * 60 * 60_000;
 
 /** Change a chat. The change is shown immediately; if the server refuses it, it is reverted and the error is shown. */
 export async function change(chat: ChatView, body: PatchBody, shown: Partial<ChatView>): Promise<boolean> {
@@ -26,7 +27,16 @@ export async function change(chat: ChatView, body: PatchBody, shown: Partial<Cha
 
 export async function archive(chat: ChatView): Promise<void> {
   if (!(await change(chat, { archived: true }, { archived: true, pin_order: null }))) return;
-  toast(`“${chat.title}” is in the archive.`, {
+  await tellArchived(chat, "is in the archive");
+}
+
+/** Say that a chat was archived and when it will be deleted, with a button to undo it. */
+async function tellArchived(chat: ChatView, what: string): Promise<void> {
+  // If the date cannot be loaded, the notice is shown without it, because the user needs the button.
+  const group = await get<GroupViewOfChatSettingsValues>("/settings/chats").catch(() => null);
+  const days = group?.values.retention_days;
+  const date = new Date(Date.now() + (days ?? 0) * DAY_MS).toLocaleDateString(undefined, { dateStyle: "long" });
+  toast(`“${chat.title}” ${what}.${days ? ` It will be deleted on ${date}.` : ""}`, {
     ms: UNDO_MS,
     action: { label: "Undo", run: () => void unarchive({ ...chat, archived: true }) },
   });
@@ -49,15 +59,13 @@ export async function stopAndArchive(chat: ChatView): Promise<void> {
   for (let attempt = 0; attempt < 20; attempt += 1) {
     try {
       await patchChat(chat.id, { archived: true });
-      changeAtOnce(chat.id, { archived: true, pin_order: null });
-      toast(`“${chat.title}” was stopped and is in the archive.`, {
-        ms: UNDO_MS,
-        action: { label: "Undo", run: () => void unarchive({ ...chat, archived: true }) },
-      });
-      return;
     } catch {
       await new Promise((resolve) => setTimeout(resolve, 500));
+      continue;
     }
+    changeAtOnce(chat.id, { archived: true, pin_order: null });
+    await tellArchived(chat, "was stopped and is in the archive");
+    return;
   }
   toast("The chat is still stopping. Archive it when it has stopped.", { kind: "error" });
 }

@@ -5,6 +5,7 @@ import {
   ArrowUp,
   Download,
   FileJson,
+  Folder,
   Link as LinkIcon,
   MailOpen,
   Pencil,
@@ -59,6 +60,7 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
         onSelect: () => void movePin(chat, at + 2, pinned),
       },
     mine && { label: "Rename", icon: <Pencil />, onSelect: () => openChatDialog("rename", chat) },
+    mine && isRoot && { label: "Move to folder", icon: <Folder />, onSelect: () => openChatDialog("move", chat) },
     mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
     // Also in the menu, because phones have no keyboard.

@@ -44,7 +44,7 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
     <li>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: a button opens the same menu for keyboard users */}
       <div
-        {...pinDrag(chat)}
+        {...chatDrag(chat)}
         onContextMenu={(event) => {
           event.preventDefault();
           const opener = event.currentTarget.querySelector("a");
@@ -53,7 +53,7 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
         className={cx(
           "group relative flex items-start gap-1.5 rounded-lg px-2 py-1.5 in-data-[density=compact]:py-0.5 hover:bg-bg3 pointer-coarse:min-h-11",
           (chat.id === current || hasMenu) && "bg-bg3",
-          isChild && "ml-4",
+          isChild && "ml-7",
         )}
       >
         {children.length > 0 && <Disclosure chat={chat} isOpen={isOpen} onToggle={() => setOpened(!isOpen)} />}
@@ -171,15 +171,24 @@ function RowText({ chat, mark, isUnread, isCurrent, search, hasMenu }: TextProps
   );
 }
 
-/** Return the drag handlers to reorder pinned chats. Keyboard users have the menu. */
-function pinDrag(chat: ChatView) {
-  if (!chat.pin_order) return {};
-  return {
+/** The type of dragged data that holds the id of a chat. */
+export const CHAT_DRAG = "application/x-rookery-chat";
+
+/** Return the drag handlers to move chats into folders and to reorder pinned chats. Keyboard users have the menu. */
+function chatDrag(chat: ChatView) {
+  const canMove = chat.my_role === "owner" && !chat.parent_chat_id;
+  if (!canMove && !chat.pin_order) return {};
+  const drag = {
     draggable: true,
     onDragStart: (event: DragEvent) => {
-      dragged = chat;
+      if (chat.pin_order) dragged = chat;
+      if (canMove) event.dataTransfer.setData(CHAT_DRAG, chat.id);
       event.dataTransfer.effectAllowed = "move";
     },
+  };
+  if (!chat.pin_order) return drag;
+  return {
+    ...drag,
     onDragOver: (event: DragEvent) => {
       if (dragged && dragged.id !== chat.id) event.preventDefault();
     },

@@ -1,5 +1,5 @@
-import { ChevronDown, ChevronRight, X } from "lucide-react";
-import { useEffect, useMemo, useRef } from "react";
+import { ChevronDown, ChevronRight } from "lucide-react";
+import { Suspense, useEffect, useMemo, useRef } from "react";
 import { useLocation, useParams } from "react-router";
 import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
@@ -9,8 +9,12 @@ import { useFilter } from "@/features/sidebar/filter_menu";
 import { RowMenu } from "@/features/sidebar/row_menu";
 import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";
-import { Button, IconButton } from "@/ui/button";
+import { Button } from "@/ui/button";
+import { lazyPart } from "@/ui/lazy_part";
 import { useNow } from "@/ui/time";
+
+const FolderList = lazyPart(async () => (await import("@/features/sidebar/folder_list")).FolderList);
+const FilterPills = lazyPart(async () => (await import("@/features/sidebar/filter_pills")).FilterPills);
 
 /** The rows of the chat list by section. Loaded rows stay visible if a later request fails. */
 export function ChatSections() {
@@ -21,22 +25,14 @@ export function ChatSections() {
   const sections = useMemo(() => sectionsOf(list.chats, filter, now), [list.chats, filter, now]);
   return (
     <div className="min-h-0 flex-1 overflow-y-auto px-2 pb-4" aria-busy={list.isPending}>
-      {filter.labels.length > 0 && (
-        <ul className="flex flex-wrap gap-1 px-1 pb-2">
-          {filter.labels.map((label) => (
-            <li key={label} className="flex items-center gap-0.5 rounded-md bg-bg3 pl-2 text-small">
-              {label}
-              <IconButton
-                label={`Remove filter ${label}`}
-                size="small"
-                onClick={() => setFilter({ labels: filter.labels.filter((one) => one !== label) })}
-              >
-                <X />
-              </IconButton>
-            </li>
-          ))}
-        </ul>
+      {filterCount(filter) > 0 && (
+        <Suspense>
+          <FilterPills filter={filter} onChange={setFilter} />
+        </Suspense>
       )}
+      <Suspense>
+        <FolderList filter={filter} onChange={setFilter} />
+      </Suspense>
       {list.error && (
         <div className="mx-1 mb-2 rounded-lg border border-line bg-bg1 p-2 text-small">
           <p className="text-danger">{sentence(list.error)}</p>

@@ -1,14 +1,16 @@
-import { lazy, Suspense } from "react";
+import { Suspense } from "react";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
 import type { ChatView } from "@/api/types.gen";
+import { lazyPart } from "@/ui/lazy_part";
 
-const DeleteDialog = lazy(async () => ({ default: (await import("@/features/sidebar/delete_dialog")).DeleteDialog }));
-const LabelsDialog = lazy(async () => ({ default: (await import("@/features/sidebar/labels_dialog")).LabelsDialog }));
-const RenameDialog = lazy(async () => ({ default: (await import("@/features/sidebar/rename_dialog")).RenameDialog }));
-const ShareDialog = lazy(async () => ({ default: (await import("@/features/sidebar/share_dialog")).ShareDialog }));
+const DeleteDialog = lazyPart(async () => (await import("@/features/sidebar/delete_dialog")).DeleteDialog);
+const LabelsDialog = lazyPart(async () => (await import("@/features/sidebar/labels_dialog")).LabelsDialog);
+const MoveDialog = lazyPart(async () => (await import("@/features/sidebar/move_dialog")).MoveDialog);
+const RenameDialog = lazyPart(async () => (await import("@/features/sidebar/rename_dialog")).RenameDialog);
+const ShareDialog = lazyPart(async () => (await import("@/features/sidebar/share_dialog")).ShareDialog);
 
-type Kind = "rename" | "labels" | "share" | "delete";
+type Kind = "move" | "rename" | "labels" | "share" | "delete";
 
 const store = createStore<{ kind: Kind; chat: ChatView } | { kind: null }>(() => ({ kind: null }));
 
@@ -34,6 +36,8 @@ function ChatDialog() {
   if (state.kind === null) return null;
   const props = { chat: state.chat, onClose: close };
   switch (state.kind) {
+    case "move":
+      return <MoveDialog {...props} />;
     case "rename":
       return <RenameDialog {...props} />;
     case "labels":

@@ -1,6 +1,6 @@
 import { ListFilter } from "lucide-react";
 import { useMemo } from "react";
-import { useSearchParams } from "react-router";
+import { useLocation, useSearchParams } from "react-router";
 import { type Filter, filterCount, filterFrom, NO_FILTER, withFilter } from "@/chat/sidebar_list";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
@@ -10,7 +10,10 @@ import { Menu } from "@/ui/menu";
 export function useFilter(): [Filter, (change: Partial<Filter>) => void] {
   const [params, setParams] = useSearchParams();
   const filter = useMemo(() => filterFrom(params), [params]);
-  const set = (change: Partial<Filter>) => setParams(withFilter(params, { ...filter, ...change }), { replace: true });
+  // On a small screen, the state says that the list is open. It stays open.
+  const { state } = useLocation();
+  const set = (change: Partial<Filter>) =>
+    setParams(withFilter(params, { ...filter, ...change }), { replace: true, state });
   return [filter, set];
 }
 

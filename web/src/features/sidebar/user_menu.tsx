@@ -13,7 +13,7 @@ import { toast } from "@/ui/toast";
 export function UserMenu() {
   const me = useSelf();
   const navigate = useNavigate();
-  const { data: spend } = useQuery({ queryKey: ["spend"], queryFn: getSpend, refetchInterval: 5 * 60_000 });
+  const { data: spend } = useQuery({ queryKey: ["spend"], queryFn: getSpend, refetchInterval: 30_000 });
   const name = me.name || me.username;
   return (
     <div className="border-t border-line p-2 pb-[max(0.5rem,env(safe-area-inset-bottom))]">

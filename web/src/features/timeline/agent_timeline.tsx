@@ -99,7 +99,12 @@ function Transcript({ session, title, isPaused }: TranscriptProps) {
     if (rows.length < most + ROWS) void session.loadOlder();
   };
   return (
-    <section ref={box} tabIndex={0} aria-label={`Timeline of ${title}`} className="max-h-96 overflow-y-auto rounded-md">
+    <section
+      ref={box}
+      tabIndex={0}
+      aria-label={`Timeline of ${title}`}
+      className="max-h-96 overflow-y-auto border-l-2 border-line pl-3"
+    >
       <div className="space-y-3">
         {(hasMore || rows.length > most) && (
           <Button size="small" disabled={older === "loading"} onClick={showEarlier}>

@@ -7,6 +7,7 @@ import type { ChatError, Retry } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { LastTurnDebugButton } from "@/features/debug/debug_button";
 import { CopyButton } from "@/features/timeline/code";
+import { TryAgainNow } from "@/features/timeline/live_row";
 import { useNow } from "@/state/hooks";
 import { useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
@@ -36,6 +37,7 @@ export function RetryBanner({ retry, clockSkew }: { retry: Retry; clockSkew: num
         </p>
         {retry.error && <p className="text-small break-words text-muted">{retry.error}</p>}
       </div>
+      {isOwner && left > 0 && <TryAgainNow session={session} />}
       {isOwner && (
         <Button
           size="small"
@@ -72,44 +74,24 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
       .catch((failure: unknown) => toast(sentence(failure), { kind: "error" }))
       .finally(() => setBusy(false));
   };
+  const act = (action: ErrorAction, label: string, start: () => Promise<void>) => (
+    <Button key={action} size="small" kind="primary" disabled={busy} onClick={() => run(start)}>
+      {label}
+    </Button>
+  );
+  const link = (action: ErrorAction, label: string, to: string) => (
+    <Link key={action} to={to} className="self-center text-small text-accent underline">
+      {label}
+    </Link>
+  );
   const button = (action: ErrorAction) => {
     switch (action) {
       case "retry":
-        return (
-          <Button
-            key={action}
-            size="small"
-            kind="primary"
-            disabled={busy}
-            onClick={() => run(() => conversation.session.retry())}
-          >
-            Try again
-          </Button>
-        );
+        return act(action, "Try again", () => conversation.session.retry());
       case "compact":
-        return (
-          <Button
-            key={action}
-            size="small"
-            kind="primary"
-            disabled={busy}
-            onClick={() => run(() => conversation.session.compact())}
-          >
-            Compact and continue
-          </Button>
-        );
+        return act(action, "Compact and continue", () => conversation.session.compact());
       case "repair":
-        return (
-          <Button
-            key={action}
-            size="small"
-            kind="primary"
-            disabled={busy}
-            onClick={() => run(() => conversation.session.repair())}
-          >
-            Repair
-          </Button>
-        );
+        return act(action, "Repair", () => conversation.session.repair());
       case "switch_model":
         return (
           <Button key={action} size="small" onClick={conversation.openModelPicker}>
@@ -123,23 +105,13 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
           </Button>
         );
       case "usage":
-        return (
-          <Link key={action} to="/usage" className="self-center text-small text-accent underline">
-            Usage
-          </Link>
-        );
+        return link(action, "Usage", "/usage");
+      case "limit":
+        return link(action, "Raise the limit", "/settings/limits");
       case "own_key":
-        return (
-          <Link key={action} to="/settings/keys" className="self-center text-small text-accent underline">
-            Use your own key
-          </Link>
-        );
+        return link(action, "Use your own key", "/settings/keys");
       case "provider":
-        return (
-          <Link key={action} to="/settings/providers" className="self-center text-small text-accent underline">
-            Open providers
-          </Link>
-        );
+        return link(action, "Open providers", "/settings/providers");
     }
   };
   const detail = [error.status_code ? `HTTP ${error.status_code}` : "", error.detail ?? ""].filter(Boolean).join("\n");

@@ -1,5 +1,5 @@
 import { Download, File as FileIcon, FileText, RotateCcw } from "lucide-react";
-import { lazy, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import { fetchFile, fileAddress } from "@/api/files";
 import { hasReason } from "@/api/reasons";
@@ -12,12 +12,13 @@ import { downloadFile, isStale, useFileSource } from "@/state/file_source";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { DownloadLink } from "@/ui/download_link";
+import { lazyPart } from "@/ui/lazy_part";
 import { toast } from "@/ui/toast";
 
 const PREVIEW_BYTES = 64 * 1024;
 
 // Loaded when the first image is opened.
-const Lightbox = lazy(() => import("@/features/timeline/lightbox").then((module) => ({ default: module.Lightbox })));
+const Lightbox = lazyPart(async () => (await import("@/features/timeline/lightbox")).Lightbox);
 
 export function sizeOf(bytes: number): string {
   if (bytes < 1024) return `${bytes} B`;

@@ -1,9 +1,10 @@
 import { memo, useMemo, useState } from "react";
 import { useStore } from "zustand";
-import { phaseOf } from "@/chat/phase";
+import { sentence } from "@/api/errors";
+import { NUDGE_SECONDS, phaseOf, silenceOf } from "@/chat/phase";
 import { isOnlyLonger, lastWords, type Preview, shownBlocks } from "@/chat/preview";
 import { liveRows, namesAfter, type Row, storedCalls } from "@/chat/rows";
-import { duration } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
 import { LiveMarkdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
@@ -11,9 +12,11 @@ import { type Arriving, useSmoothText } from "@/features/timeline/smooth_text";
 import type { ChatSession, ChatSessionState } from "@/state/chat_session";
 import { useNow, useShownStatus } from "@/state/hooks";
 import { useChat, useDisplay } from "@/state/queries";
+import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
 import { Spinner } from "@/ui/spinner";
+import { toast } from "@/ui/toast";
 
 interface Props {
   session: ChatSession;
@@ -40,25 +43,27 @@ export const LiveRow = memo(function LiveRow({ session, isEndSeen = always, isPa
   const rows = liveRows(blocks, groupTools, names);
   const searches = preview?.blocks.some((block) => block.kind === "search" && !block.call.hasResult);
   return (
-    <div className="space-y-3" data-testid="live">
-      <div className={cx("space-y-3", preview?.stale && "opacity-50")}>
-        {rows.map((row, index) => (
-          <LivePart
-            key={row.key}
-            row={row}
-            session={index === rows.length - 1 ? session : null}
-            isEndSeen={isEndSeen}
-          />
-        ))}
+    <>
+      <div className="space-y-3" data-testid="live">
+        <div className={cx("space-y-3", preview?.stale && "opacity-50")}>
+          {rows.map((row, index) => (
+            <LivePart
+              key={row.key}
+              row={row}
+              session={index === rows.length - 1 ? session : null}
+              isEndSeen={isEndSeen}
+            />
+          ))}
+        </div>
+        {preview?.truncated && <p className="text-small text-muted">Live view paused, the full step follows.</p>}
+        {searches && (
+          <p ref={pulsing} className="text-muted">
+            Searching the web
+          </p>
+        )}
       </div>
-      {preview?.truncated && <p className="text-small text-muted">Live view paused, the full step follows.</p>}
-      {searches && (
-        <p ref={pulsing} className="text-muted">
-          Searching the web
-        </p>
-      )}
       {!isPaused && <LiveStatus session={session} />}
-    </div>
+    </>
   );
 });
 
@@ -106,7 +111,7 @@ function useArriving(session: ChatSession | null, isSeen: () => boolean): Arrivi
   }, [session, isSeen]);
 }
 
-/** The status line while there is no text: thinking, waiting for a slot, stopping, reconnecting. */
+/** The status line: what the turn waits for and for how long, with the button to try again after a long silence. */
 function LiveStatus({ session }: { session: ChatSession }) {
   const status = useShownStatus(session);
   const phase = useStore(session.store, (state) =>
@@ -114,30 +119,45 @@ function LiveStatus({ session }: { session: ChatSession }) {
   );
   const lostAt = useStore(session.store, (state) => state.conn.lostAt);
   const { data: chat } = useChat(session.id);
-  const now = useNow(1000, phase === "thinking" || phase === "reconnecting");
-  const since = useStore(
-    session.store,
-    (state) => state.data.messages.get(state.data.order.at(-1) ?? 0)?.created_at ?? null,
-  );
-  const skew = useStore(session.store, (state) => state.data.clockSkew);
+  const { isOwner } = useConversation();
+  const works = phase === "thinking" || phase === "streaming" || phase === "tools";
+  const now = useNow(1000, works || phase === "reconnecting");
   switch (phase) {
     case "stopping":
       return <Line>Stopping</Line>;
     case "reconnecting":
       return now - lostAt > 2000 ? <Line>Reconnecting</Line> : null;
-    case "thinking": {
+    case "thinking":
+    case "streaming":
+    case "tools": {
       if (chat?.queued_for_capacity) return <Line>Waiting for a free slot</Line>;
-      const ms = since ? now + skew - Date.parse(since) : 0;
-      return <Line>{ms >= 3000 ? `Thinking ${duration(Math.floor(ms / 1000) * 1000)}` : "Thinking"}</Line>;
+      // Read once a second, and not with each part that arrives.
+      const { text, seconds } = silenceOf(session.store.getState().data, now);
+      return (
+        <Line>
+          {text}
+          {seconds >= NUDGE_SECONDS && isOwner && <TryAgainNow session={session} />}
+        </Line>
+      );
     }
     default:
       return null;
   }
 }
 
+/** End what the turn waits for. A model call is repeated; stopped tools return their output so far. */
+export function TryAgainNow({ session }: { session: ChatSession }) {
+  const nudge = () => session.nudge().catch((error: unknown) => toast(sentence(error), { kind: "error" }));
+  return (
+    <Button size="small" className="ml-2" onClick={() => void nudge()}>
+      Try again now
+    </Button>
+  );
+}
+
 function Line({ children }: { children: React.ReactNode }) {
   return (
-    <p className="flex items-center gap-2 text-muted">
+    <p className="flex items-center gap-2 text-muted" data-testid="phase">
       <Spinner />
       <span className="tabular-nums">{children}</span>
     </p>

@@ -1,7 +1,21 @@
 import { Copy, ImageIcon } from "lucide-react";
-import { createElement, lazy, memo, type ReactNode, type RefObject, Suspense, useMemo, useRef, useState } from "react";
+import {
+  createContext,
+  createElement,
+  memo,
+  type ReactNode,
+  type RefObject,
+  Suspense,
+  use,
+  useId,
+  useMemo,
+  useRef,
+  useState,
+} from "react";
 import {
   completed,
+  type DetailsToken,
+  type FootnoteToken,
   headOf,
   hostOf,
   isMisleading,
@@ -20,33 +34,104 @@ import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { Confirm } from "@/ui/dialog";
+import { lazyPart } from "@/ui/lazy_part";
 import { AGAIN_MS, MenuAt, placeOf } from "@/ui/menu";
 
-const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
+const Formula = lazyPart(async () => (await import("@/features/timeline/formula")).Formula);
+const Diagram = lazyPart(async () => (await import("@/features/timeline/diagram")).Diagram);
 
 // Chosen: about a chapter of a book. Rendering megabytes at once would block the browser.
 const WHOLE_UP_TO = 200_000;
 const STEP = 100_000;
 
-/** Renders Markdown as React elements. HTML in the source is shown as text and never parsed. */
+/** Renders Markdown as React elements. HTML in the source is shown as text, except for `<details>` and `<br>`. */
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
   const [length, setLength] = useState(STEP);
   const shown = text.length > WHOLE_UP_TO ? headOf(text, length) : text;
   const tokens = useMemo(() => lex(shown), [shown]);
-  if (shown.length === text.length) return <Blocks tokens={tokens} />;
   return (
-    <>
+    <Footnotes tokens={tokens}>
       <Blocks tokens={tokens} />
-      <Rest left={text.length - shown.length} onMore={() => setLength(length + STEP)} whole={text} />
-    </>
+      {shown.length < text.length && (
+        <Rest left={text.length - shown.length} onMore={() => setLength(length + STEP)} whole={text} />
+      )}
+    </Footnotes>
   );
 });
+
+/** The footnotes of a text by label, in the order of the list at its end. `null` while the text arrives. */
+const Notes = createContext<{ id: string; labels: readonly string[] } | null>(null);
+
+function Footnotes({ tokens, children }: { tokens: readonly Token[]; children: ReactNode }) {
+  const id = useId();
+  const notes = useMemo(() => {
+    const found = new Map<string, FootnoteToken>();
+    for (const token of tokens as readonly (Token | FootnoteToken)[])
+      if (token.type === "footnote" && !found.has((token as FootnoteToken).label))
+        found.set((token as FootnoteToken).label, token as FootnoteToken);
+    return found;
+  }, [tokens]);
+  const value = useMemo(() => ({ id, labels: [...notes.keys()] }), [id, notes]);
+  return (
+    <Notes value={value}>
+      {children}
+      {notes.size > 0 && (
+        <ol
+          className="prose-flow mt-4 list-decimal border-t border-line pt-3 pl-6 text-ui text-muted"
+          role="doc-endnotes"
+        >
+          {[...notes.values()].map((note, index) => (
+            <li key={note.label} id={`${id}note-${index}`} tabIndex={-1} className="my-1">
+              <div className="inline [&_.prose-flow]:inline [&_.prose-flow>p:last-child]:inline">
+                <Blocks tokens={note.tokens ?? []} />
+              </div>{" "}
+              <button
+                type="button"
+                className="text-accent"
+                aria-label={`Back to reference ${index + 1}`}
+                onClick={() => focusOn(`${id}ref-${index}`)}
+              >
+                ↩
+              </button>
+            </li>
+          ))}
+        </ol>
+      )}
+    </Notes>
+  );
+}
+
+/** A reference to a footnote. Without such a footnote it is shown as text. */
+function FootnoteReference({ token }: { token: FootnoteToken }) {
+  const notes = use(Notes);
+  const at = notes?.labels.indexOf(token.label) ?? -1;
+  if (at < 0) return notes ? token.raw : <sup>{token.label}</sup>;
+  return (
+    <sup>
+      <button
+        type="button"
+        id={`${notes?.id}ref-${at}`}
+        className="px-0.5 text-accent underline-offset-2 hover:underline"
+        aria-label={`Footnote ${at + 1}`}
+        onClick={() => focusOn(`${notes?.id}note-${at}`)}
+      >
+        {at + 1}
+      </button>
+    </sup>
+  );
+}
+
+function focusOn(id: string): void {
+  const element = document.getElementById(id);
+  element?.scrollIntoView({ block: "nearest" });
+  element?.focus({ preventScroll: true });
+}
 
 /** Markdown that is still arriving. Only its tail is parsed and rendered again. */
 export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string }) {
   const before = useRef<Lexed>(NOTHING);
   before.current = lexTail(before.current, text);
-  const shown = completed(before.current).filter(isShown);
+  const shown = completed(before.current).filter((token) => isShown(token) || token.type === "footnote");
   const portions = Math.ceil(shown.length / PORTION);
   return (
     <div className="prose-flow">
@@ -98,7 +183,8 @@ export function Rest({ left, onMore, whole }: { left: number; onMore: () => void
   );
 }
 
-const isShown = (token: Token) => token.type !== "space" && token.type !== "def";
+// Footnotes are listed at the end of the text.
+const isShown = (token: Token) => token.type !== "space" && token.type !== "def" && token.type !== "footnote";
 
 function Blocks({ tokens }: { tokens: readonly Token[] }) {
   return (
@@ -129,6 +215,7 @@ function block(token: Tokens.Generic, live: boolean): ReactNode {
     case "paragraph":
       return <p>{inline(token.tokens)}</p>;
     case "code":
+      if (!live && languageOf(token.lang ?? "") === "mermaid") return <LazyDiagram source={token.text} />;
       return <CodeBlock code={token.text} language={languageOf(token.lang ?? "")} live={live} />;
     case "blockquote":
       return (
@@ -144,6 +231,14 @@ function block(token: Tokens.Generic, live: boolean): ReactNode {
       return <hr className="border-line" />;
     case "math":
       return <LazyFormula source={token.text} display />;
+    case "details":
+      return <Details token={token as unknown as DetailsToken} />;
+    case "footnote":
+      return (
+        <div className="text-muted">
+          <sup>{token.label}</sup> <Blocks tokens={token.tokens ?? []} />
+        </div>
+      );
     case "html":
       return <p className="whitespace-pre-wrap">{token.raw}</p>;
     case "text":
@@ -159,6 +254,17 @@ const HEADINGS: Record<number, string> = {
   3: "text-[16px] font-semibold leading-snug",
   4: "text-prose font-semibold",
 };
+
+function Details({ token }: { token: DetailsToken }) {
+  return (
+    <details className="rounded-lg border border-line px-3 py-2" open={token.open}>
+      <summary className="cursor-pointer font-medium">{inline(token.summary)}</summary>
+      <div className="mt-2">
+        <Blocks tokens={token.tokens} />
+      </div>
+    </details>
+  );
+}
 
 function List({ token }: { token: Tokens.List }) {
   const Kind = token.ordered ? "ol" : "ul";
@@ -286,6 +392,14 @@ function LazyFormula({ source, display }: { source: string; display: boolean }) 
   );
 }
 
+function LazyDiagram({ source }: { source: string }) {
+  return (
+    <Suspense fallback={<CodeBlock code={source} language="mermaid" />}>
+      <Diagram source={source} />
+    </Suspense>
+  );
+}
+
 function inline(tokens: readonly Token[] | undefined): ReactNode {
   return tokens?.map((token, index) => <Inline key={index} token={token as Tokens.Generic} />);
 }
@@ -314,8 +428,10 @@ function Inline({ token }: { token: Tokens.Generic }): ReactNode {
       return <LazyFormula source={token.text} display={token.display} />;
     case "escape":
       return token.text;
+    case "footnote-ref":
+      return <FootnoteReference token={token as unknown as FootnoteToken} />;
     case "html":
-      return token.raw;
+      return /^<br\s*\/?>$/i.test(token.raw) ? <br /> : token.raw;
     case "text":
       return token.tokens ? inline(token.tokens) : unescaped(token.text);
     default:

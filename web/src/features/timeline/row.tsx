@@ -1,8 +1,11 @@
-import { CircleStop, Globe, Info, Rows3 } from "lucide-react";
+import { CircleStop, Globe, Info, Rows3, TriangleAlert } from "lucide-react";
 import { memo } from "react";
+import { sentence } from "@/api/errors";
+import { errorCard } from "@/chat/errors";
 import { hostOf } from "@/chat/markdown";
 import type { Row, TurnFigures } from "@/chat/rows";
 import { duration, number, text } from "@/chat/tools";
+import type { ChatError } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { DebugButton } from "@/features/debug/debug_button";
 import { AgentNoticeCard } from "@/features/timeline/agent_notice";
@@ -16,6 +19,8 @@ import { ToolCard } from "@/features/tools/card";
 import { ToolGroup } from "@/features/tools/group";
 import { useOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
+import { compact, dollars } from "@/ui/money";
+import { toast } from "@/ui/toast";
 
 /** One row of a timeline. Memoized, because unchanged rows are the same objects. */
 export const RowView = memo(function RowView({ row }: { row: Row }) {
@@ -71,7 +76,9 @@ export const RowView = memo(function RowView({ row }: { row: Row }) {
     case "compaction":
       return <Compaction id={row.id} result={row.result} running={row.running} />;
     case "interrupted":
-      return <Interrupted at={row.at} />;
+      return <Interrupted at={row.at} next={row.latest ? row.next : null} />;
+    case "failed":
+      return <Failed at={row.at} error={row.error} />;
     case "footer":
       return <Footer figures={row.figures} />;
   }
@@ -168,30 +175,37 @@ function Compaction({ id, result, running }: { id: string; result: Record<string
   );
 }
 
-function Interrupted({ at }: { at: string }) {
-  const { isOwner, isArchived, sendText } = useConversation();
+/** The mark of a stopped turn. A turn that was stopped before an answer can be tried again. */
+function Interrupted({ at, next }: { at: string; next: "continue" | "retry" | null }) {
+  const { isOwner, isArchived, sendText, session } = useConversation();
+  const act = () =>
+    (next === "retry" ? session.retry() : sendText("Continue.")).catch((error: unknown) =>
+      toast(sentence(error), { kind: "error" }),
+    );
   return (
     <p className="flex items-center gap-2 text-muted">
       <CircleStop aria-hidden className="size-4" />
       Stopped, <When at={at} />
-      {isOwner && !isArchived && (
-        <Button size="small" onClick={() => void sendText("Continue.")}>
-          Continue
+      {next && isOwner && !isArchived && (
+        <Button size="small" onClick={() => void act()}>
+          {next === "retry" ? "Try again" : "Continue"}
         </Button>
       )}
     </p>
   );
 }
 
-export function money(micros: number): string {
-  const dollars = micros / 1_000_000;
-  return dollars > 0 && dollars < 0.01 ? `$${dollars.toFixed(4)}` : `$${dollars.toFixed(2)}`;
-}
-
-export function tokens(count: number): string {
-  if (count < 1000) return String(count);
-  if (count < 100_000) return `${(count / 1000).toFixed(1)}k`;
-  return count < 1_000_000 ? `${Math.round(count / 1000)}k` : `${(count / 1_000_000).toFixed(1)}M`;
+/** The mark of a failed turn, in one line. The card with the actions is below the rows while the error is current. */
+function Failed({ at, error }: { at: string; error: ChatError }) {
+  return (
+    <p className="flex items-center gap-2 text-muted" data-testid="failed-mark" title={error.message}>
+      <TriangleAlert aria-hidden className="size-4 shrink-0 text-danger" />
+      <span className="min-w-0 truncate">
+        Failed: {errorCard(error).title}. {error.message}
+      </span>
+      <When at={at} className="shrink-0" />
+    </p>
+  );
 }
 
 /** The footer of a turn: time, model, steps, tokens and cost. It is faint until it is hovered or focused. */
@@ -203,9 +217,9 @@ function Footer({ figures }: { figures: TurnFigures }) {
     [modelName(figures.modelConfigId), figures.effort].filter(Boolean).join(" ") || null,
     figures.steps > 1 ? `${figures.steps} steps` : null,
     figures.input + figures.output > 0
-      ? `${tokens(figures.input)} in${figures.cached > 0 ? ` (${tokens(figures.cached)} cached)` : ""}, ${tokens(figures.output)} out`
+      ? `${compact(figures.input)} in${figures.cached > 0 ? ` (${compact(figures.cached)} cached)` : ""}, ${compact(figures.output)} out`
       : null,
-    figures.costMicros !== null ? money(figures.costMicros) : null,
+    figures.costMicros !== null ? dollars(figures.costMicros) : null,
   ].filter(Boolean);
   return (
     <footer className="flex flex-wrap items-center gap-x-1 gap-y-1 pb-2 text-small text-muted">

@@ -27,6 +27,7 @@ const ESTIMATES: Record<Row["kind"], number> = {
   unknown: 30,
   compaction: 40,
   interrupted: 36,
+  failed: 24,
   footer: 40,
 };
 

@@ -23,6 +23,8 @@ interface Anchor {
 
 export class Scroller {
   mode: Mode = "opening";
+  /** Whether the view follows the agent until the user scrolls up. */
+  follows = true;
   /** Whether the end of the content is visible, as of the last check. Growing text only moves the end down. */
   isEndSeen = true;
   /** The rows in view, from the top. The first of them that still exists keeps its position. */
@@ -70,9 +72,14 @@ export class Scroller {
     this.actedAt = Number.NEGATIVE_INFINITY;
   }
 
-  /** The rows of a chat that opened have their heights; from now on the place is kept, not the end. */
+  /** The rows of a chat that opened have their heights. */
   endOpening(): void {
-    if (this.mode === "opening") this.setMode("reading");
+    if (this.mode === "opening") this.setMode(this.follows ? "following" : "reading");
+  }
+
+  /** The user opens something: the view stays there, even at the end. */
+  opened(): void {
+    if (this.mode === "following" || this.mode === "opening") this.setMode("reading");
   }
 
   scrolled(): void {
@@ -90,6 +97,11 @@ export class Scroller {
   /** Restore the scroll position after the content changed its size. */
   changed(): void {
     this.layTail();
+    // The answer below a sent message has filled the view.
+    if (this.mode === "anchored" && this.follows && this.tail.offsetHeight === 0 && this.below() > 0) {
+      this.setMode("following");
+    }
+    if (this.mode === "following" && this.isSelecting()) this.setMode("reading");
     if (this.mode === "following" || this.mode === "opening") this.toEnd();
     else this.restore();
     this.lastTop = this.box.scrollTop;
@@ -161,6 +173,12 @@ export class Scroller {
       this.found = this.box.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
     }
     return this.found;
+  }
+
+  /** Return whether the user has selected text in the timeline. */
+  private isSelecting(): boolean {
+    const selection = document.getSelection();
+    return selection !== null && !selection.isCollapsed && this.box.contains(selection.anchorNode);
   }
 
   private toEnd(): void {

@@ -1,17 +1,19 @@
-import { lazy, Suspense, useMemo } from "react";
+import { Suspense, useMemo } from "react";
 import { useStore } from "zustand";
 import { sendRows } from "@/chat/pending";
 import { isNotice } from "@/chat/rows";
 import { isActive } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
-import { ErrorRow, RetryBanner } from "@/features/timeline/error_row";
 import { LiveRow } from "@/features/timeline/live_row";
 import { PendingRow } from "@/features/timeline/user_row";
 import type { ChatSession } from "@/state/chat_session";
 import { useShownStatus } from "@/state/hooks";
+import { lazyPart } from "@/ui/lazy_part";
 
-// Loaded with the first question, because few chats have any.
-const ActionCard = lazy(async () => ({ default: (await import("@/features/tools/action_card")).ActionCard }));
+// Loaded when they are needed, because few chats have any.
+const ErrorRow = lazyPart(async () => (await import("@/features/timeline/error_row")).ErrorRow);
+const RetryBanner = lazyPart(async () => (await import("@/features/timeline/error_row")).RetryBanner);
+const ActionCard = lazyPart(async () => (await import("@/features/tools/action_card")).ActionCard);
 
 /** The part below the stored rows: messages being sent, the running step, the retry, the error, and open questions. */
 export function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: () => boolean }) {
@@ -43,7 +45,7 @@ export function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: 
       )}
       {sends.map((send) => (
         <div key={send.id} data-key={send.id} className="pt-3">
-          <PendingRow id={send.id} parts={send.parts} failed={send.failed} />
+          <PendingRow id={send.id} parts={send.parts} failed={send.failed} waits={send.waits} />
         </div>
       ))}
       {isActive(status) && status !== "requires_action" && <LiveRow session={session} isEndSeen={isEndSeen} />}
@@ -52,8 +54,10 @@ export function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: 
           <ActionCard action={action} clockSkew={skew} />
         </Suspense>
       )}
-      {retry && <RetryBanner retry={retry} clockSkew={skew} />}
-      {status === "error" && error && <ErrorRow error={error} queued={queued} lastPrompt={editLast} />}
+      <Suspense>
+        {retry && <RetryBanner retry={retry} clockSkew={skew} />}
+        {status === "error" && error && <ErrorRow error={error} queued={queued} lastPrompt={editLast} />}
+      </Suspense>
     </div>
   );
 }

@@ -51,7 +51,8 @@ export function useRows(session: ChatSession): Row[] {
     // Messages that an edit replaces are left out. Done here, because a selector must not return a new array.
     const shown = shownOrder({ ...session.store.getState().data, order }, edit ? [edit] : []);
     const held = shown.flatMap((id) => messages.get(id) ?? []);
-    return maker.current.make(held, isActive(status), { grouped: groupTools, dayOf: dayKey });
+    const options = { grouped: groupTools, isFailed: status === "error", dayOf: dayKey };
+    return maker.current.make(held, isActive(status), options);
   }, [session, messages, order, edit, status, groupTools]);
 }
 
@@ -196,9 +197,10 @@ export function Timeline({ session, target, dimFrom }: Props) {
   useLoadOlder(session, box);
   useReadMark(session, view.isFar, loaded);
 
-  useEffect(() => {
-    if (followAgent) scroller.current?.follow();
-  }, [followAgent]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: every session has a scroller of its own
+  useLayoutEffect(() => {
+    if (scroller.current) scroller.current.follows = followAgent;
+  }, [session, followAgent]);
 
   const mounted = useMemo(() => rows.slice(range.start, range.end), [rows, range]);
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
@@ -217,8 +219,11 @@ export function Timeline({ session, target, dimFrom }: Props) {
         onWheel={() => scroller.current?.acted()}
         onTouchMove={() => scroller.current?.acted()}
         onPointerDown={() => scroller.current?.acted()}
+        onClick={(event) => {
+          if (event.target instanceof Element && event.target.closest("[aria-expanded]")) scroller.current?.opened();
+        }}
         onKeyDown={(event) => {
-          if (/^(Page|Arrow|Home|End| )/.test(event.key)) scroller.current?.acted();
+          if (/^(Page|Arrow|Home|End|Tab| )/.test(event.key)) scroller.current?.acted();
           if (walksFeed(event.key, event.target)) event.preventDefault();
           if (event.key === "End" && !isField(event.target)) {
             event.preventDefault();
@@ -280,7 +285,24 @@ function isField(target: EventTarget): boolean {
   return target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
 }
 
+/** Return the number of steps that were stored since this was first rendered. */
+function useNewSteps(session: ChatSession): number {
+  const [last] = useState(() => session.store.getState().data.order.at(-1) ?? 0);
+  return useStore(session.store, ({ data }) => {
+    let count = 0;
+    for (let at = data.order.length - 1; at >= 0; at -= 1) {
+      const id = data.order[at] ?? 0;
+      if (id <= last) break;
+      if (data.messages.get(id)?.role === "assistant") count += 1;
+    }
+    return count;
+  });
+}
+
+/** What is new below the view. It is mounted when the user leaves the end. */
 function PillText({ session }: { session: ChatSession }) {
   const active = isActive(useShownStatus(session));
+  const steps = useNewSteps(session);
+  if (steps > 0) return <>{steps === 1 ? "1 new step" : `${steps} new steps`}</>;
   return <>{active ? "New activity below" : "Jump to the end"}</>;
 }

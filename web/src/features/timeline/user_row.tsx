@@ -86,11 +86,12 @@ interface BubbleProps {
   parts: readonly Part[];
   faint?: boolean;
   failed?: boolean;
+  waits?: boolean;
   title?: string | undefined;
   children?: React.ReactNode;
 }
 
-function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
+function Bubble({ parts, faint, failed, waits, title, children }: BubbleProps) {
   const [open, setOpen] = useState(false);
   const [length, setLength] = useState(STEP);
   const text = useMemo(() => plainText(parts), [parts]);
@@ -103,7 +104,7 @@ function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
         <div
           className={cx(
             "max-w-[85%] rounded-2xl rounded-br-md px-4 py-2.5 text-prose",
-            failed ? "border border-danger bg-removed" : "bg-bg3",
+            failed ? "border border-danger bg-removed" : waits ? "border border-control border-dashed" : "bg-bg3",
             faint && "opacity-60",
           )}
         >
@@ -139,20 +140,25 @@ interface PendingProps {
   id: string;
   parts: readonly Part[];
   failed: string | undefined;
+  waits?: boolean | undefined;
 }
 
-/** The row of a message that is being sent or failed. */
-export function PendingRow({ id, parts, failed }: PendingProps) {
+/** The row of a message that is being sent, waits for the connection, or failed. */
+export function PendingRow({ id, parts, failed, waits }: PendingProps) {
   const { session, insertText } = useConversation();
   return (
-    <Bubble parts={parts} faint={!failed} failed={Boolean(failed)}>
-      {failed ? (
-        <div role="alert" className="mt-1 flex flex-wrap items-center justify-end gap-2">
-          <span className="text-small text-danger">Not sent. {failed}</span>
-          <Button size="small" onClick={() => void session.resend(id)}>
-            <RotateCcw aria-hidden className="size-3.5" />
-            Retry
-          </Button>
+    <Bubble parts={parts} faint={!failed && !waits} failed={Boolean(failed)} waits={Boolean(waits)}>
+      {failed || waits ? (
+        <div role={failed ? "alert" : "status"} className="mt-1 flex flex-wrap items-center justify-end gap-2">
+          <span className={cx("text-small", failed ? "text-danger" : "text-muted")}>
+            {failed ? `Not sent. ${failed}` : "No connection. This is sent when the server can be reached."}
+          </span>
+          {failed && (
+            <Button size="small" onClick={() => void session.resend(id)}>
+              <RotateCcw aria-hidden className="size-3.5" />
+              Retry
+            </Button>
+          )}
           <Button
             size="small"
             onClick={() => {

@@ -1,22 +1,37 @@
-/** The body of calls about one subagent: the message to it, or its report. */
-import { Link } from "react-router";
+/** The header and the body of calls about one subagent: the message to it, or its report. */
 import { toldState } from "@/chat/agents";
-import { fields, text } from "@/chat/tools";
+import { fields, labelOf, text } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
 import { Markdown } from "@/features/timeline/markdown";
-import { StateText } from "@/features/tools/agent_line";
-import { Box, Facts, Note } from "@/features/tools/parts";
+import { AgentLine } from "@/features/tools/agent_line";
+import { Box, Note } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
+import { useAgents } from "@/state/agents";
+
+/** The header with the title of the subagent, which is known before the result. */
+export function AgentLabel({ call, state }: BodyProps) {
+  const { chatId } = useConversation();
+  const { data } = useAgents(chatId);
+  return labelOf(call, state, (id) => data?.agents.find((one) => one.chat_id === id)?.title ?? "");
+}
 
 export function AgentBody({ call }: BodyProps) {
+  const { chatId } = useConversation();
+  const { data } = useAgents(chatId);
   const args = fields(call.args);
   const result = fields(call.result);
   const chat = text(result.chat_id) || text(args.chat_id);
+  const agent = data?.agents.find((one) => one.chat_id === chat);
   const said = text(args.message);
+  const title = text(result.title) || agent?.title;
   return (
     <div className="space-y-2">
+      {title && (
+        <AgentLine chatId={chat} title={title} {...(text(result.status) ? { state: toldState(result) } : {})} />
+      )}
       {said && (
         <Box label="Message" copy={said}>
-          <p className="whitespace-pre-wrap">{said}</p>
+          <p className="break-words whitespace-pre-wrap">{said}</p>
         </Box>
       )}
       {text(result.report) && (
@@ -25,20 +40,6 @@ export function AgentBody({ call }: BodyProps) {
         </Box>
       )}
       {text(result.last_error) && <Note warn>{text(result.last_error)}</Note>}
-      <Facts
-        facts={[
-          ["Kind", text(result.type) || text(args.type)],
-          ["Status", text(result.status) && <StateText key="s" state={toldState(result)} />],
-          [
-            "Chat",
-            chat && (
-              <Link key="l" className="text-accent underline" to={`/c/${chat}`}>
-                Open
-              </Link>
-            ),
-          ],
-        ]}
-      />
     </div>
   );
 }

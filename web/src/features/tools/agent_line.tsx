@@ -44,3 +44,22 @@ export function OpenAgent({ chatId, title }: { chatId: string; title: string }) 
     </Link>
   );
 }
+
+interface LineProps {
+  chatId: string;
+  title: string;
+  state?: AgentState;
+}
+
+/** The title of a subagent, its state, and the link to it. On a phone, a long state has a line of its own. */
+export function AgentLine({ chatId, title, state }: LineProps) {
+  return (
+    <div className="flex flex-wrap items-center justify-between gap-x-3 gap-y-1">
+      <span className="min-w-0 truncate font-medium">{title}</span>
+      <span className="ml-auto flex min-w-0 items-center gap-2">
+        {state && <StateText state={state} />}
+        <OpenAgent chatId={chatId} title={title} />
+      </span>
+    </div>
+  );
+}

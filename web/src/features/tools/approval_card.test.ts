@@ -1,31 +1,40 @@
 import { expect, test } from "vitest";
-import type { Action } from "@/chat/types";
-import { permits } from "@/features/tools/approval_card";
+import type { Message } from "@/chat/types";
+import { alwaysOffers, matchingCommands } from "@/features/tools/always_offers";
 
-const action: Action = {
-  type: "action_required",
-  kind: "approval",
-  deadline_at: null,
-  tool_calls: [
-    {
-      tool_call_id: "1",
-      tool_name: "execute",
-      args: { command: "git push origin" },
-      always: { chat: { command: "git push*" }, user: { command: "git push origin" } },
-    },
-    { tool_call_id: "2", tool_name: "execute", args: {}, always: { chat: { command: "git push*" }, user: null } },
-    { tool_call_id: "3", tool_name: "list_templates", args: {}, always: { chat: {}, user: null } },
-    { tool_call_id: "4", tool_name: "execute", args: {} },
-  ],
+const call = (command: string, always: object | null) =>
+  ({ tool_call_id: "now", tool_name: "execute", args: { command }, always }) as never;
+
+const ran = (...commands: string[]) =>
+  commands.map((command, id) => ({
+    id,
+    content: [{ type: "tool-call", tool_name: "execute", tool_call_id: `c${id}`, args: { command } }],
+  })) as unknown as Message[];
+
+const PUSH = {
+  chat: {},
+  user: { command: "git push origin main" },
+  program: { command: "git push *" },
 };
 
-test("each scope says which calls it would permit, and each of them once", () => {
-  expect(permits(action, "chat")).toEqual(["execute: command git push*", "list templates: anything"]);
-  expect(permits(action, "user")).toEqual(["execute: command git push origin"]);
+test("the exact command, its program and the tool in this chat are offered", () => {
+  expect(alwaysOffers(call("git push origin main", PUSH)).map((one) => [one.label, one.scope, one.match])).toEqual([
+    ["This exact command in this chat", "chat", { command: "git push origin main" }],
+    ["This exact command in all my chats", "user", { command: "git push origin main" }],
+    ["git push with any arguments in this chat", "chat", { command: "git push *" }],
+    ["git push with any arguments in all my chats", "user", { command: "git push *" }],
+    ["This tool in this chat", "chat", {}],
+  ]);
+  expect(alwaysOffers(call("x", null))).toEqual([]);
 });
 
-test("a question without patterns offers no always", () => {
-  const plain = { ...action, tool_calls: action.tool_calls.slice(3) };
-  expect(permits(plain, "chat")).toEqual([]);
-  expect(permits(plain, "user")).toEqual([]);
+test("the preview lists earlier commands that the pattern allows, and none that join another command", () => {
+  const asked = call("git push origin main", PUSH);
+  const earlier = ran("git push --force", "git push; rm -rf /", "git pull", "git push $(x)", "git push a ../b");
+  const offers = alwaysOffers(asked);
+  const program = offers.find((one) => one.match.command === "git push *");
+  const exact = offers[0];
+  if (!program || !exact) throw new Error("missing offers");
+  expect(matchingCommands(program, asked, earlier)).toEqual(["git push --force"]);
+  expect(matchingCommands(exact, asked, earlier)).toEqual([]);
 });

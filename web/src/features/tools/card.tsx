@@ -4,6 +4,7 @@ import { useStore } from "zustand";
 import { keptFile } from "@/chat/paths";
 import { liveCall, type ToolView, withLive } from "@/chat/preview";
 import {
+  denialOf,
   diffCounts,
   duration,
   failureOf,
@@ -47,13 +48,15 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
   const runs = state === "preparing" || state === "running" || state === "streaming";
   const [open, setOpen] = useOpen(call.id, runs && Boolean(tool.opensWhileRunning));
   if (tool.Card) return <tool.Card call={call} state={state} active={active} latest={latest} />;
-  const { Body, icon: Icon } = tool;
+  const { Body, Label, icon: Icon } = tool;
+  const hasBody = Body && (!tool.showsResult || (call.hasResult && !call.isError));
+  const canOpen = hasBody || state === "denied" || (state === "failed" && failureOf(call) !== "");
   return (
     <div className="rounded-lg border border-line bg-bg1" data-testid={`tool-${call.name}`} data-state={state}>
       <button
         type="button"
-        aria-expanded={Body ? open : undefined}
-        disabled={!Body}
+        aria-expanded={canOpen ? open : undefined}
+        disabled={!canOpen}
         onClick={() => setOpen(!open)}
         className="flex min-h-9 w-full items-center gap-2 rounded-lg px-3 py-1.5 text-left hover:bg-bg2 disabled:cursor-default"
       >
@@ -62,21 +65,22 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
           ref={state === "preparing" ? pulsing : null}
           className={cx("min-w-0 flex-1 truncate", state === "preparing" && "text-muted")}
         >
-          {labelOf(call, state)}
+          {Label ? <Label call={call} state={state} /> : labelOf(call, state)}
         </span>
         <Figures call={call} state={state} />
         <Mark call={call} state={state} />
-        {Body && (
+        {canOpen && (
           <ChevronRight
             aria-hidden
             className={cx("size-4 shrink-0 text-muted transition-transform", open && "rotate-90")}
           />
         )}
       </button>
-      {open && Body && (
-        <div className="border-t border-line p-3">
+      {open && canOpen && (
+        <div className="space-y-2 border-t border-line p-3">
           {state === "failed" && failureOf(call) && <Failure call={call} />}
-          <Body call={call} state={state} />
+          {state === "denied" && <Denial call={call} />}
+          {hasBody && <Body call={call} state={state} />}
           <Whole call={call} />
         </div>
       )}
@@ -90,9 +94,20 @@ function Whole({ call }: { call: ToolView }) {
   const file = openFile ? keptFile(call.result) : null;
   if (!openFile || !file) return null;
   return (
-    <Button size="small" className="mt-2" onClick={() => openFile(file)}>
+    <Button size="small" onClick={() => openFile(file)}>
       Open all of it
     </Button>
+  );
+}
+
+/** Says who denied the call, with the reason that they wrote. */
+function Denial({ call }: { call: ToolView }) {
+  const { by, why } = denialOf(call) ?? { by: "", why: "" };
+  return (
+    <p className="text-small break-words whitespace-pre-wrap text-muted">
+      {by}
+      {why ? `: ${why}` : ". It did not run."}
+    </p>
   );
 }
 
@@ -100,7 +115,7 @@ function Whole({ call }: { call: ToolView }) {
 function Failure({ call }: { call: ToolView }) {
   const result = fields(call.result);
   const said = text(result.message) || text(result.error) || text(call.result);
-  return <p className="mb-2 text-small break-words whitespace-pre-wrap text-danger">{said}</p>;
+  return <p className="text-small break-words whitespace-pre-wrap text-danger">{said}</p>;
 }
 
 /** The figures in the header: changed lines, exit code, duration. */

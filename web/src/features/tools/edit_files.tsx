@@ -7,7 +7,7 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 function Body({ call, state }: BodyProps) {
   const files = list(fields(call.result).files);
   if (state === "failed" || state === "stopped") return <Note warn>Nothing was changed.</Note>;
-  if (!call.hasResult) return <Intended args={fields(call.args)} />;
+  if (!call.hasResult || state === "denied") return <Intended args={fields(call.args)} />;
   return (
     <div className="space-y-3">
       {files.map((file, index) => {
@@ -30,8 +30,8 @@ function Body({ call, state }: BodyProps) {
   );
 }
 
-/** The edits, while the arguments arrive. */
-function Intended({ args }: { args: Record<string, unknown> }) {
+/** The edits that the model wants to make. */
+export function Intended({ args }: { args: Record<string, unknown> }) {
   return (
     <div className="space-y-2">
       {list(args.files).map((file, at) => (

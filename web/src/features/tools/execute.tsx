@@ -1,6 +1,6 @@
 import { SquareTerminal } from "lucide-react";
-import { fields, number, text } from "@/chat/tools";
-import { Facts, Note, Output } from "@/features/tools/parts";
+import { fields, hasRun, number, text } from "@/chat/tools";
+import { Facts, Note, Output, outputView } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call, state }: BodyProps) {
@@ -12,8 +12,8 @@ function Body({ call, state }: BodyProps) {
   return (
     <div className="space-y-2">
       <Output label="Command" text={`$ ${text(args.command)}`} />
-      {output && <Output text={output} />}
-      {!output && state === "done" && <Note>No output.</Note>}
+      {output && <Output text={output} view={outputView(!call.hasResult, call.isError || (exit ?? 0) !== 0)} />}
+      {!output && (state === "done" || (state === "stopped" && hasRun(result))) && <Note>No output.</Note>}
       {number(cut.omitted_bytes) !== null && (
         <Note>{Math.round((number(cut.omitted_bytes) ?? 0) / 1024)} KiB in the middle were left out.</Note>
       )}

@@ -5,7 +5,6 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const result = fields(call.result);
-  if (!call.hasResult || call.isError) return null;
   const active = new Set(Array.isArray(result.activated) ? result.activated : []);
   return (
     <Rows
@@ -19,4 +18,4 @@ function Body({ call }: BodyProps) {
   );
 }
 
-export const findTools: Tool = { icon: Search, Body };
+export const findTools: Tool = { icon: Search, Body, showsResult: true };

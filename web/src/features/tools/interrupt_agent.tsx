@@ -1,5 +1,5 @@
 import { CircleStop } from "lucide-react";
-import { AgentBody } from "@/features/tools/agent_card";
+import { AgentBody, AgentLabel } from "@/features/tools/agent_card";
 import type { Tool } from "@/features/tools/tool";
 
-export const interruptAgent: Tool = { icon: CircleStop, Body: AgentBody };
+export const interruptAgent: Tool = { icon: CircleStop, Label: AgentLabel, Body: AgentBody };

@@ -7,7 +7,6 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const agents = list(fields(call.result).agents);
-  if (!call.hasResult || call.isError) return null;
   return (
     <Rows
       head={["Agent", "Kind", "Status"]}
@@ -16,4 +15,4 @@ function Body({ call }: BodyProps) {
   );
 }
 
-export const listAgents: Tool = { icon: Bot, Body };
+export const listAgents: Tool = { icon: Bot, Body, showsResult: true };

@@ -5,7 +5,6 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const models = list(fields(call.result).models);
-  if (!call.hasResult || call.isError) return null;
   return (
     <Rows
       head={["Model", "Provider"]}
@@ -14,4 +13,4 @@ function Body({ call }: BodyProps) {
   );
 }
 
-export const listSubagentModels: Tool = { icon: Cpu, Body };
+export const listSubagentModels: Tool = { icon: Cpu, Body, showsResult: true };

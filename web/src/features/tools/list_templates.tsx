@@ -6,7 +6,6 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 function Body({ call }: BodyProps) {
   const result = fields(call.result);
   const templates = list(result.templates);
-  if (!call.hasResult || call.isError) return null;
   if (templates.length === 0) return <Note>No templates.</Note>;
   return (
     <ul className="space-y-2">
@@ -23,4 +22,4 @@ function Body({ call }: BodyProps) {
   );
 }
 
-export const listTemplates: Tool = { icon: LayoutTemplate, Body };
+export const listTemplates: Tool = { icon: LayoutTemplate, Body, showsResult: true };

@@ -1,6 +1,6 @@
 import { CircleDashed, Hand, TriangleAlert } from "lucide-react";
 import type { ToolView } from "@/chat/preview";
-import { closedBecause, failureOf, type ToolState } from "@/chat/tools";
+import { closedBecause, denialOf, failureOf, type ToolState } from "@/chat/tools";
 import { Spinner } from "@/ui/spinner";
 
 /** The state of a call as an icon with a name. */
@@ -25,7 +25,20 @@ export function Mark({ call, state }: { call: ToolView; state: ToolState }) {
     case "background":
       return <span className="shrink-0 text-small text-accent">still running</span>;
     case "needs_you":
-      return <Hand aria-label="Needs you" className="size-4 shrink-0 text-warn" />;
+      return (
+        <span className="flex shrink-0 items-center gap-1 text-small text-warn">
+          <Hand aria-hidden className="size-4 shrink-0" />
+          Waiting for you
+        </span>
+      );
+    case "denied": {
+      const { by, why } = denialOf(call) ?? { by: "", why: "" };
+      return (
+        <span className="max-w-64 shrink-0 truncate text-small text-muted max-sm:max-w-32">
+          {why ? `${by}: ${why}` : by}
+        </span>
+      );
+    }
     case "lost":
       return (
         <span className="flex shrink-0 items-center gap-1 text-small text-muted">

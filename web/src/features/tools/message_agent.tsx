@@ -1,5 +1,5 @@
 import { MessageSquare } from "lucide-react";
-import { AgentBody } from "@/features/tools/agent_card";
+import { AgentBody, AgentLabel } from "@/features/tools/agent_card";
 import type { Tool } from "@/features/tools/tool";
 
-export const messageAgent: Tool = { icon: MessageSquare, Body: AgentBody };
+export const messageAgent: Tool = { icon: MessageSquare, Label: AgentLabel, Body: AgentBody };

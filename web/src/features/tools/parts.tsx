@@ -1,6 +1,6 @@
 /** Shared components for the bodies of tool cards. */
 import { Maximize2 } from "lucide-react";
-import { Fragment, type ReactNode, useMemo, useState } from "react";
+import { Fragment, type ReactNode, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { CodeText, CopyButton, download } from "@/features/timeline/code";
 import { ansiSpans } from "@/lib/ansi";
 import { Button, IconButton } from "@/ui/button";
@@ -22,6 +22,16 @@ interface BoxProps {
   label: string;
   copy?: string;
   className?: string;
+  view?: View;
+}
+
+/** What a box shows of long content: its start, its end, or its end while it grows. */
+export type View = "start" | "end" | "live";
+
+/** Return which part of its output a call shows: the end while it runs and after it failed. */
+export function outputView(runs: boolean, isFailed: boolean): View {
+  if (runs) return "live";
+  return isFailed ? "end" : "start";
 }
 
 const TALL_LINES = 12;
@@ -33,11 +43,14 @@ export function isLongBody(text: string): boolean {
 }
 
 /** A scrollable box of at most 16 rem. Longer content can be opened in a dialog. */
-export function Box({ children, label, copy, className }: BoxProps) {
+export function Box({ children, label, copy, className, view = "start" }: BoxProps) {
   const [isFull, setFull] = useState(false);
+  const { box, isStartHidden, onScroll } = useEnd(view, copy);
   return (
     <div className="group/box relative">
       <div
+        ref={box}
+        onScroll={onScroll}
         tabIndex={0}
         role="group"
         aria-label={label}
@@ -45,6 +58,18 @@ export function Box({ children, label, copy, className }: BoxProps) {
       >
         {children}
       </div>
+      {view === "end" && isStartHidden && (
+        <Button
+          size="small"
+          className="mt-1"
+          onClick={() => {
+            box.current?.scrollTo({ top: 0 });
+            box.current?.focus();
+          }}
+        >
+          Show from start
+        </Button>
+      )}
       {copy !== undefined && (
         <span className="absolute top-1 right-1 flex rounded-md bg-bg1 opacity-0 group-focus-within/box:opacity-100 group-hover/box:opacity-100">
           {isLongBody(copy) && (
@@ -84,6 +109,30 @@ export function Box({ children, label, copy, className }: BoxProps) {
   );
 }
 
+/** The end counts as visible within this distance: about a line. */
+const NEAR_END_PX = 24;
+
+/** Keep the end of a box in view, if `view` says so, until the user scrolls up. */
+function useEnd(view: View, content: string | undefined) {
+  const box = useRef<HTMLDivElement>(null);
+  const isAtEnd = useRef(true);
+  const [isStartHidden, setStartHidden] = useState(false);
+  const onScroll = () => {
+    const element = box.current;
+    if (!element || view === "start") return;
+    isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX;
+    setStartHidden(element.scrollTop > NEAR_END_PX);
+  };
+  // biome-ignore lint/correctness/useExhaustiveDependencies: content that grew has a new end
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || view === "start" || !isAtEnd.current) return;
+    element.scrollTop = element.scrollHeight;
+    setStartHidden(element.scrollTop > NEAR_END_PX);
+  }, [view, content]);
+  return { box, isStartHidden, onScroll };
+}
+
 const COLORS = [
   "text-muted",
   "text-danger",
@@ -96,10 +145,10 @@ const COLORS = [
 ];
 
 /** The output of a command. */
-export function Output({ text, label = "Output" }: { text: string; label?: string }) {
+export function Output({ text, label = "Output", view = "start" }: { text: string; label?: string; view?: View }) {
   const { head, tail } = ends(text);
   return (
-    <Box label={label} copy={text}>
+    <Box label={label} copy={text} view={view}>
       <pre className="font-mono text-code break-words whitespace-pre-wrap">
         <Ansi text={head} />
         {tail !== null && (

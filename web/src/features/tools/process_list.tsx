@@ -5,7 +5,6 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const processes = list(fields(call.result).processes);
-  if (!call.hasResult || call.isError) return null;
   if (processes.length === 0) return <Note>No processes.</Note>;
   return (
     <Rows
@@ -21,4 +20,4 @@ function Body({ call }: BodyProps) {
   );
 }
 
-export const processList: Tool = { icon: ListTree, Body };
+export const processList: Tool = { icon: ListTree, Body, showsResult: true };

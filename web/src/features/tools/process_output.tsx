@@ -1,14 +1,20 @@
 import { SquareTerminal } from "lucide-react";
-import { fields, text } from "@/chat/tools";
-import { Facts, Note, Output } from "@/features/tools/parts";
+import { fields, number, text } from "@/chat/tools";
+import { Facts, Note, Output, outputView } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const result = fields(call.result);
   const output = call.hasResult ? text(result.output) : call.output;
+  // A process that still runs is watched, so its newest lines matter.
+  const isEndWanted = call.isError || result.running === true || (number(result.exit_code) ?? 0) !== 0;
   return (
     <div className="space-y-2">
-      {output ? <Output text={output} /> : call.hasResult && <Note>No output yet.</Note>}
+      {output ? (
+        <Output text={output} view={outputView(!call.hasResult, isEndWanted)} />
+      ) : (
+        call.hasResult && <Note>No output yet.</Note>
+      )}
       <Facts
         facts={[
           ["Process", text(fields(call.args).process_id)],

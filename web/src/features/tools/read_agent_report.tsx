@@ -1,5 +1,5 @@
 import { FileText } from "lucide-react";
-import { AgentBody } from "@/features/tools/agent_card";
+import { AgentBody, AgentLabel } from "@/features/tools/agent_card";
 import type { Tool } from "@/features/tools/tool";
 
-export const readAgentReport: Tool = { icon: FileText, Body: AgentBody };
+export const readAgentReport: Tool = { icon: FileText, Label: AgentLabel, Body: AgentBody };

@@ -21,7 +21,7 @@ function Body({ call }: BodyProps) {
       {lines ? (
         <Code text={lines} language={languageOfPath(path)} label="Content" firstLine={first} />
       ) : (
-        call.hasResult && <Note>The file is empty.</Note>
+        call.hasResult && !call.isError && <Note>The file is empty.</Note>
       )}
       <Facts
         facts={[

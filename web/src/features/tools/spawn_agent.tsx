@@ -1,9 +1,10 @@
 import { Bot } from "lucide-react";
-import { lazy, Suspense } from "react";
+import { Suspense } from "react";
 import type { BodyProps, Tool } from "@/features/tools/tool";
+import { lazyPart } from "@/ui/lazy_part";
 
 // Loaded with the first subagent. A direct import would be circular, because the card shows a timeline.
-const SpawnCard = lazy(async () => ({ default: (await import("@/features/tools/spawn_card")).SpawnCard }));
+const SpawnCard = lazyPart(async () => (await import("@/features/tools/spawn_card")).SpawnCard);
 
 function Card(props: BodyProps) {
   return (

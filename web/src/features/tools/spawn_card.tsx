@@ -41,7 +41,7 @@ export function SpawnCard({ call, state }: BodyProps) {
         />
       </button>
       {agent ? (
-        <div className="px-3 pb-2">
+        <div className="px-3 pt-0.5 pb-2">
           <AgentSummary
             agent={agent}
             model={modelName(agent.model_config_id)}

@@ -1,18 +1,38 @@
 import { Hourglass } from "lucide-react";
-import { toldState } from "@/chat/agents";
-import { fields, text, waitedFor } from "@/chat/tools";
+import { agentState, toldState } from "@/chat/agents";
+import { awaitedIds, fields, text, waitedFor } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
 import { Markdown } from "@/features/timeline/markdown";
-import { OpenAgent, StateText } from "@/features/tools/agent_line";
+import { AgentLabel } from "@/features/tools/agent_card";
+import { AgentLine } from "@/features/tools/agent_line";
 import { Box, Note } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
+import { useAgents } from "@/state/agents";
+
+/** The subagents that a running call waits for, as they are now. */
+function Awaited({ ids }: { ids: readonly string[] }) {
+  const { chatId } = useConversation();
+  const { data } = useAgents(chatId);
+  const agents = ids.flatMap((id) => data?.agents.find((one) => one.chat_id === id) ?? []);
+  if (agents.length === 0) return <Note>Waiting for reports</Note>;
+  return (
+    <ul className="space-y-3">
+      {agents.map((one) => (
+        <li key={one.chat_id}>
+          <AgentLine chatId={one.chat_id} title={one.title} state={agentState(one)} />
+        </li>
+      ))}
+    </ul>
+  );
+}
 
 /** One line for each subagent, with its report. */
 function Body({ call, state }: BodyProps) {
   const agents = call.isError ? [] : waitedFor(fields(call.result));
   if (agents.length === 0) {
     if (state === "failed") return null;
-    const isOver = state === "stopped" || state === "lost";
-    return <Note>{isOver ? "The wait ended before a report came." : "Waiting for reports"}</Note>;
+    if (state === "stopped" || state === "lost") return <Note>The wait ended before a report came.</Note>;
+    return <Awaited ids={awaitedIds(fields(call.args))} />;
   }
   return (
     <ul className="space-y-3">
@@ -20,12 +40,8 @@ function Body({ call, state }: BodyProps) {
         const report = text(agent.report);
         return (
           <li key={text(agent.chat_id)} className="space-y-1">
-            <div className="flex items-center gap-2">
-              <span className="min-w-0 flex-1 truncate font-medium">{text(agent.title)}</span>
-              <StateText state={toldState(agent)} />
-              <OpenAgent chatId={text(agent.chat_id)} title={text(agent.title)} />
-            </div>
-            {agent.timed_out === true && <Note>The wait is over. The agent goes on working.</Note>}
+            <AgentLine chatId={text(agent.chat_id)} title={text(agent.title)} state={toldState(agent)} />
+            {agent.timed_out === true && <Note>The wait is over. The agent continues to work.</Note>}
             {text(agent.last_error) && <Note warn>{text(agent.last_error)}</Note>}
             {report && (
               <Box label={`Report of ${text(agent.title)}`} copy={report}>
@@ -39,4 +55,4 @@ function Body({ call, state }: BodyProps) {
   );
 }
 
-export const waitAgent: Tool = { icon: Hourglass, Body };
+export const waitAgent: Tool = { icon: Hourglass, Label: AgentLabel, Body };

@@ -3,9 +3,9 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { getText } from "@/api/http";
 import { fields, list, number, text } from "@/chat/tools";
-import { Facts, Note, Output } from "@/features/tools/parts";
+import { Facts, Note, Output, outputView, type View } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
-import { followLog } from "@/state/operation_log";
+import { followLog } from "@/state/workspace_operation_log";
 
 /** Return the id of the operation from the call's result or live output. */
 export function operationOf(call: BodyProps["call"]): string {
@@ -19,10 +19,11 @@ export function WorkspaceBody({ call, state }: BodyProps) {
   const quota = fields(result.quota);
   const operation = operationOf(call);
   const runs = state === "running" || state === "streaming";
+  const view = outputView(runs, call.isError);
   return (
     <div className="space-y-2">
-      {operation && <OperationLog id={operation} runs={runs} />}
-      {!operation && call.output && <Output text={call.output} label="Log" />}
+      {operation && <OperationLog id={operation} runs={runs} view={view} />}
+      {!operation && call.output && <Output text={call.output} label="Log" view={view} />}
       {text(result.message) && <Note warn={state === "limit" || state === "failed"}>{text(result.message)}</Note>}
       {text(result.agent_error) && <Note warn>{text(result.agent_error)}</Note>}
       {list(result.validations).map((one, index) => (
@@ -55,7 +56,7 @@ function scriptState(result: Record<string, unknown>): string | null {
 }
 
 /** The log of an operation. It is streamed while the operation runs, or polled every two seconds if the stream fails. */
-function OperationLog({ id, runs }: { id: string; runs: boolean }) {
+function OperationLog({ id, runs, view }: { id: string; runs: boolean; view: View }) {
   const [live, setLive] = useState("");
   const [isCut, setCut] = useState(false);
   useEffect(() => {
@@ -74,5 +75,5 @@ function OperationLog({ id, runs }: { id: string; runs: boolean }) {
     retry: false,
   });
   const shown = data ?? live;
-  return shown ? <Output text={shown} label="Log" /> : null;
+  return shown ? <Output text={shown} label="Log" view={view} /> : null;
 }

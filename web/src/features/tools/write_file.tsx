@@ -9,10 +9,10 @@ function Body({ call, state }: BodyProps) {
   const args = fields(call.args);
   const result = fields(call.result);
   const path = text(args.path);
-  const applied = state !== "failed" && state !== "stopped";
+  const applied = state !== "failed" && state !== "stopped" && state !== "denied";
   return (
     <div className="space-y-2">
-      {!applied && <Note warn>Nothing was written.</Note>}
+      {!applied && state !== "denied" && <Note warn>Nothing was written.</Note>}
       {applied && text(result.diff) ? (
         <Diff diff={text(result.diff)} label="Change" />
       ) : (

@@ -1,0 +1,1 @@
+"""OAuth at MCP servers: discovery, registration of this client, the login flow, refresh, step-up and revocation."""

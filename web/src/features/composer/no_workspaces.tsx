@@ -1,0 +1,13 @@
+import { useTemplates, whyNone } from "@/state/templates";
+import { Commands } from "@/ui/commands";
+
+/** What is missing on this server so that agents can run things, and the command that helps. Usually nothing. */
+export function NoWorkspaces() {
+  const why = whyNone(useTemplates().data?.items);
+  if (!why) return null;
+  return (
+    <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 break-words">
+      Agents can talk here, but run nothing. <Commands text={why} />
+    </p>
+  );
+}

@@ -1,0 +1,81 @@
+/** The choice of the MCP servers that a chat uses: a switch for each. */
+import { Plug, TriangleAlert } from "lucide-react";
+import { useState } from "react";
+import { Link } from "react-router";
+import type { McpServerView } from "@/api/types.gen";
+import { Connect, loginText, nameOf, needsLogin } from "@/features/mcp/connection";
+import { useMcpServers } from "@/state/mcp_servers";
+import { Button } from "@/ui/button";
+import { Popover } from "@/ui/popover";
+import { Switch } from "@/ui/switch";
+
+interface Props {
+  /** The ids of the chosen servers; null if those that new chats use by default are chosen. */
+  serverIds: string[] | null;
+  onServers: (ids: string[]) => void;
+}
+
+/** Absent if there are no servers. */
+export function ServerPicker({ serverIds, onServers }: Props) {
+  const [open, setOpen] = useState(false);
+  const { data } = useMcpServers();
+  const servers = (data?.items ?? []).filter((one) => one.enabled);
+  if (servers.length === 0) return null;
+  const isOn = (one: McpServerView) =>
+    one.availability === "force_on" || (serverIds?.includes(one.id) ?? one.availability === "default_on");
+  const on = servers.filter(isOn);
+  const switchTo = (server: McpServerView, to: boolean) => {
+    // Ids of servers that are not in the list now stay chosen.
+    const known = serverIds ?? on.map((one) => one.id);
+    onServers(to ? [...known, server.id] : known.filter((id) => id !== server.id));
+  };
+  const waiting = on.some(needsLogin);
+  return (
+    <Popover
+      label="MCP servers"
+      side="top"
+      open={open}
+      onOpenChange={setOpen}
+      className="w-88 max-w-[calc(100vw-2rem)]"
+      trigger={
+        <Button
+          size="small"
+          kind="ghost"
+          aria-label={`MCP servers: ${on.length} on${waiting ? ", one needs your login" : ""}`}
+          className="shrink-0 text-muted! max-sm:px-1"
+        >
+          {waiting ? (
+            <TriangleAlert aria-hidden className="size-3.5 text-warn" />
+          ) : (
+            <Plug aria-hidden className="size-3.5" />
+          )}
+          <span className="tabular-nums max-sm:hidden">{on.length}</span>
+        </Button>
+      }
+    >
+      <ul aria-label="MCP servers" className="flex flex-col gap-1">
+        {servers.map((one) => (
+          <li key={one.id} className="flex items-start justify-between gap-3">
+            <div className="min-w-0 flex-1">
+              <Switch
+                label={nameOf(one)}
+                hint={one.availability === "force_on" ? "Always on" : hintOf(one)}
+                checked={isOn(one)}
+                disabled={one.availability === "force_on"}
+                onChange={(to) => switchTo(one, to)}
+              />
+            </div>
+            {needsLogin(one) && <Connect server={one} />}
+          </li>
+        ))}
+      </ul>
+      <p className="mt-2 border-t border-line pt-2 text-small">
+        <Link className="text-accent underline" to="/settings/connections">
+          Connections
+        </Link>
+      </p>
+    </Popover>
+  );
+}
+
+const hintOf = (server: McpServerView) => (needsLogin(server) ? loginText(server) : server.description);
