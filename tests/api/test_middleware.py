@@ -122,7 +122,10 @@ async def test_names_that_are_ours_are_served(rig: ApiRig, ada: Person) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_load_balancers_ask_for_health_by_any_name(rig: ApiRig, path: str) -> None:
-    assert (await rig.nobody.get(path, headers={"Host": "10.1.2.3:7117"})).status_code == 200
+    response = await rig.nobody.get(path, headers={"Host": "10.1.2.3:7117"})
+
+    # A replica on a busy machine may not be ready. It says so, and does not refuse the host.
+    assert response.status_code in ({200, 503} if path == "/readyz" else {200})
 
 
 FOREIGN = [

@@ -457,9 +457,16 @@ async def test_thinking_speaking_and_calling_keep_their_order() -> None:
     assert spoken == "I look."
 
 
-async def test_a_shorter_patience_is_a_matter_of_configuration() -> None:
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (NeverOpens, LoopConfig(first_byte_seconds=5)),
+        (lambda: PlayedModel([*said("half"), asyncio.Event(), DONE]), LoopConfig(stream_silence_seconds=5)),
+    ],
+)
+async def test_limits_of_silence_are_configurable(model: Callable[[], LanguageModel], config: LoopConfig) -> None:
     clock = FakeClock()
-    task = start(PlayedModel([asyncio.Event()]), clock, config=LoopConfig(stream_silence_seconds=5))
+    task = start(model(), clock, config=config)
 
     await clock.until_waiting("stream-silence")
     await clock.advance(5)
