@@ -69,6 +69,6 @@ async def test_two_hundred_streaming_chats_do_not_hold_up_the_event_loop(databas
 
     chat_among_few, chat_among_many = sum(of_few) / FEW, sum(of_many) / MANY
     assert chat_among_many < 2 * chat_among_few
-    # A turn has about 350 callbacks. A callback that visits each of 200 chats costs as much as several turns, and is called
-    # again and again. A single long callback may be a page fault or an import.
+    # A turn has about 350 callbacks. A callback that visits each of 200 chats costs as much as several turns, and is
+    # called again and again. A single long callback may be a page fault or an import.
     assert sorted(of_many)[-10] < 3 * chat_among_few

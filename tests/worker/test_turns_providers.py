@@ -108,6 +108,7 @@ async def test_stalled_stream_is_given_up_and_asked_again(database_url: str) -> 
             retry=RetryPolicy(),
         ) as rig,
     ):
+
         async def is_given_up() -> bool:
             # The limit starts again when the bytes before the stall arrive.
             if clock.waiting("stream-silence"):
