@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.states import Status
 from rookery.domain.content import search_query
-from rookery.domain.content.search_query import Archived, ChatQuery, Client, Source
+from rookery.domain.content.search_query import Activity, Archived, ChatQuery, Client, Source
 
 ID = UUID("0190b7a4-0000-7000-8000-000000000001")
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
@@ -56,6 +56,9 @@ READ: dict[str, ChatQuery] = {
     **{f"status:{status}": ChatQuery(status=frozenset({status})) for status in Status},
     "status:running,error": ChatQuery(status=frozenset({Status.RUNNING, Status.ERROR})),
     'status:"running, error"': ChatQuery(status=frozenset({Status.RUNNING, Status.ERROR})),
+    **{f"status:{word}": ChatQuery(status=frozenset({word})) for word in Activity},
+    'status:"Needs you",failed': ChatQuery(status=frozenset({Activity.NEEDS_YOU, Activity.FAILED})),
+    "status:needs-you,running": ChatQuery(status=frozenset({Activity.NEEDS_YOU, Status.RUNNING})),
     "source:created_by_me": ChatQuery(source=frozenset({Source.CREATED_BY_ME})),
     "source:shared_with_me,created_by_me": ChatQuery(source=frozenset(Source)),
     # people and things
@@ -125,6 +128,11 @@ ONCE += ["folder:a", "workspace:a", "model:a", "client:ui", "active_after:2026-0
 @pytest.mark.parametrize("query", READ)
 def test_a_query_asks_for_what_it_says(query: str) -> None:
     assert search_query.parse(query) == READ[query]
+
+
+def test_refusal_of_a_status_lists_the_words_that_clients_show_first() -> None:
+    with pytest.raises(InvalidInput, match="must be one of idle, working, needs_you, failed, or one of the stored"):
+        search_query.parse("status:needs you")
 
 
 @pytest.mark.parametrize("query", REFUSED)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat import parts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content.search_query import ChatQuery
@@ -266,6 +267,30 @@ async def test_staff_page_through_other_peoples_chats(lists: ChatLists) -> None:
     assert await lists.ids("root", "owner:ada pinned:false has_unread:false") == listed
     assert await lists.ids("root", "owner:ada has_unread:true") == []
     assert await lists.ids("root", f"owner:{lists.id('ada')} status:waiting") == listed
+
+
+async def test_states_are_found_by_the_words_that_clients_show(lists: ChatLists) -> None:
+    idle, working, stopping, failed, asking, calling, parent = await lists.chats(7)
+    child = await lists.chat(parent=parent)
+    await lists.world.message(asking, role="tool", content=(parts.ToolResult("1", "ask_user_question"),))
+    for chat, assignments in {
+        working: "status = 'running'",
+        stopping: "status = 'interrupting'",
+        failed: "status = 'error', last_error = '{}'",
+        calling: "status = 'requires_action', requires_action_deadline_at = now()",
+        parent: "status = 'running'",
+        child: "status = 'requires_action', requires_action_deadline_at = now(), awaits_approval = true",
+    }.items():
+        await lists.set(chat, assignments)
+
+    assert await lists.ids("ada", "status:idle") == [idle]
+    assert await lists.ids("ada", "status:working") == [working, stopping]
+    assert await lists.ids("ada", "status:failed") == [failed]
+    assert await lists.ids("ada", "status:needs-you") == [asking, calling, parent]
+    assert await lists.ids("ada", "status:idle,needs_you,error") == [idle, failed, asking, calling, parent]
+    # An administrator sees that a chat waits for tools, and not that it asks a question.
+    assert await lists.ids("root", "owner:ada status:needs_you") == [calling]
+    assert await lists.ids("root", "owner:ada status:idle") == [idle, asking]
 
 
 @pytest.mark.parametrize("term", ["fox", "search:fox", "title:fox", "label:a=b", "repo:x", "branch:x"])

@@ -49,6 +49,15 @@ class Client(StrEnum):
     CLI = "cli"
 
 
+class Activity(StrEnum):
+    """The states of a chat as clients show them: `NEEDS_YOU` comes before the others."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    NEEDS_YOU = "needs_you"
+    FAILED = "failed"
+
+
 class _Truth(StrEnum):
     YES = "true"
     NO = "false"
@@ -68,7 +77,7 @@ class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
     archived: Archived = Archived.NO
     has_unread: bool | None = None
     pinned: bool | None = None
-    status: frozenset[Status] | None = None
+    status: frozenset[Status | Activity] | None = None
     source: frozenset[Source] | None = None
     owner: UUID | str | None = None
     labels: tuple[tuple[str, str], ...] = ()
@@ -221,6 +230,18 @@ def _some_of(kind: type[E]) -> Callable[[_Value], frozenset[E]]:
     return lambda value: frozenset(read(_Value(value.term, each)) for each in value.text.split(","))
 
 
+def _status(value: _Value) -> frozenset[Status | Activity]:
+    """Return the states. The words that clients show may be written with a space or a hyphen: `needs you`."""
+    names: dict[str, Status | Activity] = {each.value: each for each in (*Activity, *Status)}
+    found = [names.get(re.sub(r"[\s-]+", "_", each.strip().lower())) for each in value.text.split(",")]
+    known = frozenset(each for each in found if each is not None)
+    if None in found:
+        raise value.refused(
+            f"the value must be one of {', '.join(Activity)}, or one of the stored states {', '.join(Status)}."
+        )
+    return known
+
+
 def _text(value: _Value) -> str:
     return value.text
 
@@ -278,7 +299,7 @@ _KEYS: dict[str, Callable[[_Value], object]] = {
     "archived": _one_of(Archived),
     "has_unread": _is_true,
     "pinned": _is_true,
-    "status": _some_of(Status),
+    "status": _status,
     "source": _some_of(Source),
     "owner": _id_or_name,
     "label": _label,

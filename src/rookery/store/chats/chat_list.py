@@ -11,7 +11,7 @@ right index. Every branch of the statement checks the viewer's rights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -22,8 +22,9 @@ from rookery.domain.access import rights
 from rookery.domain.access.account_names import normal_name
 from rookery.domain.access.rights import Action, OwnerActor, Resource, UserActor, Verdict
 from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.states import Status
 from rookery.domain.content import search_query
-from rookery.domain.content.search_query import ME, Archived, ChatQuery, Source
+from rookery.domain.content.search_query import ME, Activity, Archived, ChatQuery, Source
 from rookery.store.chats import chat_reads, chat_rows, chat_views, read_cursors, search, shares
 from rookery.store.chats.chat_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView, SearchMatch
@@ -76,6 +77,14 @@ _HAS_UNREAD = f"""coalesce(
        > coalesce((SELECT r.last_read_message_id
                      FROM chat_read_cursors r
                     WHERE r.chat_id = c.id AND r.user_id = $1), 0), false)"""
+
+# The stored states that clients show by each word, unless the chat needs its user.
+_STATUSES: Mapping[Activity, tuple[Status, ...]] = {
+    Activity.IDLE: (Status.WAITING,),
+    Activity.WORKING: (Status.RUNNING, Status.INTERRUPTING),
+    Activity.FAILED: (Status.ERROR,),
+    Activity.NEEDS_YOU: (),
+}
 
 # A hit in a subagent's chat finds its root. The planner looks up rare words in the full-text indexes (chats_title,
 # search_tsv), and common words among the viewer's chats (chats_owner, chats_root, search_chat).
@@ -295,7 +304,7 @@ def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Argument
     if labels:
         yield f"c.labels @> {arguments.add(chat_rows.encode_labels(labels))}::jsonb"
     if query.status is not None:
-        yield f"c.status = ANY ({arguments.add(sorted(query.status))}::text[])"
+        yield _has_status(query.status, arguments, hides_contents=wanted.hides_contents)
     if query.client is not None:
         yield f"c.client_type = {arguments.add(query.client)}"
     if query.active_after is not None:
@@ -317,6 +326,19 @@ def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Argument
         yield f"{_HAS_UNREAD} = {arguments.add(query.has_unread)}"
     if wanted.owner_id is not None and not wanted.hides_contents:
         yield f"c.owner_id = {arguments.add(wanted.owner_id)}"
+
+
+def _has_status(wanted: frozenset[Status | Activity], arguments: _Arguments, *, hides_contents: bool) -> str:
+    # A viewer who cannot read a chat must not learn which question it asks.
+    needs_you = "c.status = 'requires_action'" if hides_contents else f"({chat_reads.NEEDS_USER}) IS NOT NULL"
+    found = []
+    if exact := sorted(each for each in wanted if isinstance(each, Status)):
+        found.append(f"c.status = ANY ({arguments.add(exact)}::text[])")
+    if shown := sorted(status for each in wanted if isinstance(each, Activity) for status in _STATUSES[each]):
+        found.append(f"c.status = ANY ({arguments.add(shown)}::text[]) AND NOT {needs_you}")
+    if Activity.NEEDS_YOU in wanted:
+        found.append(needs_you)
+    return f"({' OR '.join(found)})"
 
 
 def _named(names: str, wanted: UUID | str, arguments: _Arguments) -> str:

@@ -41,7 +41,7 @@ _HAS_RESULT = (
 )
 _ASKED = f"""
     SELECT CASE WHEN {_HAS_RESULT.format(tool="propose_plan")} THEN 'plan'
-                WHEN {_HAS_RESULT.format(tool="ask_user_question")} THEN 'question' END AS kind
+                WHEN {_HAS_RESULT.format(tool="ask_user_question")} THEN 'question' END
       FROM (SELECT m.role, m.content
               FROM chat_messages m
              WHERE m.chat_id >= c.id AND m.chat_id <= c.id
@@ -59,6 +59,14 @@ _CHILD_ASKS = """
     c.parent_chat_id IS NULL AND EXISTS (SELECT FROM chats k WHERE k.root_chat_id = c.id AND k.awaits_approval)
 """
 
+# The input of the user that the chat `c` or a subagent waits for; null if there is none.
+NEEDS_USER = f"""
+    CASE WHEN c.awaits_approval THEN 'approval'
+         WHEN c.status = 'requires_action' THEN 'tools'
+         WHEN {_CHILD_ASKS} THEN 'approval'
+         ELSE ({_ASKED}) END
+"""
+
 # Unread marks and the context usage depend on the newest answer; `needs_user` depends on the newest row. Each is found
 # by one descent of an index (messages_role, messages_live), for chats of any length.
 _VIEWS = f"""
@@ -67,10 +75,7 @@ _VIEWS = f"""
            coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
            {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
            newest.context_tokens, newest.context_limit, folder.folder_id,
-           CASE WHEN c.awaits_approval THEN 'approval'
-                WHEN c.status = 'requires_action' THEN 'tools'
-                WHEN {_CHILD_ASKS} THEN 'approval'
-                ELSE asked.kind END,
+           {NEEDS_USER},
            c.context_hash IS NOT NULL, c.context_dirty_since, c.context_error, c.context_servers,
            git.root, git.branch, git.remote_origin, git.additions, git.deletions, git.changed_files,
            git.refreshed_at{{more}}
@@ -84,7 +89,6 @@ _VIEWS = f"""
       LEFT JOIN LATERAL (
                 SELECT m.id, m.context_tokens, m.context_limit {read_cursors.NEWEST_ANSWER.format(chat="c.id")}
            ) newest ON true
-      LEFT JOIN LATERAL ({_ASKED}) asked ON true
       LEFT JOIN LATERAL ({diffs.MOST_CHANGED}) git ON true
      ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
 """
