@@ -130,7 +130,7 @@ chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work 
 chaos-agents: $(DEV_STAMP) ## Kill processes two hundred times while chats and their subagents work (ARGS="--seed 7 --kills 40")
 	$(BIN)/python -m tests.chaos.family_kills $(ARGS)
 
-chaos-mcp: $(DEV_STAMP) ## Kill a replica fifty times while its chats call an MCP server (ARGS="--seed 7 --kills 10")
+chaos-mcp: $(DEV_STAMP) ## Kill a replica until kills have struck fifty MCP calls of each kind (ARGS="--seed 7 --kills 10")
 	$(BIN)/python -m tests.chaos.mcp_kills $(ARGS)
 
 chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, the first one and then any, and ask the server meanwhile

@@ -1,7 +1,8 @@
 """Kills the only replica while its chats call an MCP server, and checks that no call was made twice that must not be.
 
 See `python -m tests.chaos.mcp_kills --help`. In each round, four chats make one call each: a task, a call that may be
-repeated, one that may not, and one that asks the user first. The replica is killed at a random moment and restarted.
+repeated, one that may not, and one that asks the user first. The replica is killed at a random moment and restarted,
+until the kills have struck enough calls of each kind.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from tests.chaos.run import Progress
 from tests.chaos.users import Person
 from tests.eventually import until
 
-WORK_SECONDS = 0.5
+WORK_SECONDS = 0.8
 # From the first call of a round to the kill: most calls are open, and the question is being asked or answered.
 MOMENT_SECONDS = 0.9
+# Kills per call that a run has to strike, before it gives up.
+MAX_KILLS_PER_STRIKE = 10
 BEGIN_SECONDS = 60.0
 ROUND_SECONDS = 120.0
 LOOK_SECONDS = 0.05
@@ -61,7 +64,11 @@ CONTENT = """
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of a run. `struck` counts calls without a result at a kill, and `unknown` those that stay unknown."""
+    """The outcome of a run.
+
+    `struck` counts calls that had reached the server and had no result at a kill. `unknown` counts those that stay
+    unknown.
+    """
 
     faults: list[str]
     kills: int
@@ -117,7 +124,22 @@ class _Job:
         return self.person.chat_id
 
 
-async def kill_mcp(database_url: str, folder: Path, *, seed: int, kills: int, say: Progress) -> Outcome:
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """When a run ends: after `kills` kills, or when the kills have struck `per_kind` calls of each kind."""
+
+    kills: int | None = None
+    per_kind: int = 0
+
+    @property
+    def max_kills(self) -> int:
+        return self.per_kind * MAX_KILLS_PER_STRIKE if self.kills is None else self.kills
+
+    def is_reached(self, kills: int, struck: Counter[Kind]) -> bool:
+        return kills >= self.max_kills or (self.kills is None and all(struck[kind] >= self.per_kind for kind in Kind))
+
+
+async def kill_mcp(database_url: str, folder: Path, *, seed: int, goal: Goal, say: Progress) -> Outcome:
     """Kill the replica once in each round, let the chats of the round end, and check their calls."""
     say(f"seed {seed}")
     started, rng = time.monotonic(), Random(seed)
@@ -143,8 +165,10 @@ async def kill_mcp(database_url: str, folder: Path, *, seed: int, kills: int, sa
         # The replica has cached that there are no servers.
         await replica.end()
         await replica.start()
-        for number in range(1, kills + 1):
-            made = [_Job(f"j{number}{kind}", kind, deployment.person(number)) for kind in Kind]
+        kills = 0
+        while not goal.is_reached(kills, struck):
+            kills += 1
+            made = [_Job(f"j{kills}{kind}", kind, deployment.person(kills)) for kind in Kind]
             for job in made:
                 await job.person.say(mcp_jobs.message(job.name, job.kind))
             await until(partial(_have_begun, server, made), timeout=BEGIN_SECONDS)
@@ -152,23 +176,25 @@ async def kill_mcp(database_url: str, folder: Path, *, seed: int, kills: int, sa
             try:
                 await asyncio.sleep(rng.uniform(0, MOMENT_SECONDS))
                 await replica.end()
-                struck.update(
-                    [job.kind for job in made if await deployment.pool.fetchval(STATUS, job.chat_id) != "waiting"]
-                )
+                for job in made:
+                    if server.begun[job.name] and await deployment.pool.fetchval(STATUS, job.chat_id) != "waiting":
+                        struck[job.kind] += 1
                 await replica.start()
                 try:
                     async with asyncio.timeout(ROUND_SECONDS):
                         for job in made:
                             await deployment.watch.until_rest(job.chat_id)
                 except TimeoutError:
-                    faults.append(f"round {number} has not ended after {ROUND_SECONDS:g} s")
+                    faults.append(f"round {kills} has not ended after {ROUND_SECONDS:g} s")
                     break
             finally:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
             jobs += made
-            if number % 10 == 0 or number == kills:
-                say(f"{number} of {kills} kills, {time.monotonic() - started:.0f} s")
+            if kills % 10 == 0:
+                say(f"{kills} kills, {_words(struck)}, {time.monotonic() - started:.0f} s")
+        if not faults and any(struck[kind] < goal.per_kind for kind in Kind):
+            faults.append(f"{kills} kills have struck too few calls: {_words(struck)}")
         unknown: Counter[Kind] = Counter()
         for job in jobs:
             result, wrong = await _judge(deployment.pool, server, job)
@@ -177,6 +203,10 @@ async def kill_mcp(database_url: str, folder: Path, *, seed: int, kills: int, sa
     return Outcome(
         faults=faults, kills=kills, calls=len(jobs), struck=struck, unknown=unknown, seconds=time.monotonic() - started
     )
+
+
+def _words(counts: Counter[Kind]) -> str:
+    return ", ".join(f"{kind} {counts[kind]}" for kind in Kind)
 
 
 def _have_begun(server: _Server, jobs: list[_Job]) -> bool:
@@ -228,7 +258,7 @@ async def _judge(pool: asyncpg.Pool, server: _Server, job: _Job) -> tuple[str, l
             wrong.append(f"it was made {begun} times")
         case Kind.QUESTION:
             asked = await pool.fetchval(QUESTIONS, job.chat_id)
-            if asked > 1 or server.answers[job.name] > 1 or done > 1:
+            if asked > 1 or server.answers[job.name] > 1 or done > 1 or (is_known and not asked):
                 wrong.append(f"{asked} questions, {server.answers[job.name]} answers, {done} effects")
     return result, wrong
 
@@ -238,18 +268,21 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="make chaos-mcp", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="repeat the decisions of an earlier run")
-    parser.add_argument("--kills", type=int, default=50)
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--kills-per-kind", type=int, default=50, help="end when kills have struck as many of each kind")
+    ends.add_argument("--kills", type=int, default=None, help="end after this many kills, whatever they have struck")
     options = parser.parse_args()
+    goal = Goal(kills=options.kills) if options.kills is not None else Goal(per_kind=options.kills_per_kind)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
 
     async def run(folder: Path) -> Outcome:
         async with database_server(folder / "p") as server:
-            return await kill_mcp(server.url, folder, seed=seed, kills=options.kills, say=_say)
+            return await kill_mcp(server.url, folder, seed=seed, goal=goal, say=_say)
 
     with tempfile.TemporaryDirectory(prefix="rkm", ignore_cleanup_errors=True) as temporary:
         outcome = asyncio.run(run(Path(temporary)))
     _say(f"{outcome.kills} kills, {outcome.calls} calls, {outcome.seconds:.0f} s")
-    _say(f"open at a kill: {dict(outcome.struck)}; outcome unknown: {dict(outcome.unknown)}")
+    _say(f"open at a kill: {_words(outcome.struck)}; outcome unknown: {_words(outcome.unknown)}")
     for fault in outcome.faults[:SHOWN]:
         _say(f"WRONG {fault}")
     _say(f"seed {seed}: {'nothing is wrong' if not outcome.faults else f'{len(outcome.faults)} things are wrong'}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.mcp_kills import kill_mcp
+from tests.chaos.mcp_kills import Goal, kill_mcp
 
 SEED = 20261118
 KILLS = 3
@@ -24,7 +24,7 @@ def folder() -> Iterator[Path]:
 
 
 async def test_no_call_is_made_twice_that_must_not_be(database_url: str, folder: Path) -> None:
-    outcome = await kill_mcp(database_url, folder, seed=SEED, kills=KILLS, say=print)
+    outcome = await kill_mcp(database_url, folder, seed=SEED, goal=Goal(kills=KILLS), say=print)
 
     assert outcome.faults == [], f"seed {SEED}, open at a kill: {outcome.struck}"
     # Otherwise no call was open at a kill, and the run proves nothing.
