@@ -48,6 +48,7 @@ class Deployment:
 
     seed: int
     pool: asyncpg.Pool
+    ring: KeyRing
     user: UUID
     models: tuple[UUID, ...]
     machine: Machine
@@ -132,6 +133,7 @@ async def open_deployment(
         deployment = Deployment(
             seed=seed,
             pool=pool,
+            ring=KeyRing.parse(ring),
             user=user,
             models=tuple(models),
             machine=Machine(pool, notifier),

@@ -1,4 +1,4 @@
-"""The jobs of a chaos run with an MCP server: a message names a job and the kind of the call that it makes."""
+"""The jobs of a chaos run with an MCP server: a message names a job and the kinds of the calls that it makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.llm.types import Call, Purpose
 
 MODEL = "mcp-jobs"
 SLUG = "chaos"
-_JOB = re.compile(r"^mcp (?P<name>\w+) (?P<kind>\w+)")
+_JOB = re.compile(r"^mcp (?P<name>\w+) (?P<kinds>[\w ]+)$", re.MULTILINE)
 
 
 class Kind(StrEnum):
@@ -25,16 +25,18 @@ class Kind(StrEnum):
     QUESTION = "question"
 
 
-def message(name: str, kind: Kind) -> str:
-    return f"mcp {name} {kind}"
+def message(name: str, *kinds: Kind) -> str:
+    return f"mcp {name} {' '.join(kinds)}"
 
 
 def script(call: Call) -> Sequence[Step]:
-    """Return the next step: the call that the message names, and then an answer."""
+    """Return the next step: the calls that the message names, one after the other, and then an answer."""
     if call.purpose is not Purpose.TURN:
         return (Say("A job"),)
     messages = call.prompt.messages
     found = next(job for each in messages if each.role is Role.USER and (job := _JOB.match(text_of(each))))
-    if any(isinstance(part, PromptResult) for each in messages for part in each.parts):
+    kinds = found["kinds"].split()
+    made = sum(isinstance(part, PromptResult) for each in messages for part in each.parts)
+    if made == len(kinds):
         return (Say("That is done."),)
-    return (CallTool(f"{SLUG}__{found['kind']}", {"job": found["name"]}),)
+    return (CallTool(f"{SLUG}__{kinds[made]}", {"job": found["name"]}),)

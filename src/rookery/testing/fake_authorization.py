@@ -71,10 +71,12 @@ class Violation(AssertionError):
 class FakeAuthorization:
     """The server. The public attributes say what it offers; tests change them before a client discovers it.
 
-    `refreshes` counts redeemed refresh tokens, and `replays` those that were used again.
+    `refreshes` counts redeemed refresh tokens, and `replays` those that were used again. `protects` is the address of
+    another fake, which asks `accepts` about its tokens; without it, this server has a protected address itself.
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, protects: str | None = None) -> None:
+        self._protects = protects
         self.clock = clock or SystemClock()
         self.server = FakeServer(respond=self._respond)
         self.agrees = True
@@ -116,7 +118,16 @@ class FakeAuthorization:
     @property
     def resource(self) -> str:
         """The address of the protected MCP server."""
-        return self.base + _RESOURCE
+        return self._protects or self.base + _RESOURCE
+
+    def accepts(self, token: str) -> bool:
+        """Return whether this is a valid access token."""
+        return self._grant_of(token) is not None
+
+    def _grant_of(self, token: str | None) -> FakeGrant | None:
+        now = self.clock.now().timestamp()
+        valid = (each for each in self.grants if each.is_alive and each.expires_at > now)
+        return next((each for each in valid if each.access_token == token and token), None)
 
     def fail(self, path: str, *scenarios: Scenario) -> None:
         """Answer the next requests of a path, such as `/token`, with these scenarios."""
@@ -252,9 +263,8 @@ class FakeAuthorization:
 
     def _serve_resource(self, request: RecordedRequest) -> Scenario:
         token = request.api_key if request.auth_header == "authorization" else None
-        now = self.clock.now().timestamp()
-        grant = next((each for each in self.grants if each.access_token == token and token), None)
-        if grant is None or not grant.is_alive or grant.expires_at <= now:
+        grant = self._grant_of(token)
+        if grant is None:
             scope = f', scope="{" ".join(self.challenged_scopes)}"' if self.challenged_scopes else ""
             challenge = "Bearer realm=mcp"
             if self.names_metadata:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -162,7 +162,7 @@ class FakeMcp:
         self,
         era: Era = "stateless",
         *,
-        bearers: set[str] | None = None,
+        bearers: Container[str] | None = None,
         page_size: int = 100,
         ttl_ms: int = 300_000,
         instructions: str | None = None,
