@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from rookery.mcp import guarded_http
+from rookery.mcp.connection import MAX_PAGES
 from rookery.mcp.connections import OPEN_SECONDS, McpConnections
 from rookery.mcp.guard import mcp_guard
 from rookery.mcp.problems import ProblemKind
@@ -111,6 +112,43 @@ async def test_a_hundred_thousand_tools_are_cut(era: Era) -> None:
     assert tools.problem.text == "The server sent an answer of more than 4096 KiB."
 
 
+async def test_pages_without_end_are_cut(era: Era) -> None:
+    bad = greeter(era)
+    pages = 0
+
+    async def next_page(request: FakeRequest) -> Json:
+        nonlocal pages
+        pages += 1
+        return bad._done({"tools": [], "nextCursor": f"page-{pages}", **bad._cache_hints()})
+
+    bad.behaviors["tools/list"] = next_page
+    async with beside_a_good_server(bad) as rig:
+        tools = await rig.list()
+
+    assert tools.is_cut
+    assert pages == MAX_PAGES
+
+
+async def test_large_pages_are_cut_at_the_limit_of_a_list() -> None:
+    bad = greeter()
+    pages = 0
+
+    async def next_page(request: FakeRequest) -> Json:
+        nonlocal pages
+        pages += 1
+        schema = {"type": "object", "description": "x" * 60_000}
+        tools = [{"name": f"t{pages}-{number}", "inputSchema": schema} for number in range(20)]
+        return bad._done({"tools": tools, "nextCursor": f"page-{pages}", **bad._cache_hints()})
+
+    bad.behaviors["tools/list"] = next_page
+    async with beside_a_good_server(bad) as rig:
+        tools = await rig.list()
+
+    assert tools.is_cut
+    assert 60 <= len(tools.tools) < 80
+    assert pages == 4  # of 1.2 MB each
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_fifty_megabytes_end_the_call_and_are_not_held(is_stream: bool) -> None:
     bad = greeter()
@@ -175,11 +213,29 @@ async def test_a_result_that_breaks_the_protocol_is_told() -> None:
     assert problem.may_have_run
 
 
+def answer_to_another_request(**result: Json) -> Any:
+    return answer_with(
+        msgspec.json.encode({"jsonrpc": "2.0", "id": 4711, "result": {"resultType": "complete", **result}})
+    )
+
+
+async def test_a_list_with_a_wrong_id_ends_in_silence(era: Era) -> None:
+    clock = FakeClock()
+    bad = greeter(era)
+    bad.behaviors["tools/list"] = answer_to_another_request(tools=[])
+    async with beside_a_good_server(bad, clock) as rig:
+        listing = asyncio.create_task(rig.list())
+        await until(lambda: bad.count("tools/list"))
+        await clock.advance(OPEN_SECONDS + 1)
+        problem = (await listing).problem
+    assert problem is not None
+    assert problem.kind is ProblemKind.TIMEOUT
+
+
 async def test_wrong_ids_end_in_silence(era: Era) -> None:
     clock = FakeClock()
     bad = greeter(era)
-    body = msgspec.json.encode({"jsonrpc": "2.0", "id": 4711, "result": {"resultType": "complete", "content": []}})
-    bad.behaviors["tools/call"] = answer_with(body)
+    bad.behaviors["tools/call"] = answer_to_another_request(content=[])
     async with beside_a_good_server(bad, clock) as rig:
         await rig.list()
         calling = asyncio.create_task(rig.problem_of("hello"))
@@ -262,6 +318,19 @@ async def test_a_redirect_elsewhere_is_not_followed(location: str, kind: Problem
     assert problem.kind is kind
     assert "latest" not in problem.text
     assert len(bad.requests) == 1
+
+
+@pytest.mark.parametrize("location", ["http://169.254.169.254/latest/meta-data/", "http://10.0.0.1/mcp"])
+async def test_a_redirect_of_a_call_is_not_followed(location: str, era: Era) -> None:
+    bad = greeter(era)
+    async with beside_a_good_server(bad) as rig:
+        await rig.list()
+        bad.behaviors["tools/call"] = answer_with(b"", status=307, headers=[("location", location)])
+        problem = await rig.problem_of("hello")
+
+    assert problem.kind is ProblemKind.REDIRECTED
+    assert not problem.may_have_run
+    assert "latest" not in problem.text
 
 
 async def test_a_private_address_is_not_dialed() -> None:

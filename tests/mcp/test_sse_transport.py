@@ -13,6 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from rookery.mcp.problems import ProblemKind
 from rookery.mcp.results import Progress
 from rookery.mcp.server_config import Transport
+from rookery.testing.fake_socket import Connection, serve
 from tests.eventually import until
 from tests.mcp.mcp_rig import McpRig, config, open_connections
 
@@ -78,3 +79,22 @@ async def test_an_address_that_is_no_server_is_told() -> None:
 
     assert problem is not None
     assert (problem.kind, problem.status) == (ProblemKind.HTTP, 404)
+
+
+@pytest.mark.parametrize("endpoint", ["http://169.254.169.254/messages", "//10.0.0.1/messages", "file:///etc/passwd"])
+async def test_messages_are_not_sent_to_another_origin(endpoint: str) -> None:
+    async def name_another(connection: Connection) -> None:
+        while (head := await connection.read_request()) is not None:
+            asked.append(head.method)
+            await connection.start_response(200, {"content-type": "text/event-stream"}, length=None)
+            await connection.send_body(f"event: endpoint\ndata: {endpoint}\n\n".encode())
+            await connection.gone.wait()
+
+    asked: list[str] = []
+    async with serve(name_another) as port, open_connections() as connections:
+        rig = McpRig(connections, config(f"http://127.0.0.1:{port}/sse", transport="sse"))
+        problem = (await rig.list()).problem
+
+    assert problem is not None
+    assert problem.kind is ProblemKind.REDIRECTED
+    assert asked == ["GET"]

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from rookery.mcp import tool_lists
 from rookery.mcp.results import call_result
@@ -18,6 +19,18 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
+
+
+def made_tool(schema: dict[str, Any]) -> McpTool | RefusedTool:
+    return tool_lists.made_tool(
+        name="tool",
+        title=None,
+        description=None,
+        input_schema=schema,
+        output_schema=None,
+        annotations=Annotations(),
+        task_support="forbidden",
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,6 +62,34 @@ JSON = st.recursive(
             {"type": "object", "properties": {"a": {}, "b": {}}},
             "oneOf at the root was merged",
         ),
+        (
+            {"$ref": "#/$defs/p", "$defs": {"p": {"properties": {"a": {}}, "required": ["a"]}}, "enum": [1], "not": {}},
+            {
+                "$defs": {"p": {"properties": {"a": {}}, "required": ["a"]}},
+                "type": "object",
+                "properties": {"a": {}},
+                "required": ["a"],
+            },
+            "enum at the root was removed; not at the root was removed; $ref at the root was merged",
+        ),
+        (
+            {"properties": {"a": {"type": "any", "required": True}, "b": {"minimum": 1, "exclusiveMinimum": True}}},
+            {"type": "object", "properties": {"a": {}, "b": {"minimum": 1}}},
+            "type was invalid; required was invalid; exclusiveMinimum was invalid",
+        ),
+        (
+            {"properties": {"a": {"type": "array"}, "b": {"items": [{}, {}], "type": ["array", "null"]}}},
+            {
+                "type": "object",
+                "properties": {"a": {"type": "array", "items": {}}, "b": {"type": ["array", "null"], "items": {}}},
+            },
+            "items was invalid",
+        ),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/none"}, "b": {"$ref": "#/properties/a"}, "c": {"$ref": "#x"}}},
+            {"type": "object", "properties": {"a": {}, "b": {"$ref": "#/properties/a"}, "c": {}}},
+            "#/$defs/none does not exist; #x does not exist",
+        ),
     ],
 )
 def test_schemas_become_objects_that_models_accept(
@@ -74,18 +115,34 @@ def test_any_list_is_sanitized_to_one_that_can_be_read(value: Any) -> None:
         assert isinstance(made, McpTool | RefusedTool)
 
 
-@given(st.dictionaries(st.sampled_from(["properties", "required", "allOf", "anyOf", "$defs", "$ref"]), JSON))
-def test_any_schema_is_repaired_or_refused(schema: dict[str, Any]) -> None:
-    made = tool_lists.made_tool(
-        name="tool",
-        title=None,
-        description=None,
-        input_schema=schema,
-        output_schema=None,
-        annotations=Annotations(),
-        task_support="forbidden",
+def test_parameters_whose_names_models_refuse_are_renamed_and_named_back() -> None:
+    made = made_tool(
+        {
+            "properties": {"$filter": {"type": "string"}, "_filter": {}, "a b": {}, "x" * 70: {}},
+            "required": ["$filter", "_filter"],
+        }
     )
+
+    assert isinstance(made, McpTool)
+    assert list(made.input_schema["properties"]) == ["_filter_2", "_filter", "a_b", "x" * 60]
+    assert made.input_schema["required"] == ["_filter_2", "_filter"]
+    given_arguments = {"_filter_2": 1, "_filter": 2, "a_b": 3, "other": 4}
+    assert made.own_arguments(given_arguments) == {"$filter": 1, "_filter": 2, "a b": 3, "other": 4}
+
+
+WORDS = [*tool_lists._WORDS, *tool_lists._SCHEMA, *tool_lists._SCHEMA_LISTS, *tool_lists._SCHEMA_MAPS, "$id", "$schema"]
+SCHEMAS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["", "a", "string", "array", "#/$defs/a"]),
+    lambda inner: st.dictionaries(st.sampled_from(WORDS), inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(WORDS), SCHEMAS))
+def test_any_schema_is_repaired_to_a_valid_one_or_refused(schema: dict[str, Any]) -> None:
+    made = made_tool(schema)
     if isinstance(made, McpTool):
+        Draft202012Validator.check_schema(made.input_schema)
         assert made.input_schema["type"] == "object"
         assert all(isinstance(each, dict) for each in made.input_schema["properties"].values())
         assert set(made.input_schema.get("required", ())) <= set(made.input_schema["properties"])

@@ -136,6 +136,71 @@ async def test_a_server_that_dies_later_keeps_its_last_known_tools(database_url:
         assert "as they were last known" in (await notices(house, chat_id))[-1]
 
 
+async def test_a_call_that_hangs_ends_and_the_turn_goes_on_with_the_other_servers(database_url: str) -> None:
+    bad, good = FakeMcp(), FakeMcp()
+
+    async def hang(call: FakeCall) -> Json:
+        await call.is_cancelled.wait()
+        return text("never")
+
+    bad.tool("hang", hang)
+    good.tool("hello")
+    script = (CallTool("bad__hang"), CallTool("good__hello"))
+    async with bad.listening() as bad_url, good.listening() as url, open_mcp_house(database_url, script, DONE) as house:
+        servers = (
+            await house.add_server("bad", bad_url, call_timeout_seconds=1),
+            await house.add_server("good", url),
+        )
+        chat_id = await house.worker.ask("hello", mcp_server_ids=servers)
+        await house.worker.rested(chat_id)
+
+        said = " ".join(map(str, await house.worker.results(chat_id)))
+        assert "bad: The server was silent for 1 second." in said
+        assert "hello" in said
+        assert len(house.worker.calls) == 2
+        assert bad.calls[0].is_cancelled.is_set()
+
+
+async def test_a_server_that_comes_back_has_its_tools_again(database_url: str) -> None:
+    fake = FakeMcp()
+    fake.tool("add")
+    async with open_mcp_house(database_url, DONE, DONE) as house:
+        async with fake.listening() as url:
+            pass  # now its port is known, and nothing listens
+        server = await house.add_server("sums", url)
+        chat_id = await house.worker.ask("hello", mcp_server_ids=(server,))
+        await house.worker.rested(chat_id)
+        assert sent(house.worker.calls[0]) == []
+
+        # Another replica has not met the dead server, so it does not wait before it asks.
+        await house.worker.crash()
+        await house.worker.add_replica()
+        async with fake.listening():
+            await house.worker.send(chat_id, "again")
+            await until(lambda: len(house.worker.calls) == 2)
+            await house.worker.rested(chat_id)
+
+        assert sent(house.worker.calls[1]) == ["sums__add"]
+
+
+async def test_a_parameter_that_models_refuse_reaches_the_server_under_its_own_name(database_url: str) -> None:
+    fake = FakeMcp()
+
+    async def find(call: FakeCall) -> Json:
+        return text(dict(call.arguments))
+
+    fake.tool("find", find, properties={"$filter": {"type": "any"}, "top": {"type": "integer"}})
+    script = (CallTool("odata__find", {"_filter": "a eq 1", "top": 5}),)
+    async with fake.listening() as url, open_mcp_house(database_url, script, DONE) as house:
+        server = await house.add_server("odata", url)
+        chat_id = await house.worker.ask("hello", mcp_server_ids=(server,))
+        await house.worker.rested(chat_id)
+
+        (offered,) = (tool for tool in house.worker.calls[0].tools if tool.name == "odata__find")
+        assert offered.input_schema["properties"] == {"_filter": {}, "top": {"type": "integer"}}
+        assert fake.calls[0].arguments == {"$filter": "a eq 1", "top": 5}
+
+
 async def test_a_server_that_wants_a_login_is_named(database_url: str) -> None:
     fake = FakeMcp(bearers={"secret"})
     fake.tool("add")
@@ -145,7 +210,21 @@ async def test_a_server_that_wants_a_login_is_named(database_url: str) -> None:
         await house.worker.rested(chat_id)
 
         assert sent(house.worker.calls[0]) == []
-        assert "linear needs you to log in" in (await notices(house, chat_id))[0]
+        (notice,) = await notices(house, chat_id)
+        assert notice.startswith("linear needs you to log in")
+        assert "Settings > Connections, or with /connect linear in a terminal" in notice
+
+
+async def test_a_forced_server_that_wants_a_login_does_not_fail_the_turn(database_url: str) -> None:
+    fake = FakeMcp(bearers=set())
+    async with fake.listening() as url, open_mcp_house(database_url, DONE) as house:
+        await house.add_server("audit", url, availability="force_on")
+        chat_id = await house.worker.ask("hello")
+        await house.worker.rested(chat_id)
+
+        assert len(house.worker.calls) == 1
+        (notice,) = await notices(house, chat_id)
+        assert notice.startswith("audit needs you to log in")
 
 
 async def test_lists_permit_tools_by_their_original_names(database_url: str) -> None:

@@ -189,29 +189,28 @@ class Connection:
         """Ask for all pages of the list. Raise `McpError`."""
         client = self._usable()
         self.is_list_outdated = False
-        pages: list[ToolList] = []
+        found = ToolList(ttl_seconds=tool_lists.MAX_TTL_SECONDS)
         cursor: str | None = None
         seen: set[str] = set()
-        total = 0
         try:
             for _ in range(MAX_PAGES):
                 page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-                pages.append(self._list_of(page))
-                total += len(page.tools)
+                # Page by page, so that a server with large pages does not fill the memory before the list is cut.
+                found = tool_lists.joined_list([found, self._list_of(page)])
                 cursor = page.next_cursor
-                if not cursor:
+                if not cursor or found.is_cut:
                     break
-                if cursor in seen or total >= tool_lists.MAX_TOOLS:
-                    pages.append(ToolList(is_cut=True))
+                if cursor in seen or len(found.tools) >= tool_lists.MAX_TOOLS:
+                    found = msgspec.structs.replace(found, is_cut=True)
                     break
                 seen.add(cursor)
             else:
-                pages.append(ToolList(is_cut=True))
+                found = msgspec.structs.replace(found, is_cut=True)
         except Exception as error:
             raise McpError(self._problem_of(error)) from error
         self._is_listed = True
         self._schemas.clear()
-        return tool_lists.joined_list(pages)
+        return found
 
     def _list_of(self, page: types.ListToolsResult) -> ToolList:
         tools: list[McpTool] = []
@@ -281,7 +280,7 @@ class Connection:
                     await self.list_tools()
                 raw = await self._result(tool, arguments, call_key, meta, resume, on_task, stop_remote, progress)
         except DeadlineExceeded as error:
-            why = f"The server was silent for {error.seconds:g} seconds."
+            why = f"The server was silent for {error.seconds:g} {'second' if error.seconds == 1 else 'seconds'}."
             raise McpError(Problem(ProblemKind.TIMEOUT, why, may_have_run=True)) from error
         if isinstance(raw, InputRequired):
             return raw

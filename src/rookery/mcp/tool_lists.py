@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -40,7 +41,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of a server. `name` is the server's own name.
 
     `input_schema` is one that all models accept. `repaired` says what was changed in the server's own schema, which is
-    then in `original_schema`.
+    then in `original_schema`. `renamed` has the server's own name of each parameter whose name models refuse.
     """
 
     name: str
@@ -52,6 +53,11 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     task_support: TaskSupport = "forbidden"
     repaired: str | None = None
     original_schema: Mapping[str, Any] | None = None
+    renamed: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def own_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call under the names that the server knows."""
+        return {self.renamed.get(name, name): value for name, value in arguments.items()}
 
 
 class RefusedTool(msgspec.Struct, frozen=True):
@@ -202,6 +208,7 @@ def made_tool(
     """Return the tool with a schema that all models accept, or why there is no such schema."""
     try:
         schema, repaired = repaired_schema(input_schema)
+        schema, renamed = _with_safe_names(schema)
     except _Refused as error:
         return RefusedTool(name, str(error))
     return McpTool(
@@ -214,23 +221,33 @@ def made_tool(
         task_support=task_support,
         repaired=repaired,
         original_schema=None if repaired is None else input_schema,
+        renamed=renamed,
     )
 
 
 def repaired_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return the schema without alternatives at the root, which models refuse there, and what was changed."""
-    changed: list[str] = []
+    """Return a schema that all models accept, and what was changed.
+
+    It has no alternatives at its root, which models refuse there, and is valid in the revision 2020-12 of JSON Schema:
+    one invalid schema would make a provider refuse the whole request.
+    """
     shaped = {**schema, "type": "object"}
+    removed = [word for word in ("enum", "not") if shaped.pop(word, None) is not None]
+    changed = [f"{word} at the root was removed" for word in removed]
     properties = shaped.get("properties")
     if not isinstance(properties, dict):
         if properties is not None:
             changed.append("its properties were not an object")
         properties = {}
     properties = dict(properties)
-    for word in ("allOf", "anyOf", "oneOf"):
+    for word in ("$ref", "allOf", "anyOf", "oneOf"):
         branches = shaped.pop(word, None)
         if branches is None:
             continue
+        if word == "$ref":
+            if isinstance(branches, str) and not branches.startswith("#"):
+                raise _Refused(f"its input schema refers to {_shortened(branches)}, outside of itself")
+            branches = [{"$ref": branches}]
         changed.append(f"{word} at the root was merged")
         for branch in branches if isinstance(branches, list) else ():
             inner = _resolved(branch, schema)
@@ -238,7 +255,7 @@ def repaired_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str | No
             for key, value in (more if isinstance(more, dict) else {}).items():
                 properties.setdefault(key, value)
             needed = inner.get("required") if isinstance(inner, Mapping) else None
-            if word == "allOf" and isinstance(needed, list):
+            if word in ("$ref", "allOf") and isinstance(needed, list):
                 before = shaped.get("required")
                 shaped["required"] = [*(before if isinstance(before, list) else []), *needed]
     for key, value in properties.items():
@@ -254,7 +271,157 @@ def repaired_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str | No
             shaped["required"] = kept
     if foreign := _foreign_reference(shaped):
         raise _Refused(f"its input schema refers to {_shortened(foreign)}, outside of itself")
-    return shaped, "; ".join(changed[:5]) or None
+    return _valid(shaped, shaped, changed), "; ".join(dict.fromkeys(changed[:5])) or None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
+
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+
+
+def _is_type(value: object) -> bool:
+    if isinstance(value, list):
+        return bool(value) and _are_names(value) and _TYPES.issuperset(value)
+    return isinstance(value, str) and value in _TYPES
+
+
+# Words whose value is a schema, a list of schemas, or schemas by name.
+_SCHEMA = frozenset(
+    {
+        *("items", "contains", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"),
+        *("not", "if", "then", "else", "contentSchema"),
+    }
+)
+_SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_WORDS: dict[str, Callable[[Any], bool]] = {
+    "type": _is_type,
+    "enum": lambda value: isinstance(value, list) and bool(value),
+    "required": _are_names,
+    "dependentRequired": lambda value: isinstance(value, dict) and all(map(_are_names, value.values())),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
+    **dict.fromkeys(("minContains", "maxContains"), _is_count),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_flag),
+    **dict.fromkeys(("title", "description", "format", "$comment", "contentEncoding", "contentMediaType"), _is_text),
+    "pattern": lambda value: isinstance(value, str) and _compiles(value),
+    "examples": lambda value: isinstance(value, list),
+    "$ref": _is_text,
+}
+# Schemas are given alone, so what names them and their parts for others is of no use, and can be invalid.
+_IDENTITY = frozenset({"$id", "$schema", "$anchor", "$dynamicAnchor", "$dynamicRef", "$vocabulary", "id"})
+
+
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def _valid(schema: Mapping[str, Any], root: Mapping[str, Any], changed: list[str]) -> dict[str, Any]:
+    """Return the schema without words whose value is invalid. What was removed is added to `changed`.
+
+    The depth is limited before.
+    """
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _IDENTITY:
+            continue
+        if word in _SCHEMA_MAPS and isinstance(value, dict):
+            made[word] = {
+                name: _valid_or_any(each, root, changed)
+                for name, each in value.items()
+                if word != "patternProperties" or _compiles(name)
+            }
+        elif word in _SCHEMA_LISTS and isinstance(value, list) and value:
+            made[word] = [_valid_or_any(each, root, changed) for each in value]
+        elif word in _SCHEMA and isinstance(value, dict | bool):
+            made[word] = _valid_or_any(value, root, changed)
+        elif word in _SCHEMA or word in _SCHEMA_LISTS or word in _SCHEMA_MAPS or not _WORDS.get(word, _is_any)(value):
+            changed.append(f"{word} was invalid")
+        elif word == "$ref" and not _leads_somewhere(value, root):
+            changed.append(f"{_shortened(value)} does not exist")
+        else:
+            made[word] = value
+    types = made.get("type")
+    if (types == "array" or (isinstance(types, list) and "array" in types)) and "items" not in made:
+        # Some models refuse an array without it.
+        made["items"] = {}
+    return made
+
+
+def _leads_somewhere(reference: str, root: object) -> bool:
+    at = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, list) and name.isdecimal() and int(name) < len(at):
+            at = at[int(name)]
+        elif isinstance(at, Mapping) and name in at:
+            at = at[name]
+        else:
+            return False
+    return reference == "#" or reference.startswith("#/")
+
+
+def _is_any(value: object) -> bool:
+    return True
+
+
+def _valid_or_any(schema: object, root: Mapping[str, Any], changed: list[str]) -> dict[str, Any] | bool:
+    if isinstance(schema, dict):
+        return _valid(schema, root, changed)
+    if isinstance(schema, bool):
+        return schema
+    changed.append("a part was no schema")
+    return {}
+
+
+# Providers refuse a request with other names of parameters.
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def _with_safe_names(schema: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the schema with names of parameters that models accept, and the server's names of those that changed."""
+    names: dict[str, str] = {}
+    taken = {name for name in schema["properties"] if _SAFE_NAME.fullmatch(name)}
+    for name in schema["properties"]:
+        if name in taken:
+            continue
+        base = _UNSAFE.sub("_", name)[:60] or "_"
+        number, safe = 2, base
+        while safe in taken:
+            safe, number = f"{base}_{number}", number + 1
+        taken.add(safe)
+        names[name] = safe
+    if not names:
+        return schema, {}
+    properties = {names.get(name, name): value for name, value in schema["properties"].items()}
+    renamed = {**schema, "properties": properties}
+    if "required" in schema:
+        renamed["required"] = [names.get(name, name) for name in schema["required"]]
+    return renamed, {safe: name for name, safe in names.items()}
 
 
 def _resolved(branch: object, root: Mapping[str, Any]) -> object:

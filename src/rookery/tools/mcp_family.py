@@ -250,7 +250,7 @@ class McpFamily:
                 continue
             if problem.needs_login:
                 self._parts.stats.skipped += 1
-                notices.append(LOGIN.format(name=server.name))
+                notices.append(LOGIN.format(name=server.name, slug=server.slug))
             elif listed.tools:
                 self._parts.stats.outdated += 1
                 notices.append(OUTDATED.format(name=server.name, problem=problem.text))
@@ -262,7 +262,10 @@ class McpFamily:
         return tuple(notices)
 
 
-LOGIN = "{name} needs you to log in, so its tools are missing. Connect it under Settings > Connections."
+LOGIN = (
+    "{name} needs you to log in, so its tools are missing. Connect it under Settings > Connections, or with "
+    "/connect {slug} in a terminal."
+)
 SKIPPED = "{name} is left out of this turn, and its tools are missing. {problem}"
 OUTDATED = "{name} does not answer now. Its tools are offered as they were last known. {problem}"
 FORCED = "This chat must use the MCP server {name}, which does not answer. {problem}"

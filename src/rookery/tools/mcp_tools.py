@@ -244,7 +244,9 @@ class McpServerTool:
     def _arguments(self, call: ToolCall) -> dict[str, Json]:
         given = parts.json_value(call.input)
         arguments = dict(given) if isinstance(given, dict) else {}
-        return unwrapped(arguments, self._definition.input_schema) if self._server.model_intent else arguments
+        if self._server.model_intent:
+            arguments = unwrapped(arguments, self._definition.input_schema)
+        return self._definition.own_arguments(arguments)
 
     # Questions
 
