@@ -66,7 +66,7 @@ class SubagentMonitor:
     async def look(self) -> None:
         """Run one round: stop overdue children and resume parents.
 
-        Chats that are locked come last, because each change waits for its lock, for up to 15 seconds.
+        Locked chats come last, because a change waits up to 15 seconds for the lock of its chat.
         """
         async with self._pool.acquire() as conn:
             overdue = await subagents.list_overdue(conn, limit=BATCH)

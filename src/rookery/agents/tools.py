@@ -92,7 +92,7 @@ def spawn_tool(listed: str) -> Tool:
 
 
 def tools() -> tuple[Tool, ...]:
-    """Return the other tools of a chat that can have subagents."""
+    """Return the subagent tools besides `spawn_agent`, for a chat that can have subagents."""
     return (
         make_tool(
             "wait_agent",

@@ -471,7 +471,7 @@ def _start_span(connection: HTTPConnection, request_id: str) -> Span:
 
 
 def _end_span(span: Span, scope: Scope, answer: _ResponseSender) -> None:
-    """End the span of a request. It has the template of the path, never the path."""
+    """End the span of a request. Its name and attributes have the template of the path, never the path itself."""
     if not span.is_open:
         span.end()
         return

@@ -29,7 +29,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def utc(moment: datetime, field: str) -> datetime:
     """Return the time in UTC.
 
-    A time without an offset is in UTC. Raises for times near the ends of the calendar that have no UTC time.
+    A time without an offset is taken as UTC. Raises `BadFields` if the time in UTC is outside of the years 1 to 9999.
     """
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)

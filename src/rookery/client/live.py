@@ -118,11 +118,11 @@ class LiveChat(_Stream[Change]):
         return change
 
     async def wait_idle(self, since: int = 0) -> View:
-        """Follow the chat until it is at rest: it waits for a message, has failed, or needs results of this program's
-        tools.
+        """Follow the chat until it is at rest.
 
-        `since` is the `snapshot_version` of the response to the last request. A rest before that version does not
-        count.
+        A chat at rest waits for a message, has failed, or requires an action: an approval, or results of this
+        program's tools. `since` is the `snapshot_version` of the response to the last request; states before that
+        version do not count.
         """
         while not self._is_idle(since):
             try:

@@ -19,7 +19,7 @@ from rookery.client.pages import Items
 
 
 class AsyncMcpServers:
-    """`client.mcp_servers`. Methods with `own` are for the caller's own servers; without it, for administrators."""
+    """`client.mcp_servers`. With `own`, a method manages a server of the caller; without it, one of the deployment."""
 
     def __init__(self, http: Http) -> None:
         self._http = http

@@ -745,7 +745,7 @@ class Queues:
 
 
 class McpServers:
-    """`client.mcp_servers`. Methods with `own` are for the caller's own servers; without it, for administrators."""
+    """`client.mcp_servers`. With `own`, a method manages a server of the caller; without it, one of the deployment."""
 
     def __init__(self, inner: AsyncMcpServers, portal: Portal) -> None:
         self._inner = inner

@@ -187,7 +187,7 @@ def _first_strategy(caps: Capabilities) -> Strategy:
 
 
 def _refuses_strategy(failure: CallFailed) -> bool:
-    """Return whether the server does not support the strategy. It then answers with 400 or 422."""
+    """Return whether the server refused the strategy: with 400 or 422, and not because the model is unknown."""
     error = failure.error
     return error.kind is ErrorKind.CONFIG and error.status in (400, 422) and error.code != "model_not_found"
 

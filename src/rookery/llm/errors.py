@@ -1,13 +1,13 @@
 """Errors of model calls, and the table that maps a provider's error response to a `ProviderError`.
 
 LlmError
-├── TransportError    no answer or only a part of it; `reason` is the fault of the connection
+├── TransportError    no answer, or an incomplete one; `reason` says how the connection failed
 ├── EventTooLarge     a server-sent event above the size limit
 ├── CallFailed        a call ended with an error; `error` is the `ProviderError`
 └── NoObject          `generate_object` got an answer that is not the requested object
 
-Only this package reads status codes; other packages use the kind and the retry flag. Every text for users passes
-`hide`, because providers often quote the key that they refuse.
+Only this package reads status codes; other packages use `kind` and `retryable` of the `ProviderError`. Every text for
+users passes `hide`, because providers often quote the key that they refuse.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class _Batch:
                 self._reject(index, _cancelled_error(self._view.names[index]))
 
     async def _cancel_all(self, tasks: Collection[asyncio.Task[None]]) -> None:
-        """Cancel the running calls and wait for their end. Each call limits the time that it takes to end."""
+        """Cancel the running calls and wait until they end. Each call limits the time of its cleanup."""
         running = {task for task in tasks if not task.done()}
         for task in running:
             task.cancel()

@@ -270,7 +270,7 @@ class TaskHandle:
         self._stopped = ()
 
     async def _sleep(self, seconds: float, tag: str) -> None:
-        """Sleep until the time is over or a user nudges the task. A nudge that ended a model call ends this as well."""
+        """Sleep this long, or until a user nudges the task. A nudge that ended a model call skips the sleep."""
         if self.nudge.is_pending:
             self.nudge.is_pending = False
             return

@@ -1217,7 +1217,7 @@ export interface McpServerChange {
   call_timeout_seconds?: number;
 }
 
-/** A new MCP server. Its secrets are sealed and never shown again. `api_key` and `api_key_header` belong to the authentication type `api_key`, `headers` to `custom_headers`, and the fields that begin with `oauth_` to `oauth2`. Without a client id, the client and the addresses are discovered. */
+/** A new MCP server. Its secrets are sealed and never shown again. `api_key` and `api_key_header` belong to the authentication type `api_key`, `headers` to `custom_headers`, and the fields that begin with `oauth_` to `oauth2`. Without `oauth_client_id`, Rookery finds the addresses of the login and registers itself as a client. */
 export interface McpServerCreate {
   slug: string;
   url: string;

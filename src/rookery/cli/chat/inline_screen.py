@@ -177,7 +177,7 @@ class InlineScreen:
             self.say(*held)
 
     def _leave_gap(self) -> None:
-        """Separate what follows by an empty line."""
+        """Print an empty line, unless the last printed line is empty."""
         if not self._has_gap:
             self._line("")
 

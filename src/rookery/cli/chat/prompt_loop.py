@@ -194,7 +194,7 @@ class PromptLoop:
 
 
 async def switch_plan_mode(client: AsyncRookery, chat_id: UUID) -> bool:
-    """Turn plan mode of a chat on or off. Return whether it is on now."""
+    """Toggle the plan mode of a chat. Return whether it is on now."""
     wanted = not (await client.chats.get(chat_id)).plan_mode
     await client.chats.update(chat_id, plan_mode=wanted)
     return wanted

@@ -130,9 +130,10 @@ class McpLogins:
         return ServerSession(self, server, user_id)
 
     async def headers_for(self, server: McpServer, user_id: UUID) -> dict[str, str]:
-        """Return the authentication headers of a request. Without a login, or with a dead one, there are none.
+        """Return the headers that authenticate a request to the server.
 
-        Raises `McpError` if the login has expired and the authorization server does not answer.
+        With OAuth there are none if the user has no login, or if the service has ended it. Raises `McpError` if the
+        access token has expired and cannot be refreshed.
         """
         if server.auth_type is not AuthType.OAUTH2:
             return servers.open_headers(server, self._ring)

@@ -131,7 +131,7 @@ async def fetch_with_custom_plan(conn: Connection, statement: str, *arguments: o
     """Run a search with a custom plan.
 
     Rare and common words need different plans, but a prepared statement gets one generic plan for all words. Measured
-    for a common word in a list of 20 chats among 200,000: 12 ms, and 152 ms with the generic plan.
+    for a common word, with 200,000 chats and a page of 20: 12 ms with a custom plan, and 152 ms with the generic one.
     """
     async with conn.transaction():
         await conn.execute(CUSTOM_PLAN)

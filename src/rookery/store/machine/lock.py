@@ -81,7 +81,7 @@ class Publisher(Protocol):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A chat and a connection: in a consistent snapshot, or under the lock of the chat's row."""
+    """A chat, and the connection that read it: in a consistent snapshot (`read`), or under its row lock (`lock`)."""
 
     conn: Connection
     chat: Chat

@@ -213,8 +213,9 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
 async def capture(conn: Connection, chat_id: ChatId) -> ContextChange | None:
     """Capture the newest snapshot of the chat's workspace. The caller notifies the chat's watchers.
 
-    Returns None and writes nothing if there is no snapshot. If an empty copy were stored, the chat would not capture
-    the context when the workspace is ready. The lock on the chat's row keeps the binding unchanged meanwhile.
+    Returns None and writes nothing if there is no snapshot. An empty copy would count as captured, so the chat would
+    not capture the context once the workspace is ready. The lock on the chat's row keeps the chat bound to the same
+    workspace meanwhile.
     """
     async with atomic(conn):
         record = await conn.fetchrow(LOCK_CAPTURED, chat_id)

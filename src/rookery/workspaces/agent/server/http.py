@@ -350,7 +350,7 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse the head of a request, including its empty line. Raise `AgentError` if it is invalid or ambiguous."""
+    """Parse the head of a request, with its empty line in `data`. Raise `AgentError` if it is invalid or ambiguous."""
     lines = data[:-4].decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")
     if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
