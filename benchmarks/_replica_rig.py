@@ -46,7 +46,7 @@ from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
 from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
-from rookery.store.settings import limits, settings
+from rookery.store.settings import limit_settings, settings
 
 MERGE_SECONDS = 0.027  # inside the merge window of live parts
 RING = KeyRing([("bench", bytes(32))])
@@ -274,7 +274,7 @@ async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]
             user = await users.create_user(conn, draft)
             token = await tokens.create_token(conn, user.id, name=name, scopes={Scope.ALL}, now=user.created_at)
             people.append((user.id, token.secret))
-        await settings.write_setting(conn, limits.CHATS, value={"running_roots": 0})
+        await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": 0})
         # Disabled, because labels and summaries after a turn would be counted as steps by the provider.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})

@@ -49,7 +49,7 @@ from rookery.store.machine import ChatSpec, Machine
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
-from rookery.store.settings import limits, settings
+from rookery.store.settings import limit_settings, settings
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.worker import Worker, WorkerServices
 
@@ -218,7 +218,7 @@ class WorkerRig:
     async def limit(self, running_roots: int) -> None:
         """Set the number of chats that may run at once; 0 for no limit."""
         async with self.database.api.acquire() as conn:
-            await settings.write_setting(conn, limits.CHATS, value={"running_roots": running_roots})
+            await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": running_roots})
         self.bus.resync()
 
     async def requests(self) -> list[tuple[str, float, float]]:
@@ -301,7 +301,7 @@ async def open_rig(base: str, database: Database, session: aiohttp.ClientSession
             " VALUES ($1, 'bench', 'bench', 1, 'bench', 1)",
             worker_id,
         )
-        await settings.write_setting(conn, limits.CHATS, value={"running_roots": 0})
+        await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": 0})
         # Disabled, because labels and summaries after a turn would be counted as steps by the provider.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})

@@ -18,9 +18,9 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Fail, Step
 from rookery.llm.types import Call, ErrorKind
-from rookery.store.models import spending, usage
+from rookery.store.models import spending, usage_ledger
 from rookery.store.models.spending import SpendSettings
-from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.models.usage_ledger import CallStatus, KeySource
 from rookery.store.settings import settings
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CHATS, ChatRig, Json
@@ -649,7 +649,7 @@ async def test_replay_counts_against_the_spend_limit(
     run, (step,) = await records.run(chat, [said("Hello.")], model_config_id=model)
     async with rig.database.api.acquire() as conn:
         await settings.write_setting(conn, spending.SETTING, value=SpendSettings(enabled=True, default_limit_micros=1))
-        spent = usage.Entry(
+        spent = usage_ledger.Entry(
             owner_id=ada.id,
             chat_id=None,
             purpose="turn",
@@ -660,7 +660,7 @@ async def test_replay_counts_against_the_spend_limit(
             status=CallStatus.OK,
             cost_micros=5,
         )
-        await usage.record_call(conn, spent)
+        await usage_ledger.record_call(conn, spent)
     rig.replica.directory.invalidate()
 
     assert (await replay(ada, chat, run, step, 409))["code"] == "usage_limit"

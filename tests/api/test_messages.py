@@ -9,9 +9,9 @@ import pytest
 from rookery.api import message_bodies as answers
 from rookery.api.routers import chats
 from rookery.domain.chat.messages import ChatId
-from rookery.store.models import usage
+from rookery.store.models import usage_ledger
 from rookery.store.models.spending import SETTING, SpendSettings
-from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.models.usage_ledger import CallStatus, KeySource
 from rookery.store.settings import settings
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, fields, said, text
@@ -517,7 +517,7 @@ async def test_used_up_limit_stops_everything_that_costs(rig: ApiRig, chat_rig: 
     async with rig.database.api.acquire() as conn:
         await settings.write_setting(conn, SETTING, value=SpendSettings(enabled=True, default_limit_micros=10))
         provider_id, model_id = (await conn.fetch("SELECT provider_id, id FROM model_configs"))[0]
-        entry = usage.Entry(
+        entry = usage_ledger.Entry(
             owner_id=chat_rig.person.id,
             chat_id=ChatId(UUID(chat)),
             purpose="chat",
@@ -528,7 +528,7 @@ async def test_used_up_limit_stops_everything_that_costs(rig: ApiRig, chat_rig: 
             status=CallStatus.OK,
             cost_micros=25,
         )
-        await usage.record_call(conn, entry)
+        await usage_ledger.record_call(conn, entry)
     rig.replica.directory.invalidate()
 
     for method, path, body in (

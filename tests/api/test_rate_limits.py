@@ -4,7 +4,7 @@ import pytest
 
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import MAX_KEYS, Limit, RateLimits
-from rookery.server.connection_limits import address_key
+from rookery.server.unauthenticated_connections import address_key
 from rookery.testing import FakeClock
 from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import open_door

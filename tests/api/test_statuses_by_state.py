@@ -19,9 +19,9 @@ import pytest
 from rookery.api.middleware import ApiMiddleware
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
-from rookery.store.models import usage
+from rookery.store.models import usage_ledger
 from rookery.store.models.spending import SETTING, SpendSettings
-from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.models.usage_ledger import CallStatus, KeySource
 from rookery.store.settings import locked, settings
 from rookery.worker.short_texts import NoTitle
 from tests.api.api_rig import PASSWORD, Person
@@ -373,7 +373,7 @@ class Story:
             await locked.apply(conn, {}, now=self.roles.rig.clock.now())
             await settings.write_setting(conn, SETTING, value=SpendSettings(enabled=True, default_limit_micros=10))
             provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
-            await usage.record_call(conn, dear_call(self.owner, chat, provider, model))
+            await usage_ledger.record_call(conn, dear_call(self.owner, chat, provider, model))
         self.roles.rig.replica.directory.invalidate()
         for how in ("propose", "regenerate"):
             await self.ask("POST", f"/chats/{chat}/title/{how}")
@@ -387,9 +387,9 @@ class Story:
         await self.ask("POST", f"/chats/{chat}/reconcile-invalid")
 
 
-def dear_call(owner: Person, chat: str, provider_id: UUID, model_config_id: UUID) -> usage.Entry:
+def dear_call(owner: Person, chat: str, provider_id: UUID, model_config_id: UUID) -> usage_ledger.Entry:
     """Record a call that costs more than the spending limit."""
-    return usage.Entry(
+    return usage_ledger.Entry(
         owner_id=owner.id,
         chat_id=ChatId(UUID(chat)),
         purpose="chat",

@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.chat.messages import ChatId
-from rookery.store.models import usage
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models import usage_ledger
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 from tests.api.api_rig import ApiRig, Person
 
 MODEL = "fake-1"
@@ -35,7 +35,7 @@ async def record(rig: ApiRig, owner: UUID, *, chat_id: UUID | None = None, **fie
     }
     chat = None if chat_id is None else ChatId(chat_id)
     async with rig.database.api.acquire() as conn:
-        await usage.record_call(conn, Entry(owner_id=owner, chat_id=chat, **given))
+        await usage_ledger.record_call(conn, Entry(owner_id=owner, chat_id=chat, **given))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.profiles import ModelProfile
 
 from rookery.domain.chat.messages import Effort
-from rookery.llm.completions.options import CompletionsOptions
+from rookery.llm.completions.dialects import CompletionsOptions
 from rookery.llm.types import Capabilities, JsonFormat, Tool, WebSearch
 from tests.llm.bridge_rig import Asked, PlayedModel, ask, asking, bridged, drain, text, warnings_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.chat.messages import Effort
 from rookery.domain.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
-from rookery.llm.completions.options import CompletionsOptions
+from rookery.llm.completions.dialects import CompletionsOptions
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.types import (
     Call,

@@ -10,7 +10,7 @@ from rookery.llm.scripted import ScriptedModel, Scripts
 from rookery.llm.types import LanguageModel
 from rookery.models import call_stats
 from rookery.models.call_stats import CallStats
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 
 OWNER = UUID(int=1)
 

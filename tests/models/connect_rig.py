@@ -13,7 +13,7 @@ from rookery.models.directory import ReadyModel
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 
 KEY = "sk-test-0123456789-secret"
 PROVIDER_ID = UUID(int=11)

@@ -11,7 +11,7 @@ from pydantic_ai.profiles.openai import openai_model_profile
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models.options import CapabilityOverrides, EffortRange
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.types import Capabilities, Thinking, Wire
 from rookery.models import capability_catalog
 
@@ -240,19 +240,19 @@ def test_models_that_only_speak_completions_are_marked() -> None:
     ],
 )
 def test_effort_of_a_turn(requested: Effort | None, allowed: EffortRange | None, gets: Effort | None) -> None:
-    assert efforts.effective(requested, allowed) == gets
+    assert reasoning_effort.effective(requested, allowed) == gets
 
 
 def test_selectable_efforts_go_up_to_the_maximum() -> None:
-    assert efforts.selectable(EffortRange(LOW, MEDIUM)) == (NONE, MINIMAL, LOW, MEDIUM)
-    assert efforts.selectable(None) == ()
+    assert reasoning_effort.selectable(EffortRange(LOW, MEDIUM)) == (NONE, MINIMAL, LOW, MEDIUM)
+    assert reasoning_effort.selectable(None) == ()
 
 
 def test_effort_that_is_not_on_the_scale_is_invalid() -> None:
-    assert efforts.parse("xhigh") is XHIGH
-    assert efforts.parse(None) is None
+    assert reasoning_effort.parse("xhigh") is XHIGH
+    assert reasoning_effort.parse(None) is None
     with pytest.raises(InvalidInput) as caught:
-        efforts.parse("extreme")
+        reasoning_effort.parse("extreme")
     assert caught.value.field == "reasoning_effort"
 
 
@@ -269,4 +269,4 @@ def test_effort_that_is_not_on_the_scale_is_invalid() -> None:
 def test_effort_becomes_the_nearest_supported_at_or_above(
     effort: Effort, supported: tuple[Effort, ...], sent: Effort | None
 ) -> None:
-    assert efforts.nearest_supported(effort, supported) == sent
+    assert reasoning_effort.nearest_supported(effort, supported) == sent

@@ -21,7 +21,7 @@ from rookery.store.models import model_configs, preset_providers, providers, use
 from rookery.store.models.errors import Unusable
 from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.store.models.providers import ProviderPatch
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock

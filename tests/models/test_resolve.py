@@ -17,7 +17,7 @@ from rookery.models import resolve
 from rookery.models.resolve import Choice, Models, ModelState, Override
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 
 DEFAULT, FINE, OFF, GONE, NO_PROVIDER, NO_KEY, NOWHERE, PARENT = (uuid4() for _ in range(8))
 REASONS = {

@@ -15,7 +15,7 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.llm.types import Usage
 from rookery.store.models.model_configs import ModelConfig
-from rookery.store.models.usage import CallStatus, Entry, KeySource, record_call
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource, record_call
 from rookery.testing.clock import FakeClock
 from rookery.worker import billing
 from rookery.worker.billing import Ledger

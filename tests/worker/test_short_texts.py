@@ -20,8 +20,8 @@ from rookery.store import machine
 from rookery.store.chats import chat_rows, files
 from rookery.store.chats.files import Origin
 from rookery.store.db.hints import WatchKind
-from rookery.store.models import usage
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models import usage_ledger
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 from rookery.worker import short_texts as worker_titles
 from tests.store.machine.machine_rig import assistant
 from tests.worker.short_texts_rig import TitlesRig, open_desk, saying
@@ -276,7 +276,7 @@ async def test_used_up_limit_stops_the_call(rig: TitlesRig) -> None:
         at=rig.clock.now(),
     )
     async with rig.rig.pool.acquire() as conn:
-        await usage.record_call(conn, spent)
+        await usage_ledger.record_call(conn, spent)
 
     assert await generate(rig, chat, messages) is None
     assert rig.asked == []

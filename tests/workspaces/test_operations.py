@@ -14,8 +14,8 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import key_rotation
 from rookery.store.people.errors import InUse
 from rookery.store.settings import settings
-from rookery.store.workspaces import claims, operations, requests
-from rookery.store.workspaces.operations import Reason
+from rookery.store.workspaces import operation_claims, operation_rows, requests
+from rookery.store.workspaces.operation_rows import Reason
 from rookery.store.workspaces.requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.template_errors import ParametersInvalid
@@ -155,13 +155,15 @@ async def test_lease_of_a_live_replica_is_respected_until_it_ends(rig: Workspace
     other = second.parts.replica_id
 
     async with rig.pool.acquire() as conn:
-        assert await claims.claim(conn, other, node="this-node") == []
+        assert await operation_claims.claim(conn, other, node="this-node") == []
         await conn.execute("UPDATE workspace_operations SET lease_until = now() - interval '1 second'")
-        (taken,) = await claims.claim(conn, other, node="this-node")
+        (taken,) = await operation_claims.claim(conn, other, node="this-node")
 
         assert taken.id == made.operation.id
-        with pytest.raises(claims.ClaimLost):
-            await claims.begin(conn, taken, replica_id=first.parts.replica_id, seal=first.parts.specs.fresh_token)
+        with pytest.raises(operation_claims.ClaimLost):
+            await operation_claims.begin(
+                conn, taken, replica_id=first.parts.replica_id, seal=first.parts.specs.fresh_token
+            )
 
 
 async def test_stop_is_not_claimed_while_a_replica_still_holds_the_canceled_start(rig: WorkspacesRig) -> None:
@@ -177,11 +179,11 @@ async def test_stop_is_not_claimed_while_a_replica_still_holds_the_canceled_star
     assert made.operation is not None
 
     async with rig.pool.acquire() as conn:
-        assert [each.id for each in await claims.claim(conn, holder, node=NODE)] == [made.operation.id]
+        assert [each.id for each in await operation_claims.claim(conn, holder, node=NODE)] == [made.operation.id]
         stopping = await second.service.request_stop(rig.as_user(), made.workspace.id)
-        assert await claims.claim(conn, other, node=NODE) == []
-        await claims.release_canceled(conn, made.operation.id, replica_id=holder)
-        (taken,) = await claims.claim(conn, other, node=NODE)
+        assert await operation_claims.claim(conn, other, node=NODE) == []
+        await operation_claims.release_canceled(conn, made.operation.id, replica_id=holder)
+        (taken,) = await operation_claims.claim(conn, other, node=NODE)
 
     assert stopping.operation is not None
     assert taken.id == stopping.operation.id
@@ -194,7 +196,7 @@ async def test_replica_of_another_node_leaves_local_workspaces_alone(rig: Worksp
     made = await rig.create(here)
 
     async with rig.pool.acquire() as conn:
-        assert await claims.claim(conn, elsewhere.parts.replica_id, node="other-node") == []
+        assert await operation_claims.claim(conn, elsewhere.parts.replica_id, node="other-node") == []
 
     await rig.run(here)
     place = await rig.settled(made, "running")
@@ -530,9 +532,9 @@ async def test_log_keeps_its_end_and_counts_what_is_gone(rig: WorkspacesRig) -> 
     assert made.operation is not None
     async with rig.pool.acquire() as conn:
         for _ in range(3):
-            await claims.append_log(conn, made.operation.id, "ä" * 100_000 + "\0\n")
-        found = await operations.read_log(conn, made.operation.id)
+            await operation_claims.append_log(conn, made.operation.id, "ä" * 100_000 + "\0\n")
+        found = await operation_rows.read_log(conn, made.operation.id)
 
-    assert len(found.text.encode()) <= operations.MAX_LOG_BYTES
+    assert len(found.text.encode()) <= operation_rows.MAX_LOG_BYTES
     assert found.dropped + len(found.text.encode()) == 3 * (200_000 + 4)
     assert found.text.endswith("\N{REPLACEMENT CHARACTER}\n")

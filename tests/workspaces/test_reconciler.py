@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from rookery.store.settings import settings
-from rookery.store.settings.limits import WorkspaceSettings
+from rookery.store.settings.limit_settings import WorkspaceSettings
 from rookery.store.workspaces import idle
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import ChatHeaders

@@ -21,9 +21,9 @@ from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
-from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces import operation_rows, workspaces
 from rookery.store.workspaces import templates as stored
-from rookery.store.workspaces.operations import Operation
+from rookery.store.workspaces.operation_rows import Operation
 from rookery.store.workspaces.requests import Requested
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import templates
@@ -159,10 +159,10 @@ class WorkspacesRig:
         return await workspaces.get_workspace(self.world.conn, workspace_id)
 
     async def operation(self, operation_id: UUID) -> Operation:
-        return await operations.get_operation(self.world.conn, operation_id)
+        return await operation_rows.get_operation(self.world.conn, operation_id)
 
     async def log(self, operation_id: UUID) -> str:
-        return (await operations.read_log(self.world.conn, operation_id)).text
+        return (await operation_rows.read_log(self.world.conn, operation_id)).text
 
     async def push(self, manifest: bytes = MANIFEST, **files: bytes) -> str:
         packed = templates.pack(

@@ -42,7 +42,7 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.debug.rows import RunKind
 from rookery.store.models import spending
 from rookery.store.models.errors import SpendLimitReached
-from rookery.store.models.usage import CallStatus, KeySource, record_call
+from rookery.store.models.usage_ledger import CallStatus, KeySource, record_call
 from rookery.store.settings import setting_groups
 from rookery.store.settings.setting_groups import AdvisorSettings
 from rookery.store.workspaces.context import ContextResource

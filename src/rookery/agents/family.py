@@ -41,8 +41,8 @@ from rookery.store.db.hints import ChatHint
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatSpec
 from rookery.store.models.errors import ModelError, ModelUnusable, NoDefaultModel
-from rookery.store.models.usage import KeySource
-from rookery.store.settings.limits import SubagentSettings
+from rookery.store.models.usage_ledger import KeySource
+from rookery.store.settings.limit_settings import SubagentSettings
 from rookery.telemetry.log import get_logger
 from rookery.tools.step_workspace import Refused
 

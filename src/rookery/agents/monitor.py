@@ -20,8 +20,8 @@ from rookery.store.chats import subagents
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import LockTimeout
 from rookery.store.machine import Machine, Tx, interrupt, keep_at_rest, try_wake
-from rookery.store.settings import limits
-from rookery.store.settings.limits import SubagentSettings
+from rookery.store.settings import limit_settings
+from rookery.store.settings.limit_settings import SubagentSettings
 from rookery.telemetry.log import get_logger
 
 log = get_logger("agents.monitor")
@@ -122,4 +122,4 @@ def _tolerated_lock(chat_id: UUID) -> Iterator[None]:
 
 async def read_settings(directory: Directory) -> SubagentSettings:
     """Return the settings of subagents; the defaults if they cannot be read."""
-    return limits.read_subagent_settings(await directory.setting(limits.SUBAGENTS))
+    return limit_settings.read_subagent_settings(await directory.setting(limit_settings.SUBAGENTS))

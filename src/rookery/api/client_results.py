@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.services import ApiServices
 from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId

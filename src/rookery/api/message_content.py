@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import TOOL_NAME, Body, faults, rule
-from rookery.api.request_context import Caller
 from rookery.domain.chat import labels, messages, parts, submission, titles
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import File, FileReference, Part, Text

@@ -19,14 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from rookery.api import cookies, download_links
+from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.rate_limits import Limit
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import UserActor
-from rookery.server.connection_limits import address_key
+from rookery.server.unauthenticated_connections import address_key
 from rookery.store.people import first_admin, sessions, tokens
 from rookery.store.people.audit import RequestInfo
 from rookery.store.people.errors import SessionCookieRequired, SessionKeyRequired, Unauthenticated

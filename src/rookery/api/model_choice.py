@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 from uuid import UUID
 
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
-from rookery.api.request_context import Caller
 from rookery.api.services import ApiServices
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
@@ -20,7 +20,7 @@ from rookery.models import resolve
 from rookery.models.resolve import Choice, Models, Override
 from rookery.store.models import spending
 from rookery.store.models.errors import ModelError, ModelUnusable, SpendLimitReached
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 
 MODELS_SETTING = "models"
 OVERRIDES_SETTING = "model_overrides"

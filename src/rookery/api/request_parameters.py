@@ -15,9 +15,9 @@ import msgspec
 import pydantic
 from starlette.requests import Request
 
+from rookery.api.caller import Caller, caller_of
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import field_errors
-from rookery.api.request_context import Caller, caller_of
 
 
 class InHeader:

@@ -13,9 +13,9 @@ from uuid import UUID
 from starlette import types
 from starlette.requests import HTTPConnection
 
+from rookery.api.caller import Caller
 from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Route
 from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput

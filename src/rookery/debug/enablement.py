@@ -16,8 +16,8 @@ from rookery.models.directory import Directory
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.debug import state
 from rookery.store.debug.rows import DebugMode
-from rookery.store.settings import limits
-from rookery.store.settings.limits import DebugSettings
+from rookery.store.settings import limit_settings
+from rookery.store.settings.limit_settings import DebugSettings
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.enablement")
@@ -77,7 +77,7 @@ class Policy:
 
     async def _settings(self) -> DebugSettings | None:
         try:
-            return limits.parse_debug_settings(await self._directory.setting(limits.DEBUG))
+            return limit_settings.parse_debug_settings(await self._directory.setting(limit_settings.DEBUG))
         except (msgspec.ValidationError, *DATABASE_ERRORS) as error:
             self._warn(error)
             return None

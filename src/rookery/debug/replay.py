@@ -52,8 +52,8 @@ from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.authorized.debug import RecordedCall
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.debug.rows import StepRow
-from rookery.store.models import usage as ledger
-from rookery.store.models.usage import CallStatus
+from rookery.store.models import usage_ledger as ledger
+from rookery.store.models.usage_ledger import CallStatus
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import REDACTED
 

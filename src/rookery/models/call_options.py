@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.domain.models.options import ModelOptions
 from rookery.llm.anthropic.request import AnthropicOptions
-from rookery.llm.completions.options import CompletionsOptions
+from rookery.llm.completions.dialects import CompletionsOptions
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TypeAlias
 
 from rookery.llm.types import LanguageModel
-from rookery.store.models.usage import CallStatus, Entry
+from rookery.store.models.usage_ledger import CallStatus, Entry
 from rookery.telemetry.histogram import Histograms, exponential
 from rookery.telemetry.tracing import names, spans
 

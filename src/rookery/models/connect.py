@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import Effort
 from rookery.domain.chat.prompt import ModelIdentity
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.chat_caches import EncodedRequests, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat
@@ -252,7 +252,7 @@ def make_call(
         tool_choice=tool_choice,
         format=format,
         max_output_tokens=max_output_tokens,
-        effort=efforts.effective(effort, options.reasoning_effort),
+        effort=reasoning_effort.effective(effort, options.reasoning_effort),
         headers=origin.headers() if origin is not None and ready.provider.send_correlation else {},
         chat_id=None if origin is None else str(origin.chat_id),
         cache_key=None if origin is None else str(origin.root_chat_id),

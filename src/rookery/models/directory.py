@@ -31,7 +31,7 @@ from rookery.store.models.context_windows import ModelWindow
 from rookery.store.models.errors import Unusable
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 

@@ -30,7 +30,7 @@ from rookery.models.resolve import Choice
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models.model_configs import DEFAULT_COMPRESSION_THRESHOLD, ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 
 TEST_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 15.0

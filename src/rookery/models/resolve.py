@@ -19,7 +19,7 @@ from rookery.domain.models.options import KEYLESS
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 from rookery.telemetry.log import get_logger
 
 log = get_logger("models.resolve")

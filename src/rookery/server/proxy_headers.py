@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from rookery.server import connection_limits
+from rookery.server import unauthenticated_connections
 
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _OF_WEBSOCKETS = {"http": "ws", "https": "wss"}
@@ -53,9 +53,11 @@ class ProxyHeaders:
             is_right = len(shown) == 1 and hmac.compare_digest(shown[0], self._secret)
             # If networks are set as well, the network and the secret must both match.
             return is_right and (
-                client is None or not self._networks or connection_limits.is_trusted(client[0], self._networks)
+                client is None
+                or not self._networks
+                or unauthenticated_connections.is_trusted(client[0], self._networks)
             )
-        return client is None or connection_limits.is_trusted(client[0], self._networks)
+        return client is None or unauthenticated_connections.is_trusted(client[0], self._networks)
 
     def _believe(self, scope: Scope) -> None:
         said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
@@ -65,7 +67,7 @@ class ProxyHeaders:
         # Each proxy appends the address of its peer. The last address that is not a trusted proxy is the client's.
         for each in reversed([part.strip() for part in ",".join(passed).split(",") if part.strip()]):
             host = _host(each)
-            if not connection_limits.is_trusted(host, self._networks):
+            if not unauthenticated_connections.is_trusted(host, self._networks):
                 scope["client"] = (host, 0)
                 return
 

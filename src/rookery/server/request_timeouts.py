@@ -1,8 +1,8 @@
 """Limits on the time and size of an incoming request; uvicorn itself would wait forever.
 
 Without them, a client that opens connections and sends a byte now and then could keep them all. Only time that the
-client takes counts, not the time in which the application works or reads. The number of unauthenticated connections per
-address is limited, too (`connection_limits`): the application calls `rookery.known` of the scope after a login.
+client takes counts, not the time in which the application works or reads. `unauthenticated_connections` also limits the
+number of connections per address. When a request is authenticated, the application calls `rookery.known` of its scope.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from rookery.server import connection_limits
-from rookery.server.connection_limits import ConnectionLimits
+from rookery.server import unauthenticated_connections
+from rookery.server.unauthenticated_connections import ConnectionLimits
 
 # The time from the connection, or from the first byte after a response, until the end of the header block.
 HEAD_SECONDS = 10.0
@@ -47,7 +47,7 @@ class TimedHttpProtocol(H11Protocol):
 
     _head_seconds = HEAD_SECONDS
     _body_seconds = BODY_SECONDS
-    _max_unauthenticated = connection_limits.MAX_UNAUTHENTICATED
+    _max_unauthenticated = unauthenticated_connections.MAX_UNAUTHENTICATED
     _counted_key: str | None = None
     _is_upgraded = False
     _timer: asyncio.TimerHandle | None = None
@@ -100,11 +100,11 @@ class TimedHttpProtocol(H11Protocol):
     def _is_admitted(self) -> bool:
         """Count the connection. Return False if its address has too many connections and all of them are busy."""
         address, config = self.client[0] if self.client else None, self.config
-        is_proxy = connection_limits.is_trusted(address, config.forwarded_allow_ips)
+        is_proxy = unauthenticated_connections.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
             return True  # a unix socket or a trusted proxy
         known = _GUESTS.setdefault(self.server_state, ConnectionLimits(self._max_unauthenticated))
-        key = connection_limits.address_key(address)
+        key = unauthenticated_connections.address_key(address)
         if not known.admit(key, self):
             return False
         self._counted_key = key

@@ -22,7 +22,7 @@ from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore
 from rookery.store.people.errors import AccessError, AlreadyExists, Missing
-from rookery.store.workspaces.operations import Operation, OperationState, Reason
+from rookery.store.workspaces.operation_rows import Operation, OperationState, Reason
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.telemetry.log import get_logger

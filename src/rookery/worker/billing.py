@@ -17,7 +17,7 @@ from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.types import Purpose, Usage
 from rookery.models import cost
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
+from rookery.store.models.usage_ledger import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.follow_up_work import FollowUpWork

@@ -29,7 +29,7 @@ from rookery.loop.model_step import StepMeter, StepSetup
 from rookery.loop.tool import ToolOutput
 from rookery.store import machine as transitions
 from rookery.store.machine import Tx
-from rookery.store.models.usage import CallStatus, record_call
+from rookery.store.models.usage_ledger import CallStatus, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.error_classification import Classified, StepFailed

@@ -29,10 +29,10 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import LockTimeout
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
-from rookery.store.models import usage
+from rookery.store.models import usage_ledger
 from rookery.store.people import audit
 from rookery.store.people.audit import Event
-from rookery.store.settings.limits import read_chat_settings
+from rookery.store.settings.limit_settings import read_chat_settings
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets
 from rookery.telemetry.tracing import names, spans
@@ -326,7 +326,7 @@ class UsageRollUp:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            await usage.roll_up(conn, now=self._clock.now())
+            await usage_ledger.roll_up(conn, now=self._clock.now())
 
 
 class CapacityGauges:

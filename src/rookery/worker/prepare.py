@@ -31,7 +31,7 @@ from rookery.domain.content.attachments import FileRules, StoredFile
 from rookery.domain.mcp.tool_search import ToolSearch
 from rookery.domain.models.context_window import Windows
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.types import Call, Capabilities, ErrorKind, LanguageModel, ProviderError, Purpose
 from rookery.models import resolve
 from rookery.models.connect import Connector, Origin, identity_of, make_call
@@ -47,9 +47,9 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models import context_windows, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
-from rookery.store.models.usage import KeySource
-from rookery.store.settings import limits
-from rookery.store.settings.limits import ChatSettings
+from rookery.store.models.usage_ledger import KeySource
+from rookery.store.settings import limit_settings
+from rookery.store.settings.limit_settings import ChatSettings
 from rookery.telemetry.log import get_logger
 from rookery.tools import find_tools
 from rookery.tools.mcp_stats import SearchStats
@@ -314,9 +314,9 @@ class Preparer:
 
     async def chat_settings(self) -> ChatSettings:
         try:
-            return limits.parse_chat_settings(await self._directory.setting(limits.CHATS))
+            return limit_settings.parse_chat_settings(await self._directory.setting(limit_settings.CHATS))
         except msgspec.ValidationError as error:
-            log.warning("setting_unreadable", setting=limits.CHATS, error=str(error))
+            log.warning("setting_unreadable", setting=limit_settings.CHATS, error=str(error))
             return ChatSettings()
 
     async def _connect(self, ready: ReadyModel | ProviderError, effort: str | None) -> ConnectedModel:
@@ -330,7 +330,9 @@ class Preparer:
             ready.provider, ready.config, lambda: (ready.prices(now), ready.windows(reported=reported))
         )
         await self._keep_report(ready, windows)
-        return ConnectedModel(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
+        return ConnectedModel(
+            ready=ready, model=model, prices=prices, effort=reasoning_effort.parse(effort), windows=windows
+        )
 
     async def _keep_report(self, ready: ReadyModel, windows: Windows) -> None:
         """Store the context window that a provider reports, for other replicas and for administrators."""

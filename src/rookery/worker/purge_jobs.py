@@ -30,7 +30,7 @@ from rookery.store.debug import sweep
 from rookery.store.machine import Publisher
 from rookery.store.people import audit, logins, one_time_links, sessions, tokens
 from rookery.store.people.errors import ArchiveFirst
-from rookery.store.settings import limits
+from rookery.store.settings import limit_settings
 from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 
@@ -103,7 +103,7 @@ class ChatPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await limits.read_chat_settings(conn)).retention_days
+            days = (await limit_settings.read_chat_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         async with exclusive_connection(self._connect, retention.try_lock) as locked:
@@ -218,7 +218,7 @@ class AuditPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await limits.read_audit_settings(conn)).retention_days
+            days = (await limit_settings.read_audit_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         before = self._clock.now() - timedelta(days=days)
@@ -277,7 +277,7 @@ class DebugPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await limits.read_debug_settings(conn)).retention_days
+            days = (await limit_settings.read_debug_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         return await _in_batches(

@@ -42,9 +42,9 @@ from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.db.pool import Connection
 from rookery.store.debug.rows import RunKind
 from rookery.store.machine import Publisher
-from rookery.store.models import spending, usage
+from rookery.store.models import spending, usage_ledger
 from rookery.store.models.errors import NoDefaultModel, SpendLimitReached
-from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.models.usage_ledger import CallStatus, KeySource
 from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.titles.generate import Build, ShortText
@@ -333,11 +333,11 @@ class ShortTexts:
             self._stats.call_ended(connected.model, row)
             await self._record(row)
 
-    async def _record(self, entry: usage.Entry) -> None:
+    async def _record(self, entry: usage_ledger.Entry) -> None:
         """Write a ledger row. A failure is only logged, because the text is still usable."""
         try:
             async with self._clock.deadline(WRITE_SECONDS, "usage"), self._pool.acquire() as conn:
-                await usage.record_call(conn, entry)
+                await usage_ledger.record_call(conn, entry)
         except DATABASE_ERRORS as error:
             log.warning("usage_not_recorded", chat_id=entry.chat_id, error=str(error) or type(error).__name__)
 

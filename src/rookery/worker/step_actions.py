@@ -54,7 +54,7 @@ from rookery.store.chats import files, subagents, tool_runs
 from rookery.store.chats.tool_runs import RunStatus as LedgerStatus
 from rookery.store.debug.rows import RunKind, RunStatus
 from rookery.store.machine import Question, StepCommitted, Tx
-from rookery.store.models.usage import CallStatus, Entry, record_call
+from rookery.store.models.usage_ledger import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.billing import Metered, Meters

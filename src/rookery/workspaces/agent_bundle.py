@@ -23,7 +23,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"""import sys
 
 if sys.argv[1:2] == ["connect"]:
-    from rookery.workspaces.agent.proxy_command import main
+    from rookery.workspaces.agent.connect_command import main
 else:
     from rookery.workspaces.agent.main import main
 main()

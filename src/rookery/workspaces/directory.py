@@ -11,7 +11,7 @@ from uuid import UUID
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.workspaces import context, operations, workspaces
+from rookery.store.workspaces import context, operation_rows, workspaces
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_client import AgentConn
@@ -51,7 +51,7 @@ class StoreWorkspaceDirectory:
                 row = await workspaces.find_workspace(conn, workspace_id)
                 if row is None:
                     return None
-                open_one = await operations.find_open(conn, workspace_id)
+                open_one = await operation_rows.find_open(conn, workspace_id)
                 if row.is_running:
                     self._specs[workspace_id] = (row, await self._parts.specs.for_access(conn, row))
             reach = await self._reach(row)

@@ -13,9 +13,9 @@ import msgspec
 from rookery.models.secrets import KeyRing
 from rookery.store.db.pool import Connection
 from rookery.store.models.errors import KeysMissing
-from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces import operation_rows, workspaces
 from rookery.store.workspaces import templates as stored
-from rookery.store.workspaces.operations import Operation
+from rookery.store.workspaces.operation_rows import Operation
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import parameter_values, parameters, templates
@@ -145,7 +145,9 @@ class Specs:
         files = templates.read_archive(archive)
         chosen = {
             **self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc),
-            **self.open_parameters(workspace.id, operation.parameters, operation.secrets_enc, table=operations.TABLE),
+            **self.open_parameters(
+                workspace.id, operation.parameters, operation.secrets_enc, table=operation_rows.TABLE
+            ),
         }
         environment, handed = parameters.script_values(manifest, chosen)
         sandbox = parameters.fill_sandbox(manifest.sandbox, chosen)

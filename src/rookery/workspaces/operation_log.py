@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
-from rookery.store.workspaces import claims, workspaces
+from rookery.store.workspaces import operation_claims, workspaces
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.services import WorkspaceServices
 
@@ -49,7 +49,7 @@ class OperationWriter:
         is_stored = False
         try:
             async with self._parts.pool.acquire() as conn:
-                await claims.append_log(conn, self._operation_id, "".join(lines))
+                await operation_claims.append_log(conn, self._operation_id, "".join(lines))
                 is_stored = True
         finally:
             if not is_stored:

@@ -15,9 +15,9 @@ from uuid import UUID
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
-from rookery.store.workspaces import claims, requests, workspaces
-from rookery.store.workspaces.claims import RENEW_SECONDS, ClaimLost, DownResult, StartResult
-from rookery.store.workspaces.operations import Kind, Operation, Reason
+from rookery.store.workspaces import operation_claims, requests, workspaces
+from rookery.store.workspaces.operation_claims import RENEW_SECONDS, ClaimLost, DownResult, StartResult
+from rookery.store.workspaces.operation_rows import Kind, Operation, Reason
 from rookery.store.workspaces.workspaces import SCRIPT_ENDED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import Health
@@ -102,7 +102,7 @@ class Executor:
         if room <= 0:
             return
         async with self._parts.pool.acquire() as conn:
-            claimed = await claims.claim(
+            claimed = await operation_claims.claim(
                 conn, self._parts.replica_id, node=self._parts.node, without=list(self._claimed), limit=room
             )
         for operation in claimed:
@@ -124,7 +124,7 @@ class Executor:
         if not held:
             return
         async with self._parts.pool.acquire() as conn:
-            ours = await claims.renew(conn, self._parts.replica_id, held)
+            ours = await operation_claims.renew(conn, self._parts.replica_id, held)
         for operation_id in held:
             if operation_id not in ours and (lost := self._claimed.get(operation_id)) is not None:
                 lost.lost.set()
@@ -155,7 +155,7 @@ class Executor:
         """Release an operation whose lease is lost. The next operation of the workspace waits for this."""
         try:
             async with self._parts.pool.acquire() as conn:
-                await claims.release_canceled(conn, operation.id, replica_id=self._parts.replica_id)
+                await operation_claims.release_canceled(conn, operation.id, replica_id=self._parts.replica_id)
         except DATABASE_ERRORS as error:
             log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease expires
         self._parts.publish([MiscHint(topic=requests.TOPIC)])
@@ -163,7 +163,7 @@ class Executor:
     async def _return(self, operation: Operation) -> None:
         try:
             async with self._parts.pool.acquire() as conn:
-                await claims.requeue(conn, operation.id, replica_id=self._parts.replica_id)
+                await operation_claims.requeue(conn, operation.id, replica_id=self._parts.replica_id)
         except DATABASE_ERRORS as error:
             log.warning("operation_not_given_back", operation_id=operation.id, error=str(error))
         self._parts.publish([MiscHint(topic=requests.TOPIC)])
@@ -209,7 +209,7 @@ class Executor:
         began = parts.clock.monotonic()
         result = "failed"
         async with parts.pool.acquire() as conn:
-            workspace, operation = await claims.begin(
+            workspace, operation = await operation_claims.begin(
                 conn, operation, replica_id=parts.replica_id, seal=parts.specs.fresh_token
             )
             await parts.publish_change(conn, workspace, operation=str(operation.id))
@@ -269,7 +269,9 @@ class Executor:
             network=endpoint.network,
         )
         async with parts.pool.acquire() as conn:
-            running = await claims.finish_up(conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now())
+            running = await operation_claims.finish_up(
+                conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now()
+            )
             await parts.publish_change(conn, running, operation=str(operation.id))
         return running
 
@@ -312,7 +314,7 @@ class Executor:
     async def _finish_down(self, operation: Operation, down: DownResult) -> None:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            workspace = await claims.finish_down(
+            workspace = await operation_claims.finish_down(
                 conn, operation, down, replica_id=parts.replica_id, now=parts.clock.now()
             )
             await parts.publish_change(conn, workspace, operation=str(operation.id))

@@ -10,7 +10,7 @@ import asyncio
 from uuid import UUID
 
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.workspaces import claims, workspaces
+from rookery.store.workspaces import operation_claims, workspaces
 from rookery.store.workspaces.workspaces import SCRIPT_ENDED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import Health
@@ -95,7 +95,7 @@ class Readiness:
         """Store the health report of an agent. Return whether its startup script is over."""
         state = health.agent_state if health.agent_state in set(AgentState) else AgentState.STARTING
         async with self._parts.pool.acquire() as conn:
-            has_changed = await claims.record_agent_state(
+            has_changed = await operation_claims.record_agent_state(
                 conn,
                 workspace.id,
                 workspace.generation,

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.settings.limits import read_workspace_settings
-from rookery.store.workspaces import claims, idle, requests, workspaces
-from rookery.store.workspaces.claims import DownResult
+from rookery.store.settings.limit_settings import read_workspace_settings
+from rookery.store.workspaces import idle, operation_claims, requests, workspaces
+from rookery.store.workspaces.operation_claims import DownResult
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
@@ -65,10 +65,10 @@ class Reconciler:
     async def reconcile(self) -> bool:
         """Run one round. Return False if another replica of this node runs it."""
         parts = self._parts
-        async with parts.pool.acquire() as conn, claims.node_lock(conn, parts.node) as is_mine:
+        async with parts.pool.acquire() as conn, operation_claims.node_lock(conn, parts.node) as is_mine:
             if not is_mine:
                 return False
-            node_since = await claims.find_node_start(conn, parts.node)
+            node_since = await operation_claims.find_node_start(conn, parts.node)
             # Listed before the rows, because a sandbox is started only after its row exists.
             found = await self._inventory()
             up = await workspaces.list_up(conn, node=parts.node)
@@ -127,7 +127,7 @@ class Reconciler:
             await self._readiness.store_report(workspace, health)
         elif _is_silent(workspace, now=parts.clock.now()):
             async with parts.pool.acquire() as conn:
-                if await claims.record_agent_state(
+                if await operation_claims.record_agent_state(
                     conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE
                 ):
                     await parts.publish_change(conn, await workspaces.get_workspace(conn, workspace.id))
@@ -142,7 +142,7 @@ class Reconciler:
     async def _mark_lost(self, workspace: Workspace, down: DownResult) -> None:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            lost = await claims.mark_down(conn, workspace, down, now=parts.clock.now())
+            lost = await operation_claims.mark_down(conn, workspace, down, now=parts.clock.now())
             if lost is not None:
                 log.warning("workspace_lost", workspace_id=workspace.id, status=lost.status, code=lost.error_code)
                 await parts.publish_change(conn, lost)

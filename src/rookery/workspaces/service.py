@@ -21,8 +21,8 @@ from rookery.store.authorized.store import ActorStore
 from rookery.store.db.hints import MiscHint
 from rookery.store.db.idempotency import Request
 from rookery.store.people.errors import AlreadyExists
-from rookery.store.workspaces import operations, workspaces
-from rookery.store.workspaces.operations import Operation, Reason
+from rookery.store.workspaces import operation_rows, workspaces
+from rookery.store.workspaces.operation_rows import Operation, Reason
 from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Template, TemplateNotFound
 from rookery.store.workspaces.workspaces import SCRIPT_ENDED, Status, Workspace
@@ -106,7 +106,9 @@ class Workspaces:
             parameters=resolved.stored,
             secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.secrets),
             once=resolved.once,
-            once_secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.once_secrets, table=operations.TABLE),
+            once_secrets_enc=self._parts.specs.seal_secrets(
+                draft_id, resolved.once_secrets, table=operation_rows.TABLE
+            ),
             idle_stop_after=manifest.idle_stop_after,
         )
         for attempt in range(NAME_TRIES):
@@ -146,7 +148,7 @@ class Workspaces:
                 parameters=resolved.stored,
                 secrets_enc=specs.seal_secrets(workspace.id, resolved.secrets),
                 once=resolved.once,
-                once_secrets_enc=specs.seal_secrets(workspace.id, resolved.once_secrets, table=operations.TABLE),
+                once_secrets_enc=specs.seal_secrets(workspace.id, resolved.once_secrets, table=operation_rows.TABLE),
             )
 
         return await store.workspaces.start(workspace_id, plan, reason=reason)
@@ -179,13 +181,13 @@ class Workspaces:
 
     async def find_open_operation(self, workspace_id: UUID) -> Operation | None:
         async with self._parts.pool.acquire() as conn:
-            return await operations.find_open(conn, workspace_id)
+            return await operation_rows.find_open(conn, workspace_id)
 
     async def find_requested(self, workspace_id: UUID) -> Requested | None:
         """Return a workspace that an earlier request created, with its last operation. The caller checks rights."""
         async with self._parts.pool.acquire() as conn:
             found = await workspaces.find_workspace(conn, workspace_id)
-            return None if found is None else Requested(found, await operations.find_last(conn, workspace_id))
+            return None if found is None else Requested(found, await operation_rows.find_last(conn, workspace_id))
 
     async def touch(self, workspace_id: UUID) -> None:
         """Store the current time as the last use of the workspace."""
@@ -195,11 +197,11 @@ class Workspaces:
     async def wait_operation(self, operation_id: UUID, *, seconds: float) -> WaitResult:
         """Wait at most `seconds` until the operation is over. The operation continues after a timeout."""
         async with self._parts.pool.acquire() as conn:
-            workspace_id = (await operations.get_operation(conn, operation_id)).workspace_id
+            workspace_id = (await operation_rows.get_operation(conn, operation_id)).workspace_id
 
         async def read() -> WaitResult | None:
             async with self._parts.pool.acquire() as conn:
-                operation = await operations.get_operation(conn, operation_id)
+                operation = await operation_rows.get_operation(conn, operation_id)
                 found = WaitResult(operation, await workspaces.get_workspace(conn, workspace_id))
             return None if operation.is_open else found
 
@@ -207,7 +209,7 @@ class Workspaces:
         if waited is not None:
             return waited
         async with self._parts.pool.acquire() as conn:
-            operation = await operations.get_operation(conn, operation_id)
+            operation = await operation_rows.get_operation(conn, operation_id)
             return WaitResult(operation, await workspaces.get_workspace(conn, workspace_id))
 
     async def wait_ready(self, workspace_id: UUID, *, seconds: float) -> Workspace:

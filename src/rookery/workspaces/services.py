@@ -15,7 +15,7 @@ from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Connection
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Publisher
-from rookery.store.workspaces import claims, workspaces
+from rookery.store.workspaces import operation_claims, workspaces
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.histogram import Histograms
 from rookery.telemetry.log import get_logger
@@ -103,7 +103,7 @@ class WorkspaceServices:
         log.warning("workspace_cut_off", workspace_id=workspace_id, generation=generation, reason=reason)
         self.stats.cut_off += 1
         async with self.pool.acquire() as conn:
-            if await claims.cut_off(conn, workspace_id, generation, error=cut_off_sentence(reason)):
+            if await operation_claims.cut_off(conn, workspace_id, generation, error=cut_off_sentence(reason)):
                 await self.publish_change(conn, await workspaces.get_workspace(conn, workspace_id))
 
     @asynccontextmanager

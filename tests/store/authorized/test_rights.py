@@ -146,7 +146,7 @@ async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office)
     (access,) = (await office.by("ada").chats.list_accesses(chat)).items
     assert access.user is not None
     assert (access.user.id, access.chat_id, access.reason) == (office.id("root"), chat, REASON)
-    (entry,) = (await office.by("audrey").reports.audit(EntryFilter(action=BREAK_GLASS))).entries
+    (entry,) = (await office.by("audrey").installation.audit(EntryFilter(action=BREAK_GLASS))).entries
     assert (entry.actor_id, entry.extra["reason"], entry.request_id) == (office.id("root"), REASON, "r-1")
 
 
@@ -355,7 +355,7 @@ async def test_administrator_archives_without_reading_and_is_written_down(office
     seen = await office.by("root").chats.patch(chat, ChatPatch(archived=True))
 
     assert (seen.archived, seen.title) == (True, "")
-    entries = (await office.by("root").reports.audit(audit.EntryFilter(action="chat.archive"))).entries
+    entries = (await office.by("root").installation.audit(audit.EntryFilter(action="chat.archive"))).entries
     assert [entry.resource_id for entry in entries] == [str(chat)]
 
 
@@ -511,7 +511,7 @@ async def test_file_of_a_shared_chat_is_copied_for_the_chat_that_it_is_attached_
     assert part.file_id not in (None, original)
     (copy,) = await office.by("ada").files.list_of_chat(chat)
     assert (copy.id, copy.owner_id, copy.name) == (part.file_id, office.id("ada"), "a.txt")
-    (entry,) = (await office.by("audrey").reports.audit(EntryFilter(action="file.copy"))).entries
+    (entry,) = (await office.by("audrey").installation.audit(EntryFilter(action="file.copy"))).entries
     assert (entry.actor_id, entry.resource_id) == (office.id("ada"), str(copy.id))
     assert entry.extra == {"original_id": str(original), "chat_id": str(chat)}
 
@@ -542,7 +542,7 @@ async def test_message_that_comes_again_copies_nothing(office: Office) -> None:
     assert again.sent.repeats == first.sent.inserted[-1].id
     owned = "SELECT count(*) FROM chat_files WHERE owner_id = $1"
     assert await office.world.conn.fetchval(owned, office.id("ada")) == 1
-    assert len((await office.by("audrey").reports.audit(EntryFilter(action="file.copy"))).entries) == 1
+    assert len((await office.by("audrey").installation.audit(EntryFilter(action="file.copy"))).entries) == 1
 
 
 async def test_shared_file_is_refused_where_sharing_is_off(office: Office) -> None:
@@ -616,7 +616,7 @@ async def test_interrupt_reaches_running_children(office: Office) -> None:
         "interrupting",
         "waiting",
     ]
-    entries = (await office.by("root").reports.audit(audit.EntryFilter(action="chat.interrupt"))).entries
+    entries = (await office.by("root").installation.audit(audit.EntryFilter(action="chat.interrupt"))).entries
     assert [entry.actor_id for entry in entries] == [office.id("root")]
 
 
@@ -718,7 +718,7 @@ async def test_new_role_ends_sessions_and_reaches_streams(office: Office) -> Non
 
     assert await sessions.list_sessions(office.world.conn, office.id("bob"), now=now) == []
     assert office.told(AccessHint) == [AccessHint(kind="user", id=str(office.id("bob")))]
-    (entry,) = (await office.by("root").reports.audit(audit.EntryFilter(action="user.update"))).entries
+    (entry,) = (await office.by("root").installation.audit(audit.EntryFilter(action="user.update"))).entries
     assert entry.diff == {"role": ["member", "auditor"]}
 
 
@@ -840,7 +840,7 @@ async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: O
 
     assert second == first
     assert office.told(ConfigHint) == [ConfigHint(kind="settings", id="spend")]
-    (entry,) = (await office.by("audrey").reports.audit(audit.EntryFilter(action="settings"))).entries
+    (entry,) = (await office.by("audrey").installation.audit(audit.EntryFilter(action="settings"))).entries
     assert entry.diff == {"enabled": audit.CHANGED}
 
 

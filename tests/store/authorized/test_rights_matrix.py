@@ -35,11 +35,11 @@ from rookery.store.machine import ChatSpec, Machine
 from rookery.store.mcp.servers import ServerDraft, ServerPatch
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
-from rookery.store.models.usage import GroupBy
+from rookery.store.models.usage_ledger import GroupBy
 from rookery.store.people.errors import Denied, FileNotFound, ScopeMissing, TokenNotFound, UserNotFound
 from rookery.store.people.preferences import PreferencesPatch
 from rookery.store.people.users import User, UserDraft, UserPatch
-from rookery.store.workspaces.operations import OperationNotFound
+from rookery.store.workspaces.operation_rows import OperationNotFound
 from rookery.store.workspaces.requests import Draft, StartPlan
 from rookery.store.workspaces.templates import Push, TemplatePatch
 from rookery.store.workspaces.workspaces import WorkspaceNotFound
@@ -380,14 +380,14 @@ CALLS: dict[str, Call] = {
     "provider_keys.require": lambda s, t, x: s.provider_keys.require(x),
     "provider_keys.put": lambda s, t, x: s.provider_keys.put(x, uuid4(), api_key=Key()),
     "provider_keys.delete": lambda s, t, x: s.provider_keys.delete(x, uuid4()),
-    "reports.family_cost": lambda s, t, x: s.reports.family_cost(x),
-    "reports.usage_of": lambda s, t, x: s.reports.usage_of(x, GroupBy.MODEL, **PERIOD),
-    "reports.usage_of_all": lambda s, t, x: s.reports.usage_of_all(GroupBy.USER, **PERIOD),
-    "reports.spend": lambda s, t, x: s.reports.spend(x),
-    "reports.audit": lambda s, t, x: s.reports.audit(),
-    "reports.replicas": lambda s, t, x: s.reports.replicas(),
-    "reports.job_runs": lambda s, t, x: s.reports.job_runs(),
-    "reports.owned_chats": lambda s, t, x: s.reports.owned_chats(),
+    "usage.family_cost": lambda s, t, x: s.usage.family_cost(x),
+    "usage.usage_of": lambda s, t, x: s.usage.usage_of(x, GroupBy.MODEL, **PERIOD),
+    "usage.usage_of_all": lambda s, t, x: s.usage.usage_of_all(GroupBy.USER, **PERIOD),
+    "usage.spend": lambda s, t, x: s.usage.spend(x),
+    "installation.audit": lambda s, t, x: s.installation.audit(),
+    "installation.replicas": lambda s, t, x: s.installation.replicas(),
+    "installation.job_runs": lambda s, t, x: s.installation.job_runs(),
+    "installation.owned_chats": lambda s, t, x: s.installation.owned_chats(),
     "contexts.get": lambda s, t, x: s.contexts.get(x),
     "contexts.refresh": lambda s, t, x: s.contexts.refresh(x),
     "contexts.list_diffs": lambda s, t, x: s.contexts.list_diffs(x),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rookery.workspaces.drivers import launcher
-from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, seccomp
+from rookery.workspaces.drivers.launcher import bwrap_arguments, seccomp, template_archive
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 MODULES = sorted(Path(launcher.__file__).parent.glob("*.py"))
@@ -185,13 +185,13 @@ def test_archive_that_would_write_elsewhere_is_refused(
     target.mkdir()
 
     with pytest.raises(LaunchError, match=why) as refused:
-        archives.unpack(packed(*entries), target, owner=None)
+        template_archive.unpack(packed(*entries), target, owner=None)
 
     assert refused.value.code == "invalid_workspace"
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_archive_with_links_that_stay_inside_is_unpacked(tmp_path: Path) -> None:
-    archives.unpack(packed(("file", "a/b.txt", "text"), ("link", "a/c.txt", "b.txt")), tmp_path, owner=None)
+    template_archive.unpack(packed(("file", "a/b.txt", "text"), ("link", "a/c.txt", "b.txt")), tmp_path, owner=None)
 
     assert (tmp_path / "a" / "c.txt").read_text() == "text"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.workspaces.drivers.launcher import archives, directory_setup, workspace_users
+from rookery.workspaces.drivers.launcher import directory_setup, tree_removal, workspace_users
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 from rookery.workspaces.drivers.launcher.workspace_users import STATE, Users
 from rookery.workspaces.drivers.protocol import Sandbox
@@ -158,7 +158,7 @@ def test_deep_tree_is_given_with_few_open_files(tmp_path: Path) -> None:
     finally:
         os.close(at)
         # pytest removes old directories recursively, and would fail on this one.
-        archives.discard(home)
+        tree_removal.remove(home)
 
 
 @as_root

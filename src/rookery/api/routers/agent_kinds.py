@@ -12,9 +12,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.agents import subagent_kinds
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort

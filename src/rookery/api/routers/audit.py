@@ -11,12 +11,12 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
+from rookery.api.caller import Caller
 from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.request_bodies import AUDIT_WORD, PRINTABLE
-from rookery.api.request_context import Caller
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices
-from rookery.store.authorized.reports import Reports
+from rookery.store.authorized.installation import Installation
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
 Word = Annotated[str | None, Field(pattern=AUDIT_WORD, max_length=64)]
@@ -52,20 +52,20 @@ def router(services: ApiServices) -> Routes:
         )
         if format is Format.CSV:
             # The first page is read before the response begins, so that a refusal can still be sent as an error.
-            first = await caller.store.reports.audit(wanted, limit=MAX_LIMIT)
-            lines = _csv(caller.store.reports, wanted, first)
+            first = await caller.store.installation.audit(wanted, limit=MAX_LIMIT)
+            lines = _csv(caller.store.installation, wanted, first)
             headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
             return StreamingResponse(lines, headers=headers, media_type=CSV_MEDIA_TYPE)
-        page = await caller.store.reports.audit(wanted, limit=limit, cursor=cursor)
+        page = await caller.store.installation.audit(wanted, limit=limit, cursor=cursor)
         return answer(Page(page.entries, page.next_cursor))
 
     return routes
 
 
-async def _csv(reports: Reports, wanted: EntryFilter, page: EntryPage) -> AsyncIterator[bytes]:
+async def _csv(installation: Installation, wanted: EntryFilter, page: EntryPage) -> AsyncIterator[bytes]:
     yield csv_rows([Entry.__struct_fields__])
     while True:
         yield csv_rows(msgspec.structs.astuple(entry) for entry in page.entries)
         if page.next_cursor is None:
             return
-        page = await reports.audit(wanted, limit=MAX_LIMIT, cursor=page.next_cursor)
+        page = await installation.audit(wanted, limit=MAX_LIMIT, cursor=page.next_cursor)

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from rookery.api import accounts, cookies
 from rookery.api.accounts import LoginView, NewPassword, TypedPassword
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.middleware import bearer, is_secure
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.store.db.hints import AccessHint

@@ -11,11 +11,11 @@ from pydantic import Field, StrictInt
 from starlette.responses import Response
 
 from rookery.api import headers, message_content, model_choice, request_bodies
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource

@@ -12,11 +12,11 @@ from pydantic import Field, StrictInt
 from starlette.responses import Response
 
 from rookery.api import headers, model_choice
+from rookery.api.caller import Caller
 from rookery.api.debug_exports import ExportResponse, ExportSlots
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.debug import views

@@ -8,8 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 from rookery.api import download_links
+from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.people import signed_links

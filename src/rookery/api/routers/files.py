@@ -19,10 +19,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from rookery.api import download_links, headers
+from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.middleware import is_secure
 from rookery.api.rate_limits import Limit
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope

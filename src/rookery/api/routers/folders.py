@@ -8,8 +8,8 @@ from uuid import UUID
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.chat import folders

@@ -21,10 +21,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from rookery.api import headers, mcp_cookies
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.middleware import is_secure
 from rookery.api.request_bodies import SLUG, Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Role

@@ -10,10 +10,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import client_results, headers, message_bodies, message_content, model_choice, request_bodies
+from rookery.api.caller import IDEMPOTENCY_KEY, Caller
 from rookery.api.message_bodies import EditView, MessagesView, SendView
 from rookery.api.message_content import Content, ServerIds
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import IDEMPOTENCY_KEY, Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action

@@ -13,12 +13,12 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.models.directory import windows_of
 from rookery.store.authorized.settings import KnownModel
 from rookery.store.models.model_configs import (
@@ -190,7 +190,7 @@ async def _view(known: KnownModel) -> ModelConfigView:
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
     fields["options"] = masked_headers.mask(config.options)
     return ModelConfigView(
-        **fields, window=window, reasoning_efforts=efforts.selectable(config.options.reasoning_effort)
+        **fields, window=window, reasoning_efforts=reasoning_effort.selectable(config.options.reasoning_effort)
     )
 
 

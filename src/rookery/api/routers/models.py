@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.store.authorized.settings import PublicModel
 
 
@@ -89,7 +89,7 @@ def _model(found: PublicModel) -> ModelView:
         config.model,
         config.display_name or config.model,
         config.context_limit,
-        efforts.selectable(config.options.reasoning_effort),
+        reasoning_effort.selectable(config.options.reasoning_effort),
         config.is_default,
         config.compression_threshold,
     )

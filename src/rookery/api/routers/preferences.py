@@ -9,8 +9,8 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices

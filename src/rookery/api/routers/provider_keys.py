@@ -8,8 +8,8 @@ import msgspec
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.runtime.secret_str import SecretStr as StoredKey

@@ -14,9 +14,9 @@ from pydantic import Field, SecretStr
 from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import SLUG, Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType

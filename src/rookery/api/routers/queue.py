@@ -9,10 +9,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers, message_bodies, message_content, model_choice
+from rookery.api.caller import Caller
 from rookery.api.message_bodies import PromoteView, QueueView
 from rookery.api.message_content import Content
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.db.job_runs import JobOutcome, JobRun
@@ -64,8 +64,8 @@ def router(services: ApiServices) -> Routes:
     @routes.get("/replicas", "operations.replicas", returns=Items[ReplicaView])
     async def replicas(caller: Caller) -> Response:
         """List all replicas in the database, oldest first."""
-        found = await caller.store.reports.replicas()
-        owned = await caller.store.reports.owned_chats()
+        found = await caller.store.installation.replicas()
+        owned = await caller.store.installation.owned_chats()
         shown = tuple(
             ReplicaView(
                 id=each.replica.id,
@@ -90,7 +90,7 @@ def router(services: ApiServices) -> Routes:
     @routes.get("/jobs", "operations.jobs", returns=Items[JobView])
     async def jobs(caller: Caller) -> Response:
         """List the housekeeping jobs that have run, ordered by name, each with its last 20 runs."""
-        found = await caller.store.reports.job_runs()
+        found = await caller.store.installation.job_runs()
         by_job = groupby(found, key=lambda run: run.job)
         return answer(Items(tuple(JobView(name=name, runs=tuple(map(_run, runs))) for name, runs in by_job)))
 

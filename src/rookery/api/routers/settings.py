@@ -16,9 +16,9 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.request_parameters import InHeader
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer

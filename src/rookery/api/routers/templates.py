@@ -14,9 +14,9 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Role, has_scope

@@ -9,9 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 from rookery.api import model_choice
+from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action

@@ -10,8 +10,8 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Scope

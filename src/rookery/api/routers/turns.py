@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery.api import model_choice
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action

@@ -11,15 +11,15 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
+from rookery.api.caller import Caller
 from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
-from rookery.api.request_context import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
-from rookery.store.authorized.reports import UsageReport
+from rookery.store.authorized.usage import UsageReport
 from rookery.store.models.spending import Period
-from rookery.store.models.usage import Figures, GroupBy
+from rookery.store.models.usage_ledger import Figures, GroupBy
 
 DEFAULT_DAYS = 30
 
@@ -104,7 +104,7 @@ def router(services: ApiServices) -> Routes:
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def cost(caller: Caller, chat: UUID) -> Response:
         """Return the cost of a chat and its subagents. It is the same for the root and for any of its children."""
-        found = await caller.store.reports.family_cost(ChatId(chat))
+        found = await caller.store.usage.family_cost(ChatId(chat))
         total = _figures(found.total)
         return answer(
             CostView(
@@ -122,7 +122,7 @@ def router(services: ApiServices) -> Routes:
     @routes.get("/me/spend", "usage.spend", returns=SpendView)
     async def spend(caller: Caller) -> Response:
         """Return the caller's spending in the current period, and the limit."""
-        found = await caller.store.reports.spend(caller.user.id)
+        found = await caller.store.usage.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
     @routes.get("/usage", "usage.report", returns=UsageReportView, errors=(404,))
@@ -155,10 +155,10 @@ _FIRST = datetime.min.replace(tzinfo=UTC)
 async def _report(
     caller: Caller, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None
 ) -> UsageReport:
-    reports = caller.store.reports
+    usage = caller.store.usage
     if user_id is None and caller.user.role in (Role.ADMIN, Role.AUDITOR):
-        return await reports.usage_of_all(group_by, start=start, end=end)
-    return await reports.usage_of(user_id or caller.user.id, group_by, start=start, end=end)
+        return await usage.usage_of_all(group_by, start=start, end=end)
+    return await usage.usage_of(user_id or caller.user.id, group_by, start=start, end=end)
 
 
 def _figures(figures: Figures) -> FiguresView:

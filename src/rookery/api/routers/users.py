@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.accounts import Email, Name, NewPassword, Username
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import PREFIX, Items, Page, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access import rights

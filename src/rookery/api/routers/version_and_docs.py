@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rookery import __version__
 from rookery.api import openapi
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.store.db import migrate

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action

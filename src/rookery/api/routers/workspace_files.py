@@ -14,8 +14,8 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError
-from rookery.api.request_context import Caller
 from rookery.api.routers.files import SANDBOX
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices

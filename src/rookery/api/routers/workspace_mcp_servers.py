@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
-from rookery.api.request_context import Caller
 from rookery.api.routes import Items, Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible

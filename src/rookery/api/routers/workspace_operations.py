@@ -9,10 +9,10 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from rookery.api.request_context import Caller
+from rookery.api.caller import Caller
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
-from rookery.store.workspaces.operations import Operation
+from rookery.store.workspaces.operation_rows import Operation
 from rookery.stream.access_monitor import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"

@@ -14,8 +14,8 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
+from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body, rule
-from rookery.api.request_context import Caller
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import PREFIX, Page, Routes, answer
 from rookery.api.services import ApiServices

@@ -43,7 +43,7 @@ from rookery.store.debug.comparison import find_difference, read_compared
 from rookery.store.debug.export import list_exported
 from rookery.store.debug.rows import RunKind, RunRow, RunStatus, StepSummaryRow
 from rookery.store.models import spending
-from rookery.store.models.usage import KeySource
+from rookery.store.models.usage_ledger import KeySource
 from rookery.store.people import audit
 from rookery.store.people.audit import Event
 from rookery.telemetry.redaction import printable

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rookery.domain.chat.messages import Effort
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.anthropic import messages
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
@@ -136,7 +136,7 @@ def choose_thinking(
 
 
 def _sent_effort(effort: Effort, caps: Capabilities) -> Effort | None:
-    return efforts.nearest_supported(effort, [one for one in caps.efforts if one in _SENT_EFFORTS])
+    return reasoning_effort.nearest_supported(effort, [one for one in caps.efforts if one in _SENT_EFFORTS])
 
 
 def _default_thinking(caps: Capabilities, options: AnthropicOptions) -> Json | None:

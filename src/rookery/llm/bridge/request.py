@@ -19,7 +19,7 @@ from pydantic_ai.settings import ModelSettings, ThinkingLevel
 from pydantic_ai.tools import ToolDefinition
 
 from rookery.domain.chat.messages import Effort
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.bridge import messages
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 
@@ -150,7 +150,7 @@ class _RequestBuilder:
                 self._warn("effort", "This model always thinks; it is asked to think as little as it can.")
             return {"thinking": False}
         # If the supported efforts are unknown, the library chooses the nearest one.
-        nearest = efforts.nearest_supported(effort, self._caps.efforts) or effort
+        nearest = reasoning_effort.nearest_supported(effort, self._caps.efforts) or effort
         return {"thinking": False if nearest is Effort.NONE else nearest.value}
 
     def _tool_choice(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm.completions.options import Dialect, ReplayReasoning
+from rookery.llm.completions.dialects import Dialect, ReplayReasoning
 from rookery.llm.encoded_history import Pieces, last_index
 from rookery.llm.types import Call, Capabilities
 from rookery.llm.wire import PromptInvalid

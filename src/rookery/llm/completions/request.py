@@ -13,10 +13,10 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Effort
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.completions import messages
-from rookery.llm.completions.options import CompletionsOptions, Dialect
+from rookery.llm.completions.dialects import CompletionsOptions, Dialect
 from rookery.llm.encoded_history import pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
@@ -106,7 +106,7 @@ def _effort(call: Call, caps: Capabilities, *, warnings: list[CallWarning]) -> d
     """Return the field with the nearest effort that the model supports."""
     if call.effort is None:
         return {}
-    nearest = efforts.nearest_supported(call.effort, caps.efforts)
+    nearest = reasoning_effort.nearest_supported(call.effort, caps.efforts)
     if nearest is None:
         if call.effort is not Effort.NONE:
             warnings.append(CallWarning("unsupported_setting", "effort", "This model has no reasoning effort to set."))

@@ -10,7 +10,7 @@ from typing import Final
 
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.completions import request
-from rookery.llm.completions.options import CompletionsOptions, dialect_of
+from rookery.llm.completions.dialects import CompletionsOptions, dialect_of
 from rookery.llm.completions.stream import CompletionsFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request, openai_account_headers

@@ -29,7 +29,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm import efforts
+from rookery.llm import reasoning_effort
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.encoded_history import Pieces, last_index, pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
@@ -125,7 +125,7 @@ def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
     """
     if asked is None or not caps.reasoning_model:
         return None
-    return efforts.nearest_supported(asked, caps.efforts) or asked
+    return reasoning_effort.nearest_supported(asked, caps.efforts) or asked
 
 
 # Settings

@@ -41,7 +41,7 @@ from rookery.store.people import accesses, preferences
 from rookery.store.people.accesses import AccessPage
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import ArchiveFirst, Disabled
-from rookery.store.settings import limits, settings
+from rookery.store.settings import limit_settings, settings
 from rookery.store.workspaces import context, workspaces
 
 MAX_TITLE_CHARS = 200
@@ -130,8 +130,8 @@ class Chats(AuthorizedMethods):
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_agents(self, at: Grant, chat_id: ChatId) -> AgentList:
         """Return the subagents of the chat's family. The result is the same for the root and for any subagent."""
-        stored = await settings.find_setting(at.conn, limits.SUBAGENTS)
-        stall_after = limits.read_subagent_settings(stored).stall_after
+        stored = await settings.find_setting(at.conn, limit_settings.SUBAGENTS)
+        stall_after = limit_settings.read_subagent_settings(stored).stall_after
         return await subagents.list_views(at.conn, at.root_id or chat_id, stall_after=stall_after)
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)

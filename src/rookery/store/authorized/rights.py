@@ -52,8 +52,8 @@ from rookery.store.people.errors import (
     Unauthenticated,
     UserNotFound,
 )
-from rookery.store.workspaces import operations, workspaces
-from rookery.store.workspaces.operations import OperationNotFound
+from rookery.store.workspaces import operation_rows, workspaces
+from rookery.store.workspaces.operation_rows import OperationNotFound
 from rookery.store.workspaces.workspaces import WorkspaceNotFound
 
 T = TypeVar("T")
@@ -367,7 +367,7 @@ class Context:
                 grant.owner_id = await workspaces.find_owner(conn, _required(target))
                 self._check_owned(rule, grant.owner_id, missing)
             case Via.OPERATION:
-                grant.owner_id = await operations.find_owner(conn, _required(target))
+                grant.owner_id = await operation_rows.find_owner(conn, _required(target))
                 self._check_owned(rule, grant.owner_id, OperationNotFound(_required(target)))
             case Via.NOTHING:
                 self._check_role(rule, owner_id=None, missing=Forbidden())

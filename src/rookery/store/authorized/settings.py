@@ -14,7 +14,7 @@ from rookery.domain.content.agent_kinds import KindDefinition
 from rookery.store.authorized.rights import AuthorizedMethods, Context, Grant, How, Via, authz
 from rookery.store.chats import auto_archive, retention, shares
 from rookery.store.db.hints import AccessHint, ConfigHint
-from rookery.store.models import config_lock, context_windows, model_configs, providers, usage, user_keys
+from rookery.store.models import config_lock, context_windows, model_configs, providers, usage_ledger, user_keys
 from rookery.store.models.context_windows import ModelWindow
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch
@@ -24,7 +24,7 @@ from rookery.store.people import audit, preferences
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Conflict
 from rookery.store.people.preferences import OverridePolicy, PreferencesPatch
-from rookery.store.settings import agent_kinds, limits, locked, setting_groups, settings
+from rookery.store.settings import agent_kinds, limit_settings, locked, setting_groups, settings
 from rookery.store.settings.agent_kinds import StoredKind
 from rookery.store.settings.setting_groups import GROUPS, AdvisorSettings, Group, GroupState
 
@@ -87,10 +87,10 @@ class Providers(AuthorizedMethods):
             await providers.get_provider(at.conn, provider_id)
 
     @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
-    async def record_test(self, at: Grant, provider_id: UUID, call: usage.Entry | None) -> None:
+    async def record_test(self, at: Grant, provider_id: UUID, call: usage_ledger.Entry | None) -> None:
         """Record the test of a provider. `call` is its usage if a model was called."""
         if call is not None:
-            await usage.record_call(at.conn, call)
+            await usage_ledger.record_call(at.conn, call)
         event = Event(action="provider.test", resource_type=Resource.PROVIDER, resource_id=str(provider_id))
         await at.log(event)
 
@@ -250,7 +250,7 @@ class Settings(AuthorizedMethods):
         diff = {key: audit.CHANGED for key in sorted(changed)}
         await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=diff))
         at.tell(ConfigHint(kind="settings", id=group))
-        if group in (shares.SETTING, limits.CHATS):  # access to chats depends on both
+        if group in (shares.SETTING, limit_settings.CHATS):  # access to chats depends on both
             at.tell(AccessHint(kind="sharing"))
 
 

@@ -16,12 +16,13 @@ from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.debug import Debug
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.folders import Folders
+from rookery.store.authorized.installation import Installation
 from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
-from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.rights import Context
 from rookery.store.authorized.saved_prompts import SavedPrompts
 from rookery.store.authorized.settings import AgentKinds, Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.usage import Usage
 from rookery.store.authorized.workspaces import Contexts, Templates, WorkspaceMcpServers, Workspaces
 from rookery.store.machine import Machine, Publisher
 from rookery.store.models.sealed_headers import Sealer
@@ -41,19 +42,20 @@ class ActorStore:
         "debug",
         "files",
         "folders",
+        "installation",
         "mcp_servers",
         "messages",
         "models",
         "preferences",
         "provider_keys",
         "providers",
-        "reports",
         "saved_prompts",
         "sessions",
         "settings",
         "templates",
         "tokens",
         "turns",
+        "usage",
         "users",
         "workspace_mcp_servers",
         "workspaces",
@@ -80,7 +82,8 @@ class ActorStore:
         self.settings = Settings(context)
         self.preferences = Preferences(context)
         self.provider_keys = ProviderKeys(context, ring)
-        self.reports = Reports(context)
+        self.usage = Usage(context)
+        self.installation = Installation(context)
         self.saved_prompts = SavedPrompts(context)
         self.templates = Templates(context)
         self.workspace_mcp_servers = WorkspaceMcpServers(context)

@@ -27,11 +27,11 @@ from rookery.store.people import audit, users
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Forbidden, Missing
 from rookery.store.people.users import PublicUser
-from rookery.store.settings.limits import read_workspace_settings
-from rookery.store.workspaces import context, mcp_consents, operations, requests, templates, workspaces
+from rookery.store.settings.limit_settings import read_workspace_settings
+from rookery.store.workspaces import context, mcp_consents, operation_rows, requests, templates, workspaces
 from rookery.store.workspaces.context import CaptureState, ContextResource
 from rookery.store.workspaces.mcp_consents import NamedServer
-from rookery.store.workspaces.operations import Operation, OperationLog, Reason
+from rookery.store.workspaces.operation_rows import Operation, OperationLog, Reason
 from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
 from rookery.store.workspaces.workspaces import Workspace
@@ -217,11 +217,11 @@ class Workspaces(AuthorizedMethods):
 
     @authz(Resource.OPERATION, Action.READ, via=Via.OPERATION)
     async def get_operation(self, at: Grant, operation_id: UUID) -> Operation:
-        return await operations.get_operation(at.conn, operation_id)
+        return await operation_rows.get_operation(at.conn, operation_id)
 
     @authz(Resource.OPERATION, Action.READ, via=Via.OPERATION)
     async def read_log(self, at: Grant, operation_id: UUID) -> OperationLog:
-        return await operations.read_log(at.conn, operation_id)
+        return await operation_rows.read_log(at.conn, operation_id)
 
 
 def _is_usable(at: Grant, template: Template) -> bool:
@@ -236,7 +236,7 @@ async def _view(at: Grant, workspace: Workspace) -> WorkspaceView:
         workspace,
         names.get(workspace.owner_id),
         tuple(await workspaces.list_chat_ids(at.conn, workspace.id)),
-        await operations.find_open(at.conn, workspace.id),
+        await operation_rows.find_open(at.conn, workspace.id),
     )
 
 

@@ -26,7 +26,7 @@ from rookery.store.chats.chat_views import Action, ChatFile, ChatView, ContextSt
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.pool import Connection
 from rookery.store.people.users import PublicUser
-from rookery.store.settings import limits as limit_settings
+from rookery.store.settings import limit_settings
 from rookery.telemetry import log
 
 _log = log.get_logger("store.chats.chat_reads")

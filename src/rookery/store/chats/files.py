@@ -23,7 +23,7 @@ from rookery.runtime.clock import Clock
 from rookery.store.db.pool import Connection, atomic
 from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
 from rookery.store.people.errors import QuotaExceeded
-from rookery.store.settings.limits import read_chat_settings
+from rookery.store.settings.limit_settings import read_chat_settings
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
 # Chosen: the limit of file bytes in one prompt. Providers have lower limits.

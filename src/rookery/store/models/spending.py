@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from rookery.store.db.pool import Connection
-from rookery.store.models import usage
+from rookery.store.models import usage_ledger
 from rookery.store.models.errors import SpendLimitReached
 from rookery.telemetry.log import get_logger
 
@@ -86,7 +86,7 @@ async def spend_status(conn: Connection, user_id: UUID, *, now: datetime) -> Spe
     stored, own = await _read(conn, user_id)
     rules = _rules(stored)
     period = period_at(now, rules.period)
-    spent = await usage.spent_micros(conn, user_id, start=period.start, end=period.end)
+    spent = await usage_ledger.spent_micros(conn, user_id, start=period.start, end=period.end)
     return SpendStatus(period=period, spent_micros=spent, limit_micros=limit_of(rules, own))
 
 

@@ -15,7 +15,7 @@ from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Bundle, interrupt
 from rookery.store.workspaces import requests
-from rookery.store.workspaces.operations import Reason
+from rookery.store.workspaces.operation_rows import Reason
 from rookery.store.workspaces.requests import OperationInProgress
 from rookery.store.workspaces.workspaces import WorkspaceNotFound
 

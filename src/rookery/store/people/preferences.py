@@ -22,7 +22,7 @@ from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people.errors import Disabled
 from rookery.store.settings import setting_groups, settings
-from rookery.store.settings.limits import DebugSettings
+from rookery.store.settings.limit_settings import DebugSettings
 from rookery.store.settings.setting_groups import DEBUG, MAX_NUMBER, MODELS, ModelOverride, ModelSettings
 
 MAX_DISPLAY_BYTES = 16 * 1024

@@ -26,8 +26,8 @@ from rookery.store.mcp.servers import McpSettings
 from rookery.store.models import model_configs, providers, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import SpendSettings
-from rookery.store.settings import limits
-from rookery.store.settings.limits import (
+from rookery.store.settings import limit_settings
+from rookery.store.settings.limit_settings import (
     AuditSettings,
     ChatSettings,
     DebugSettings,
@@ -100,15 +100,15 @@ def _all_public(name: str, kind: type[Struct]) -> Group:
 
 PROMPTS = Group("prompts", PromptSettings)
 MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
-CHATS = _all_public(limits.CHATS, ChatSettings)
+CHATS = _all_public(limit_settings.CHATS, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
-WORKSPACES = _all_public(limits.WORKSPACES, WorkspaceSettings)
-SUBAGENTS = _all_public(limits.SUBAGENTS, SubagentSettings)
+WORKSPACES = _all_public(limit_settings.WORKSPACES, WorkspaceSettings)
+SUBAGENTS = _all_public(limit_settings.SUBAGENTS, SubagentSettings)
 APPROVALS = _all_public(approval_rules.SETTING, ApprovalSettings)
 ADVISOR = Group("advisor", AdvisorSettings, frozenset({"enabled"}))
-AUDIT = Group(limits.AUDIT, AuditSettings)
-DEBUG = _all_public(limits.DEBUG, DebugSettings)
+AUDIT = Group(limit_settings.AUDIT, AuditSettings)
+DEBUG = _all_public(limit_settings.DEBUG, DebugSettings)
 MCP = _all_public(mcp_servers.SETTING, McpSettings)
 
 _ALL = (PROMPTS, MODELS, CHATS, SUBAGENTS, ADVISOR, APPROVALS, SHARING, SPEND, WORKSPACES, MCP, AUDIT, DEBUG)

@@ -9,9 +9,9 @@ from datetime import datetime
 from uuid import UUID
 
 from rookery.store.db.pool import Connection, atomic
-from rookery.store.settings.limits import WorkspaceSettings
+from rookery.store.settings.limit_settings import WorkspaceSettings
 from rookery.store.workspaces import requests, workspaces
-from rookery.store.workspaces.operations import Reason
+from rookery.store.workspaces.operation_rows import Reason
 from rookery.store.workspaces.requests import OperationInProgress, Requested
 from rookery.store.workspaces.workspaces import Status, WorkspaceNotFound
 

@@ -17,9 +17,9 @@ import msgspec
 from rookery.store.db.hints import Hint, MiscHint
 from rookery.store.db.pool import Connection, atomic
 from rookery.store.people.errors import Conflict, Disabled, InUse, QuotaExceeded
-from rookery.store.settings.limits import WorkspaceSettings, read_workspace_settings
-from rookery.store.workspaces import operations, workspaces
-from rookery.store.workspaces.operations import Kind, Operation, Reason
+from rookery.store.settings.limit_settings import WorkspaceSettings, read_workspace_settings
+from rookery.store.workspaces import operation_rows, workspaces
+from rookery.store.workspaces.operation_rows import Kind, Operation, Reason
 from rookery.store.workspaces.templates import TemplateNotFound
 from rookery.store.workspaces.workspaces import Status, Workspace, WorkspaceNotFound
 
@@ -53,7 +53,7 @@ INSERT = """
 INSERT_OPERATION = f"""
     INSERT INTO workspace_operations AS o (workspace_id, kind, reason, parameters, secrets_enc)
     VALUES ($1, $2, $3, $4, $5)
-    RETURNING {operations.COLUMNS}
+    RETURNING {operation_rows.COLUMNS}
 """
 # A canceled start keeps its claim until its replica has released the driver.
 CANCEL = """
@@ -162,7 +162,7 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
     if existing is not None:
         if existing.owner_id != draft.owner_id:
             raise WorkspaceNotFound(draft.id)
-        return Requested(existing, await operations.find_last(conn, draft.id))
+        return Requested(existing, await operation_rows.find_last(conn, draft.id))
     await _require_active(conn, draft.owner_id)
     quotas = await read_workspace_settings(conn)
     await _check_quotas(conn, draft.owner_id, quotas, workspace_id=draft.id, node=draft.node, is_new=True)
@@ -200,7 +200,7 @@ async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -
     """
     await conn.execute(LOCK_OWNER, owner_id)
     workspace = await _locked(conn, workspace_id)
-    open_one = await operations.find_open(conn, workspace_id)
+    open_one = await operation_rows.find_open(conn, workspace_id)
     if open_one is not None:
         if not open_one.is_start:
             raise OperationInProgress(open_one)
@@ -225,7 +225,7 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
 async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Requested:
     """Stop the workspace, even during its start. Do nothing if it is stopped."""
     workspace = await _locked(conn, workspace_id)
-    open_one = await operations.find_open(conn, workspace_id)
+    open_one = await operation_rows.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.STOP:
         return Requested(workspace, open_one)
     if open_one is None and workspace.status == Status.STOPPED:
@@ -242,7 +242,7 @@ async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force:
     With `force`, the workspace is deleted even if the machine of its files is unreachable. The files then stay there.
     """
     workspace = await _locked(conn, workspace_id)
-    open_one = await operations.find_open(conn, workspace_id)
+    open_one = await operation_rows.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.DELETE:
         return Requested(workspace, open_one)
     if not force and await workspaces.is_busy(conn, workspace_id):
@@ -299,7 +299,7 @@ async def _insert(
 ) -> Operation:
     record = await conn.fetchrow(INSERT_OPERATION, workspace_id, kind, reason, _json(once or {}), secrets_enc)
     assert record is not None
-    return operations.from_record(record)
+    return operation_rows.from_record(record)
 
 
 async def _check_quotas(

@@ -1,7 +1,7 @@
 """Workspaces as rows, and the hints about their changes.
 
-The row is authoritative: a sandbox without a row is stopped. Only operations (`operations`) and the reconciler change
-the status. Tokens are stored sealed.
+The row is authoritative: a sandbox without a row is stopped. Only operations (`operation_rows`) and the reconciler
+change the status. Tokens are stored sealed.
 """
 
 from __future__ import annotations

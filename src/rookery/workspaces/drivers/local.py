@@ -18,7 +18,7 @@ import msgspec
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import network_levels
 from rookery.workspaces.drivers import agent_health, sandbox_check, sandboxes, workspace_directory
-from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup
+from rookery.workspaces.drivers.launcher import bwrap_arguments, cgroups, directory_setup, tree_removal
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.protocol import (
@@ -381,10 +381,10 @@ def _log_limits(plan: Plan, log: Log) -> None:
 
 
 def _discard(directory: Path, gone: Path) -> None:
-    archives.discard(gone)
+    tree_removal.remove(gone)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(gone)
-    archives.discard(gone)
+    tree_removal.remove(gone)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.workspaces.drivers import bubblewrap, sandboxes
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
-from rookery.workspaces.drivers.launcher import archives, cgroups
+from rookery.workspaces.drivers.launcher import cgroups, tree_removal
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE, Users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
@@ -252,7 +252,7 @@ async def _run_in_sandbox(
             raise _unavailable(result["log"] or f"bubblewrap ended with status {result['status']}")
         return msgspec.convert(json.loads(result["output"]), SandboxReport)
     finally:
-        archives.discard(directory)
+        tree_removal.remove(directory)
 
 
 def _unavailable(why: str) -> DriverUnavailable:

@@ -19,7 +19,7 @@ import type { ChatView } from "@/api/types.gen";
 import { completions, everywhere, type Pill, pillText, queryOf, takePills, withPills } from "@/chat/search_pills";
 import { markOf, NO_FILTER } from "@/chat/sidebar_list";
 import { Pills } from "@/features/palette/pills";
-import { ChatMark } from "@/features/sidebar/mark";
+import { ChatMark } from "@/features/sidebar/chat_mark";
 import { saveDisplay } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";

@@ -6,7 +6,7 @@ import { sentence } from "@/api/errors";
 import { everywhere, pillText, queryOf, takePills } from "@/chat/search_pills";
 import { lineOf, markOf } from "@/chat/sidebar_list";
 import { Pills } from "@/features/palette/pills";
-import { ChatMark } from "@/features/sidebar/mark";
+import { ChatMark } from "@/features/sidebar/chat_mark";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";

@@ -5,12 +5,12 @@ import type { ChatView } from "@/api/types.gen";
 import { isBusy, lineOf, type Mark, markOf } from "@/chat/sidebar_list";
 import { movePin } from "@/features/sidebar/actions";
 import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
-import { ChatMark } from "@/features/sidebar/mark";
 import { openRowMenu, openRowMenuAt, useHasRowMenu } from "@/features/sidebar/row_menu";
 import { pinnedChats } from "@/state/chat_list";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Ago } from "@/ui/time";
+import { ChatMark } from "./chat_mark";
 
 interface Props {
   chat: ChatView;

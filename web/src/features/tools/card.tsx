@@ -18,13 +18,13 @@ import {
   took,
 } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
-import { Mark } from "@/features/tools/mark";
 import { toolOf } from "@/features/tools/registry";
 import { useNow } from "@/state/hooks";
 import { useOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
+import { Mark } from "./call_mark";
 
 interface Props {
   call: ToolView;

@@ -5,12 +5,12 @@ import { useConversation } from "@/features/conversation/context";
 import { AgentTimeline } from "@/features/timeline/agent_timeline";
 import { OpenAgent } from "@/features/tools/agent_line";
 import { AgentSummary } from "@/features/tools/agent_summary";
-import { Mark } from "@/features/tools/mark";
 import { Box, Note } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
 import { useAgents } from "@/state/agents";
 import { useOpen } from "@/state/open_state";
 import { cx } from "@/ui/cx";
+import { Mark } from "./call_mark";
 
 /** The live card of a subagent: its state, figures and last activity. It opens to its task and its timeline. */
 export function SpawnCard({ call, state }: BodyProps) {

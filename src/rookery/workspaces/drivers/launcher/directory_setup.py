@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.workspaces.drivers.launcher import archives
+from rookery.workspaces.drivers.launcher import template_archive, tree_removal
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOG_TAIL = 2000
@@ -34,10 +34,10 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
     home, run_dir = directory / "home", directory / "run"
     if not home.exists():
         fresh = directory / "home.new"
-        archives.discard(fresh)
+        tree_removal.remove(fresh)
         fresh.mkdir(mode=0o700)
         if archive:
-            archives.unpack(archive, fresh, owner=owner)
+            template_archive.unpack(archive, fresh, owner=owner)
         if owner is not None:
             os.chown(fresh, owner, owner)
         fresh.rename(home)
@@ -140,7 +140,7 @@ def _remove(directory: int, name: str) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISDIR(found.st_mode):
-        archives.discard_at(directory, name)
+        tree_removal.remove_at(directory, name)
     else:
         os.unlink(name, dir_fd=directory)
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, sandbox_processes
+from rookery.workspaces.drivers.launcher import bwrap_arguments, sandbox_processes, tree_removal
 from rookery.workspaces.drivers.launcher.directory_setup import File, fill, tail
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 from rookery.workspaces.drivers.launcher.run import launch
@@ -113,10 +113,10 @@ def delete(header: dict[str, Any]) -> dict[str, Any]:
     stop(header)
     directory = Path(header["directory"])
     gone = directory.with_name(f".gone-{directory.name}")
-    archives.discard(gone)
+    tree_removal.remove(gone)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(gone)
-    archives.discard(gone)
+    tree_removal.remove(gone)
     return {}
 
 

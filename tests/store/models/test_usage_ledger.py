@@ -12,11 +12,11 @@ import pytest
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store.models import spending, usage
+from rookery.store.models import spending, usage_ledger
 from rookery.store.models.errors import SpendLimitReached
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import PeriodKind, SpendSettings
-from rookery.store.models.usage import CallStatus, Entry, GroupBy, KeySource
+from rookery.store.models.usage_ledger import CallStatus, Entry, GroupBy, KeySource
 from rookery.store.settings import settings
 from tests.store.models.rows import ModelRows, open_nest
 
@@ -58,9 +58,9 @@ async def test_titles_and_compactions_are_in_the_ledger_and_move_no_version(
     before = await rows.conn.fetchrow("SELECT c::text FROM chats c WHERE id = $1", chat)
 
     for purpose in ("title", "compaction"):
-        await usage.record_call(rows.conn, entry(owner, config, chat_id=chat, purpose=purpose, cost_micros=5))
+        await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=chat, purpose=purpose, cost_micros=5))
 
-    cost = await usage.family_cost(rows.conn, ChatId(chat))
+    cost = await usage_ledger.family_cost(rows.conn, ChatId(chat))
     assert (cost.total.cost_micros, cost.total.request_count) == (10, 2)
     assert await rows.conn.fetchrow("SELECT c::text FROM chats c WHERE id = $1", chat) == before
 
@@ -70,14 +70,16 @@ async def test_cost_of_a_family_is_the_same_from_root_and_child(rows: ModelRows,
     root = await rows.chat(owner, config)
     child = await rows.chat(owner, config, parent=root)
     stranger = await rows.chat(owner, config)
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=root, cost_micros=1, input_tokens=10, runtime_ms=7))
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=child, cost_micros=2, model="other"))
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=child, status=CallStatus.FAILED))
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=stranger, cost_micros=100))
+    await usage_ledger.record_call(
+        rows.conn, entry(owner, config, chat_id=root, cost_micros=1, input_tokens=10, runtime_ms=7)
+    )
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=child, cost_micros=2, model="other"))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=child, status=CallStatus.FAILED))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=stranger, cost_micros=100))
 
-    of_root = await usage.family_cost(rows.conn, ChatId(root))
+    of_root = await usage_ledger.family_cost(rows.conn, ChatId(root))
 
-    assert of_root == await usage.family_cost(rows.conn, ChatId(child))
+    assert of_root == await usage_ledger.family_cost(rows.conn, ChatId(child))
     total = of_root.total
     assert (total.cost_micros, total.request_count, total.unpriced_request_count) == (3, 3, 1)
     assert (total.input_tokens, total.runtime_ms) == (10, 7)
@@ -88,13 +90,13 @@ async def test_cost_of_a_family_is_the_same_from_root_and_child(rows: ModelRows,
 async def test_cost_without_calls_is_zero(rows: ModelRows, config: ModelConfig) -> None:
     chat = await rows.chat(await rows.user(), config)
 
-    assert (await usage.family_cost(rows.conn, ChatId(chat))).total.request_count == 0
+    assert (await usage_ledger.family_cost(rows.conn, ChatId(chat))).total.request_count == 0
 
 
 async def test_ledger_is_append_only_and_outlives_its_chats_and_users(rows: ModelRows, config: ModelConfig) -> None:
     owner = await rows.user()
     chat = await rows.chat(owner, config)
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=5))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=5))
 
     for statement in ("UPDATE model_usage SET cost_micros = 1", "DELETE FROM model_usage"):
         with pytest.raises(asyncpg.PostgresError) as caught:
@@ -113,10 +115,10 @@ async def test_call_of_a_chat_that_is_gone_is_still_recorded(rows: ModelRows, co
     chat = await rows.chat(owner, config)
     await rows.conn.execute("DELETE FROM chats")
 
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=5))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=5))
 
     assert await rows.conn.fetchval("SELECT chat_id FROM model_usage") is None
-    assert await usage.spent_micros(rows.conn, owner, start=NOW, end=NOW + timedelta(days=1)) == 5
+    assert await usage_ledger.spent_micros(rows.conn, owner, start=NOW, end=NOW + timedelta(days=1)) == 5
 
 
 async def test_every_reported_figure_is_stored_in_its_column(rows: ModelRows, config: ModelConfig) -> None:
@@ -124,7 +126,9 @@ async def test_every_reported_figure_is_stored_in_its_column(rows: ModelRows, co
     names = [name for name in Entry.__struct_fields__ if name.endswith(("_tokens", "web_searches"))]
     figures = {name: number for number, name in enumerate(names, start=1)}
 
-    await usage.record_call(rows.conn, entry(owner, config, **figures, runtime_ms=50, request_id="r", cost_micros=0))
+    await usage_ledger.record_call(
+        rows.conn, entry(owner, config, **figures, runtime_ms=50, request_id="r", cost_micros=0)
+    )
 
     record = await rows.conn.fetchrow("SELECT * FROM model_usage")
     assert record is not None
@@ -134,13 +138,15 @@ async def test_every_reported_figure_is_stored_in_its_column(rows: ModelRows, co
 
 async def test_report_groups_by_what_is_asked(rows: ModelRows, config: ModelConfig) -> None:
     one, two = await rows.user(), await rows.user()
-    await usage.record_call(rows.conn, entry(one, config, cost_micros=1))
-    await usage.record_call(rows.conn, entry(one, config, cost_micros=2, purpose="title", at=NOW + timedelta(hours=13)))
-    await usage.record_call(rows.conn, entry(two, config, cost_micros=4, model="other"))
+    await usage_ledger.record_call(rows.conn, entry(one, config, cost_micros=1))
+    await usage_ledger.record_call(
+        rows.conn, entry(one, config, cost_micros=2, purpose="title", at=NOW + timedelta(hours=13))
+    )
+    await usage_ledger.record_call(rows.conn, entry(two, config, cost_micros=4, model="other"))
     start, end = NOW - timedelta(days=1), NOW + timedelta(days=2)
 
     async def costs(by: GroupBy, user: UUID | None = None) -> dict[str, int]:
-        found = await usage.report(rows.conn, by, start=start, end=end, user_id=user)
+        found = await usage_ledger.report(rows.conn, by, start=start, end=end, user_id=user)
         return {key: figures.cost_micros for key, figures in found.items()}
 
     assert await costs(GroupBy.USER) == {str(one): 3, str(two): 4}
@@ -153,7 +159,7 @@ async def test_report_groups_by_what_is_asked(rows: ModelRows, config: ModelConf
 async def test_report_covers_a_year_at_most(rows: ModelRows) -> None:
     for days in (0, 367):
         with pytest.raises(InvalidInput):
-            await usage.report(rows.conn, GroupBy.DAY, start=NOW, end=NOW + timedelta(days=days))
+            await usage_ledger.report(rows.conn, GroupBy.DAY, start=NOW, end=NOW + timedelta(days=days))
 
 
 # Limits
@@ -189,10 +195,10 @@ async def test_limit_is_reached_exactly_at_the_limit_and_says_when_it_ends(
     owner = await rows.user()
     limited = SpendSettings(enabled=True, default_limit_micros=100)
     await settings.write_setting(rows.conn, spending.SETTING, value=limited)
-    await usage.record_call(rows.conn, entry(owner, config, cost_micros=99))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, cost_micros=99))
 
     await spending.check_spend(rows.conn, owner, now=NOW)
-    await usage.record_call(rows.conn, entry(owner, config, cost_micros=1))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, cost_micros=1))
     with pytest.raises(SpendLimitReached) as caught:
         await spending.check_spend(rows.conn, owner, now=NOW)
 
@@ -204,7 +210,7 @@ async def test_limit_is_reached_exactly_at_the_limit_and_says_when_it_ends(
 async def test_calls_on_a_users_own_key_do_not_count(rows: ModelRows, config: ModelConfig) -> None:
     owner = await rows.user()
     for source in KeySource:
-        await usage.record_call(rows.conn, entry(owner, config, cost_micros=10, key_source=source))
+        await usage_ledger.record_call(rows.conn, entry(owner, config, cost_micros=10, key_source=source))
 
     status = await spending.spend_status(rows.conn, owner, now=NOW)
 
@@ -231,7 +237,7 @@ async def test_own_limit_wins_over_the_deployments(rows: ModelRows) -> None:
 async def test_deleting_chats_does_not_lower_spend(rows: ModelRows, config: ModelConfig) -> None:
     owner = await rows.user()
     chat = await rows.chat(owner, config)
-    await usage.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=9))
+    await usage_ledger.record_call(rows.conn, entry(owner, config, chat_id=chat, cost_micros=9))
 
     await rows.conn.execute("DELETE FROM chats")
 
@@ -253,7 +259,7 @@ async def test_spend_is_read_from_its_index(rows: ModelRows, config: ModelConfig
     await rows.conn.execute("SET enable_seqscan = off")
 
     plan = await rows.conn.fetch(
-        "EXPLAIN " + usage.SPENT.replace("$1", f"'{owner}'").replace("$2", "now()").replace("$3", "now()")
+        "EXPLAIN " + usage_ledger.SPENT.replace("$1", f"'{owner}'").replace("$2", "now()").replace("$3", "now()")
     )
 
     assert "model_usage_spend" in "\n".join(row[0] for row in plan)

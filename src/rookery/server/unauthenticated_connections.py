@@ -1,4 +1,4 @@
-"""Limits on unauthenticated connections per client address, so that no address can use them all.
+"""Unauthenticated connections: limited per client address, so that no address can take all connections of the server.
 
 A connection is counted until a request on it is authenticated. When an address has the maximum number, a new connection
 replaces the oldest idle one. Trusted proxies connect for many addresses and are not counted.

@@ -32,7 +32,7 @@ MAX_RUNNING = 1_000_000
 MAX_FILE_MIB = 1_000_000_000
 _defaults = Limits()
 
-log = get_logger("store.settings.limits")
+log = get_logger("store.settings.limit_settings")
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

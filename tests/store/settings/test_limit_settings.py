@@ -7,17 +7,17 @@ import msgspec
 import pytest
 
 from rookery.store.machine import Limits
-from rookery.store.settings import limits, settings
-from rookery.store.settings.limits import ChatSettings
+from rookery.store.settings import limit_settings, settings
+from rookery.store.settings.limit_settings import ChatSettings
 
 
 async def test_missing_values_have_their_defaults(database_url: str) -> None:
     conn = await asyncpg.connect(database_url)
     try:
-        assert await limits.read_chat_settings(conn) == ChatSettings()
-        await settings.write_setting(conn, limits.CHATS, value={"running_roots": 3})
+        assert await limit_settings.read_chat_settings(conn) == ChatSettings()
+        await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": 3})
 
-        found = await limits.read_chat_settings(conn)
+        found = await limit_settings.read_chat_settings(conn)
     finally:
         await conn.close()
 
@@ -30,4 +30,4 @@ async def test_missing_values_have_their_defaults(database_url: str) -> None:
 )
 def test_value_out_of_range_cannot_be_read(stored: object) -> None:
     with pytest.raises(msgspec.ValidationError):
-        limits.parse_chat_settings(stored)
+        limit_settings.parse_chat_settings(stored)

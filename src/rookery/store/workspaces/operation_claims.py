@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 
 from rookery.store.db.pool import Connection, atomic
-from rookery.store.workspaces import operations, workspaces
-from rookery.store.workspaces.operations import MAX_LOG_BYTES, Operation
+from rookery.store.workspaces import operation_rows, workspaces
+from rookery.store.workspaces.operation_rows import MAX_LOG_BYTES, Operation
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 
 # Return a new sealed token for the workspace with this id.
@@ -50,7 +50,7 @@ CLAIM = f"""
               ORDER BY x.created_at
               LIMIT $4
                 FOR UPDATE OF x SKIP LOCKED)
-    RETURNING {operations.COLUMNS}
+    RETURNING {operation_rows.COLUMNS}
 """
 RENEW = f"""
     UPDATE workspace_operations
@@ -60,7 +60,7 @@ RENEW = f"""
     RETURNING id, state
 """
 LOCK_OWN = f"""
-    SELECT {operations.COLUMNS}
+    SELECT {operation_rows.COLUMNS}
       FROM workspace_operations o
      WHERE o.id = $1
        AND o.state = 'running'
@@ -201,7 +201,7 @@ async def claim(
     `without` are the operations that it already has.
     """
     records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
-    return [operations.from_record(record) for record in records]
+    return [operation_rows.from_record(record) for record in records]
 
 
 async def renew(conn: Connection, replica_id: UUID, operation_ids: Collection[UUID]) -> frozenset[UUID]:
@@ -226,7 +226,7 @@ async def begin(
             await conn.execute(SET_GENERATION, operation.id, generation)
         return (
             await workspaces.get_workspace(conn, workspace.id),
-            await operations.get_operation(conn, operation.id),
+            await operation_rows.get_operation(conn, operation.id),
         )
 
 
@@ -354,4 +354,4 @@ async def _lock_own(conn: Connection, operation_id: UUID, replica_id: UUID) -> O
     record = await conn.fetchrow(LOCK_OWN, operation_id, replica_id)
     if record is None:
         raise ClaimLost
-    return operations.from_record(record)
+    return operation_rows.from_record(record)

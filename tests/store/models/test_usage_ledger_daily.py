@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from rookery.store.models import usage
+from rookery.store.models import usage_ledger
 from rookery.store.models.model_configs import ModelConfig
-from rookery.store.models.usage import CallStatus, Entry, KeySource
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
 from tests.store.models.rows import ModelRows, open_nest
 
 NOW = datetime(2030, 5, 15, 0, 30, tzinfo=UTC)
@@ -42,7 +42,7 @@ async def used(nest: ModelRows, owner: UUID, config: ModelConfig, **fields: Any)
         "status": CallStatus.OK,
         "at": NOW,
     }
-    await usage.record_call(nest.conn, Entry(**{**values, **fields}))
+    await usage_ledger.record_call(nest.conn, Entry(**{**values, **fields}))
 
 
 async def days(nest: ModelRows) -> list[tuple[date, int, int]]:
@@ -55,7 +55,7 @@ async def test_calls_of_a_kind_are_one_row(nest: ModelRows, config: ModelConfig)
     await used(nest, owner, config, input_tokens=10, output_tokens=3, cost_micros=7, runtime_ms=100)
     await used(nest, owner, config, input_tokens=5, cache_read_tokens=2, reasoning_tokens=1, runtime_ms=50)
 
-    assert await usage.roll_up(nest.conn, now=NOW) == 1
+    assert await usage_ledger.roll_up(nest.conn, now=NOW) == 1
 
     row = await nest.conn.fetchrow("SELECT * FROM usage_daily")
     assert row is not None
@@ -89,18 +89,18 @@ async def test_owner_purpose_and_key_are_told_apart_and_calls_without_a_config_c
     await used(nest, owner, config, key_source=KeySource.USER)
     await used(nest, owner, config, model_config_id=None)
 
-    assert await usage.roll_up(nest.conn, now=NOW) == 5
+    assert await usage_ledger.roll_up(nest.conn, now=NOW) == 5
 
 
 async def test_recent_days_are_recomputed_and_older_ones_are_kept(nest: ModelRows, config: ModelConfig) -> None:
     owner = await nest.user()
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)
-    await usage.roll_up(nest.conn, now=NOW, days=4)
+    await usage_ledger.roll_up(nest.conn, now=NOW, days=4)
 
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)
-    await usage.roll_up(nest.conn, now=NOW)
+    await usage_ledger.roll_up(nest.conn, now=NOW)
 
     assert await days(nest) == [
         (TODAY - timedelta(days=3), 1, 1),
@@ -115,7 +115,7 @@ async def test_replicas_that_roll_up_together_leave_one_set_of_rows(nest: ModelR
 
     async def run() -> None:
         async with nest.connection() as conn:
-            await usage.roll_up(conn, now=NOW)
+            await usage_ledger.roll_up(conn, now=NOW)
 
     await asyncio.gather(*(run() for _ in range(4)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.api import request_context
+from rookery.api import caller
 from rookery.domain.access.rights import Role
 from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import credentials, late_body, log_in
@@ -16,7 +16,7 @@ NAME = {"Content-Disposition": 'attachment; filename="a.json"'}
 
 @pytest.fixture(autouse=True)
 def every_body_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_context, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(caller, "LATE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("by", ["session", "token"])

@@ -1,4 +1,4 @@
-"""The ledger of model calls: an append-only table with one row per call, for all purposes and outcomes.
+"""The usage ledger: an append-only table with one row per call, for all purposes and outcomes.
 
 The row of a step is written in the transaction that commits the step. Other rows are written separately, and never
 change the chat: a new `history_version` would invalidate a running generation.

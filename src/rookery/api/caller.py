@@ -1,4 +1,4 @@
-"""The authenticated request as routers see it: the caller, its store, and its body."""
+"""The caller: the authenticated user of a request, with the store on behalf of this user, and the body of the request."""
 
 from __future__ import annotations
 

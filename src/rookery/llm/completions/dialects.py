@@ -1,4 +1,4 @@
-"""Options of the Chat Completions wire, and the dialects of servers. The options have the names of a model config."""
+"""Dialects of Chat Completions servers, and the options of the wire. The options have the names of a model config."""
 
 from __future__ import annotations
 
