@@ -1,4 +1,4 @@
-"""The caller: the authenticated user of a request, with the store on behalf of this user, and the body of the request."""
+"""The caller: the authenticated user of a request, with the store on behalf of this user, and the request body."""
 
 from __future__ import annotations
 
