@@ -35,7 +35,7 @@ from rookery.llm.types import Call
 from rookery.runtime.clock import SystemClock
 from rookery.store.authorized.store import Store
 from tests.agents.family_rig import FamilyRig, open_family
-from tests.agents.test_family import results
+from tests.agents.test_subagent_operations import results
 
 SPAWN_BUDGET_MS = 15.0
 WAKE_BUDGET_MS = 15.0

@@ -34,12 +34,12 @@ from benchmarks._worker_rig import serving
 from benchmarks.streaming import PACE as STREAM_PACE
 from benchmarks.streaming import WIRE, claim, window
 
-from rookery.debug.enablement import Recording
 from rookery.debug.model_wrapper import RecordedStream
-from rookery.debug.operations import Operation
+from rookery.debug.recorded_http import RecordedHttp
 from rookery.debug.recorder import ModelFacts, Recorder, Room, RunFacts
-from rookery.debug.transport import RecordedHttp
+from rookery.debug.recording_policy import Recording
 from rookery.debug.writer import MAX_BYTES, MAX_OPERATIONS
+from rookery.debug.writer_operations import Operation
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClient, HttpStream
@@ -49,7 +49,7 @@ from rookery.runtime.heap import share_heap
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import DatabaseConfig
-from rookery.store.debug.rows import RunKind
+from rookery.store.debug.record_rows import RunKind
 
 TOKEN_BUDGET_US = 3.0
 PATH_BUDGET = 1.10

@@ -30,8 +30,8 @@ import uvloop
 sys.path.remove(str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rookery.mcp.connections import McpConnections
-from rookery.mcp.guard import mcp_guard
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.connection_pool import McpConnections
 from rookery.mcp.server_config import ServerConfig
 from rookery.runtime.clock import SystemClock
 from rookery.testing.fake_mcp import STATELESS, Era, FakeCall, FakeMcp, Json, text

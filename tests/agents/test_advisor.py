@@ -26,7 +26,7 @@ from rookery.testing import FakeAnthropic, FakeClock, FakeCompletions, FakeRespo
 from rookery.testing.fake_responses_events import FunctionCall, Text
 from rookery.testing.fake_server import RecordedRequest, Scenario
 from tests.agents.family_rig import FamilyRig, open_family, texts
-from tests.agents.test_family import steps
+from tests.agents.test_subagent_operations import steps
 from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
 from tests.worker.worker_rig import KEY

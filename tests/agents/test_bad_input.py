@@ -36,7 +36,7 @@ from rookery.store.workspaces.context import ContextResource
 from rookery.testing import FakeResponses
 from rookery.testing.fake_responses_events import FunctionCall
 from tests.agents.family_rig import FamilyRig, open_family
-from tests.agents.test_family import SPAWN, Gate, results, steps, until_spawned, wait_for
+from tests.agents.test_subagent_operations import SPAWN, Gate, results, steps, until_spawned, wait_for
 from tests.domain.content.test_front_matter import HOSTILE
 from tests.scripted_tools import ScriptedTool
 from tests.worker.worker_rig import BRAKE_OFF, KEY, RING

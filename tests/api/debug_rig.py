@@ -12,15 +12,15 @@ import asyncpg
 import msgspec
 
 from rookery.debug import replay_request
-from rookery.debug.normalize import PromptHashes, ResponseCollector, share_prefix
+from rookery.debug.normalization import PromptHashes, ResponseCollector, share_prefix
+from rookery.debug.recorded_http import AttemptRecord, body_meta, redact_attempt
 from rookery.debug.redaction import CapturedBody, Redactor
-from rookery.debug.transport import AttemptRecord, body_meta, redact_attempt
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.types import Call, Finish, FinishReason, StreamPart, TextDelta, Tool, Usage
 from rookery.store.debug import attempts, runs, steps
 from rookery.store.debug.attempts import NewAttempt
-from rookery.store.debug.rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
+from rookery.store.debug.record_rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
 from rookery.store.debug.runs import NewRun
 from rookery.store.debug.steps import NewStep, StepEnd, StepRequest
 

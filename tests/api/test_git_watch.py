@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection
 from rookery.api.routers import workspace_files
 from rookery.workspaces import git
 from tests.api.chat_rig import text
-from tests.api.test_streams import bearer, close_code, opened, refusal
+from tests.api.test_stream_endpoints import bearer, close_code, opened, refusal
 from tests.api.test_workspaces import WORKSPACES, Site, open_site
 from tests.eventually import until
 

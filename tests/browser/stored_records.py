@@ -9,7 +9,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection, Database, DatabaseConfig
 from rookery.store.debug import attempts, runs, steps
 from rookery.store.debug.attempts import NewAttempt
-from rookery.store.debug.rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
+from rookery.store.debug.record_rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
 from rookery.store.debug.runs import NewRun
 from rookery.store.debug.steps import NewStep, StepEnd, StepRequest
 from tests.browser.faulty_connection import Backstage

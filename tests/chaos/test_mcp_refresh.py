@@ -13,7 +13,7 @@ import pytest
 
 from rookery.domain.chat import parts
 from rookery.domain.mcp.server import AuthType, Availability, McpServer
-from rookery.mcp.guard import mcp_guard
+from rookery.mcp.address_guard import mcp_guard
 from rookery.mcp.guarded_http import guarded_client
 from rookery.mcp.oauth.logins import Callback, McpLogins
 from rookery.runtime.clock import SystemClock

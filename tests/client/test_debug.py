@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from rookery.client import Forbidden, Invalid, NotFound, Rookery
-from rookery.debug.normalize import NormalizedPart
+from rookery.debug.normalization import NormalizedPart
 from tests.api.debug_rig import DebugRecords, said
 from tests.client.client_rig import Rig
 

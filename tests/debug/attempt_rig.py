@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rookery.debug.recorded_http import AttemptRecord, RecordedHttp, StoredAttempt, redact_attempt
 from rookery.debug.redaction import Redactor
-from rookery.debug.transport import AttemptRecord, RecordedHttp, StoredAttempt, redact_attempt
 from rookery.llm.http import HttpClient, HttpClients, Tls
 
 

@@ -21,7 +21,7 @@ from rookery.domain.chat.states import State
 from rookery.llm.types import Call
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.store.db.hints import Hint
-from rookery.store.debug.rows import RunKind
+from rookery.store.debug.record_rows import RunKind
 from tests.store.machine.machine_rig import Rig, make_rig
 
 MODEL = ModelFacts(model_config_id=uuid4(), provider="words", model="words-1")

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.debug.context import current_step
+from rookery.debug.call_scope import RecordedScope, RunScope
+from rookery.debug.current_run import current_step
 from rookery.debug.model_wrapper import RecordedModel
 from rookery.debug.recorder import RecordedCall, Run, Step
-from rookery.debug.scope import RecordedScope, RunScope
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed
@@ -31,7 +31,7 @@ from rookery.llm.types import (
 from rookery.models.connect import Connector, make_call
 from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import SystemClock
-from rookery.store.debug.rows import RunStatus
+from rookery.store.debug.record_rows import RunStatus
 from rookery.testing import FakeAnthropic, FakeCompletions, FakeResponses, Fault, Scenario
 from rookery.testing.fake_anthropic import Answer as Message
 from rookery.testing.fake_anthropic import Text

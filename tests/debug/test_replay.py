@@ -33,7 +33,7 @@ from rookery.llm.scripted import Count, Say, Script, Wait
 from rookery.llm.types import Call, Usage, WebSearch
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.authorized.debug import RecordedCall
-from rookery.store.debug import reads
+from rookery.store.debug import record_reads
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
@@ -158,10 +158,13 @@ class Bench:
     async def recorded(self, call: Call, model: UUID | None) -> RecordedCall:
         run_id, (step_id,) = await DebugRecords(self.rig.database.api).run(self.chat, [call], model_config_id=model)
         async with self.rig.database.api.acquire() as conn:
-            run, step = await reads.find_run(conn, self.chat, run_id), await reads.find_step(conn, run_id, step_id)
+            run, step = (
+                await record_reads.find_run(conn, self.chat, run_id),
+                await record_reads.find_step(conn, run_id, step_id),
+            )
             assert run is not None
             assert step is not None
-            return RecordedCall(run, step, await reads.list_replay_forms(conn, run_id, last_number=1))
+            return RecordedCall(run, step, await record_reads.list_replay_forms(conn, run_id, last_number=1))
 
     async def billed(self) -> list[tuple[Any, ...]]:
         rows = await self.rig.database.api.fetch("SELECT purpose, status, output_tokens, owner_id FROM model_usage")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from rookery.debug import replay_request
-from rookery.debug.normalize import Prefix, PromptHashes
+from rookery.debug.normalization import Prefix, PromptHashes
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay_request import Incomplete, ReplayRequest
 from rookery.domain.chat.messages import Effort, Role

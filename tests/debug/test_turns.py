@@ -19,13 +19,13 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.tool import ToolCall as Called
 from rookery.loop.tool import ToolContext, ToolOutput
 from rookery.store import machine
-from rookery.store.debug import sweep
+from rookery.store.debug import run_cleanup
 from rookery.testing import FakeClock
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import failure
 from tests import scripted_tools
 from tests.agents.family_rig import open_family
-from tests.agents.test_family import steps as family_steps
+from tests.agents.test_subagent_operations import steps as family_steps
 from tests.debug import records
 from tests.eventually import until
 from tests.worker.worker_rig import Records, WorkerRig, in_turn, open_house
@@ -580,7 +580,7 @@ async def test_runs_of_a_killed_replica_are_interrupted_with_their_summary(datab
         await records.written(rig)
         await rig.sql("DELETE FROM replicas")
         async with rig.database.api.acquire() as conn:
-            ended = await sweep.end_stale(conn)
+            ended = await run_cleanup.end_stale(conn)
         (run,) = await records.runs(rig, chat_id)
         steps = await records.steps(rig, run)
 

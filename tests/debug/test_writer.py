@@ -18,16 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rookery.debug.recorded_http import AttemptBodies, AttemptRecord
 from rookery.debug.recorder import Limits, Run, Step, cut_label, new_id
 from rookery.debug.redaction import CapturedBody, Redactor
 from rookery.debug.stats import Dropped, Result
-from rookery.debug.transport import AttemptBodies, AttemptRecord
 from rookery.debug.writer import AWAY_SECONDS, OPERATION_SECONDS, RECONNECT_SECONDS
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.types import ErrorKind, Finish, FinishReason, ProviderError, TextDelta, Tool, ToolCall, Usage
 from rookery.runtime.clock import SystemClock
 from rookery.store.db.hints import MiscHint
-from rookery.store.debug.rows import AttemptStatus, RunStatus, StepStatus
+from rookery.store.debug.record_rows import AttemptStatus, RunStatus, StepStatus
 from rookery.testing import FakeClock
 from tests.debug.recording_rig import MODEL, RecordingRig, call_of, open_recording
 from tests.eventually import until

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 
 from rookery.demo import guide as guides
-from rookery.demo.requests import understand
+from rookery.demo.guide_requests import understand
 from rookery.domain.chat import submission
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText

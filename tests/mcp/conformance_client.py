@@ -12,11 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rookery.mcp import connections as connections_module
-from rookery.mcp.connections import McpConnections
-from rookery.mcp.guard import mcp_guard
-from rookery.mcp.problems import McpError
-from rookery.mcp.results import InputRequest, InputRequired, Resume
+from rookery.mcp import connection_pool as connections_module
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.call_results import InputRequest, InputRequired, Resume
+from rookery.mcp.connection_pool import McpConnections
+from rookery.mcp.errors import McpError
 from rookery.mcp.server_config import ServerConfig
 from rookery.mcp.tool_lists import McpTool
 from rookery.runtime.clock import SystemClock

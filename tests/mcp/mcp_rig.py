@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from rookery.mcp.connections import McpConnections
-from rookery.mcp.guard import mcp_guard
-from rookery.mcp.problems import McpError, Problem
-from rookery.mcp.results import CallResult, Outcome
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.call_results import CallResult, Outcome
+from rookery.mcp.connection_pool import McpConnections
+from rookery.mcp.errors import McpError, Problem
 from rookery.mcp.server_config import ServerConfig
 from rookery.mcp.tool_lists import ServerTools
 from rookery.runtime.clock import Clock, SystemClock

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from rookery.mcp import guarded_http
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.call_results import CallResult
 from rookery.mcp.connection import MAX_PAGES
-from rookery.mcp.connections import OPEN_SECONDS, McpConnections
-from rookery.mcp.guard import mcp_guard
-from rookery.mcp.problems import ProblemKind
-from rookery.mcp.results import CallResult
+from rookery.mcp.connection_pool import OPEN_SECONDS, McpConnections
+from rookery.mcp.errors import ProblemKind
 from rookery.mcp.server_config import MAX_CALL_SECONDS
 from rookery.runtime.address_guard import Guard
 from rookery.runtime.clock import SystemClock

@@ -11,12 +11,12 @@ import pytest
 PARTS = (
     "import rookery",
     "import rookery.cli.main, rookery.cli.serve, rookery.app.replica",
-    "import rookery.mcp.connections, rookery.mcp.guard, rookery.mcp.names, rookery.mcp.results",
+    "import rookery.mcp.connection_pool, rookery.mcp.address_guard, rookery.mcp.tool_names, rookery.mcp.call_results",
     """
 import asyncio
 from uuid import UUID
-from rookery.mcp.connections import McpConnections
-from rookery.mcp.guard import mcp_guard
+from rookery.mcp.connection_pool import McpConnections
+from rookery.mcp.address_guard import mcp_guard
 from rookery.runtime.clock import SystemClock
 
 async def turn_without_servers():

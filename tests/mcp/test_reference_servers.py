@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rookery.mcp import connections as connections_module
-from rookery.mcp.results import CallResult, InputRequired, Progress, Resume
+from rookery.mcp import connection_pool as connections_module
+from rookery.mcp.call_results import CallResult, InputRequired, Progress, Resume
 from tests.eventually import until
 from tests.mcp.mcp_rig import McpRig, config, open_connections
 from tests.mcp.node_servers import ENVIRONMENT, NODE_MODULES, bridged, needs_node_packages

@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 
-from rookery.mcp.problems import ProblemKind
-from rookery.mcp.results import Progress
+from rookery.mcp.call_results import Progress
+from rookery.mcp.errors import ProblemKind
 from rookery.mcp.server_config import Transport
 from rookery.testing.fake_socket import Connection, serve
 from tests.eventually import until

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from rookery.mcp import tool_lists
-from rookery.mcp.results import call_result
+from rookery.mcp.call_results import call_result
 from rookery.mcp.tool_lists import Annotations, McpTool, RefusedTool, ToolList, joined_list, repaired_schema, sanitized
 
 JSON = st.recursive(

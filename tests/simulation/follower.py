@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from rookery.client import AsyncRookery, Change
-from rookery.client.frames import Transport
+from rookery.client.reconnecting_stream import Transport
 from rookery.client.reducer import Event, View
 from rookery.domain.chat.messages import ChatId
 from rookery.live.part_buffer import EpisodeKey

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.client.frames import Transport
+from rookery.client.reconnecting_stream import Transport
 from rookery.domain.chat.messages import ChatId
 from tests.faulty_proxy import FaultyProxy
 from tests.simulation.follower import Follower

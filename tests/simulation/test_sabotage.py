@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from rookery.client.live import LiveChat
+from rookery.client.live_streams import LiveChat
 from rookery.store.db.hints import ChatHint
 from rookery.stream.hint_inbox import Registry
 from rookery.stream.outbox import Outbox

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from rookery.agents.family import FamilyParts
+from rookery.agents.subagent_operations import FamilyParts
 from rookery.agents.tools import SubagentTools
 from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import Step as ScriptStep
 from rookery.loop.tool import Services, ToolSet
-from rookery.mcp.access import McpAccess
+from rookery.mcp.server_access import McpAccess
 from rookery.store import machine
 from rookery.store.authorized.store import Store
 from rookery.store.chats.step_reads import Step

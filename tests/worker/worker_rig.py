@@ -17,10 +17,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
+from rookery.debug.recording_policy import Policy
 from rookery.debug.recording_service import RecordingService
-from rookery.debug.turn import Recordings
+from rookery.debug.turn_recording import Recordings
 from rookery.debug.writer import MAX_BYTES
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat, LastError

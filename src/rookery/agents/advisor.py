@@ -16,10 +16,10 @@ import asyncpg
 import msgspec
 from msgspec import Meta
 
-from rookery.debug.context import current_run
+from rookery.debug.call_scope import CallScope, RunScope
+from rookery.debug.current_run import current_run
 from rookery.debug.recorder import ModelFacts
-from rookery.debug.scope import CallScope, RunScope
-from rookery.debug.turn import Recordings, child_run
+from rookery.debug.turn_recording import Recordings, child_run
 from rookery.domain.chat import advisor_prompt, history, parts, retry_policy
 from rookery.domain.chat.messages import Effort, Role
 from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
@@ -39,7 +39,7 @@ from rookery.models.resolve import Choice
 from rookery.runtime.clock import Clock
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.debug.rows import RunKind
+from rookery.store.debug.record_rows import RunKind
 from rookery.store.models import spending
 from rookery.store.models.errors import SpendLimitReached
 from rookery.store.models.usage_ledger import CallStatus, KeySource, record_call

@@ -1,4 +1,4 @@
-"""The subagent tools: their arguments, their descriptions, and the steps that get them. `family` implements them."""
+"""The subagent tools: their arguments, their descriptions, and the steps that get them. `subagent_operations` implements them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from rookery.agents import monitor, subagent_kinds
-from rookery.agents.family import AgentFamily, FamilyParts, SpawnOrder, WaitMode
+from rookery.agents import subagent_kinds, subagent_monitor
 from rookery.agents.subagent_kinds import BuiltinKinds, KindCatalog
+from rookery.agents.subagent_operations import AgentFamily, FamilyParts, SpawnOrder, WaitMode
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats.step_reads import Step
@@ -209,7 +209,7 @@ class SubagentTools:
     ) -> FamilyTools:
         if at not in registry.ACTIVE["spawn_agent"]:
             return FamilyTools()
-        settings = await monitor.read_settings(self._parts.directory)
+        settings = await subagent_monitor.read_settings(self._parts.directory)
         if not settings.enabled:
             return FamilyTools()
         available = await self._kinds.list_kinds(step.chat.owner_id, resources)

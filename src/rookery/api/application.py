@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from rookery.api import openapi, streams
+from rookery.api import openapi, stream_endpoints
 from rookery.api.middleware import ApiMiddleware
 from rookery.api.routers import (
     agent_kinds,
@@ -101,7 +101,7 @@ def create_api(services: ApiServices) -> RouteTable:
     return RouteTable(
         [
             *health.routes(services.health, services.clock),
-            *streams.routes(services.streams, services.workspaces),
+            *stream_endpoints.routes(services.streams, services.workspaces),
             *(route for router in ROUTERS for route in router(services).all),
         ]
     )

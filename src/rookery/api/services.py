@@ -14,7 +14,7 @@ from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.routers.health import Health
 from rookery.api.web_app import WebApp, packaged
 from rookery.debug.replay import Replayer
-from rookery.mcp.access import McpAccess
+from rookery.mcp.server_access import McpAccess
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing

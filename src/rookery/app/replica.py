@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 
 from rookery import __version__
 from rookery.agents.advisor import AdvisorParts, AdvisorTools
-from rookery.agents.family import FamilyParts
 from rookery.agents.subagent_kinds import AllKinds
+from rookery.agents.subagent_operations import FamilyParts
 from rookery.agents.tools import SubagentTools
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
@@ -29,14 +29,14 @@ from rookery.app import workspaces as app_workspaces
 from rookery.app.health import ReplicaHealth
 from rookery.app.relay import agent_peers, relay_sockets
 from rookery.app.tracing import exported_traces
-from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits
+from rookery.debug.recording_policy import Policy
 from rookery.debug.recording_service import RecordingService
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay import Replayer
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
-from rookery.mcp.access import McpAccess
+from rookery.mcp.server_access import McpAccess
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub

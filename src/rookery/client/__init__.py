@@ -2,7 +2,7 @@
 
 `AsyncRookery` is the asynchronous client, and `Rookery` the blocking one; `client.chats.stream` follows a chat live.
 `reducer` computes the view of a chat from the events of its stream. `errors` shows the tree of exceptions. Start
-reading at `aio`, then `http` for requests and `live` for streams.
+reading at `aio`, then `http` for requests and `live_streams` for streams.
 """
 
 from rookery.client import errors
@@ -25,7 +25,7 @@ from rookery.client.errors import (
     UnexpectedAnswer,
     Unreachable,
 )
-from rookery.client.live import Change, LiveChat, Watch, WatchEvent
+from rookery.client.live_streams import Change, LiveChat, Watch, WatchEvent
 from rookery.client.models import Chat, Message, Part, PersonalOverride, QueuedMessage, Rule, User
 from rookery.client.pages import Page
 from rookery.client.sync import Rookery

@@ -12,12 +12,12 @@ from rookery.client.chats import AsyncChats
 from rookery.client.debug import AsyncDebug
 from rookery.client.files import AsyncFiles
 from rookery.client.folders import AsyncFolders
-from rookery.client.frames import Transport
 from rookery.client.http import Config, Http
-from rookery.client.live import Watch
+from rookery.client.live_streams import Watch
 from rookery.client.mcp_servers import AsyncMcpServers
 from rookery.client.messages import AsyncMessages, AsyncQueues
 from rookery.client.models import Me, Version
+from rookery.client.reconnecting_stream import Transport
 from rookery.client.saved_prompts import AsyncSavedPrompts
 from rookery.client.usage import AsyncUsageReports
 from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from rookery.client.live import Change, LiveChat, Watch, WatchEvent
+from rookery.client.live_streams import Change, LiveChat, Watch, WatchEvent
 from rookery.client.models import Message
 from rookery.client.reducer import View
 

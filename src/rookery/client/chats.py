@@ -20,11 +20,11 @@ from rookery.client.content import (
     given,
     input_parts,
 )
-from rookery.client.frames import Transport
 from rookery.client.http import Http, path
-from rookery.client.live import LiveChat, Watch
+from rookery.client.live_streams import LiveChat, Watch
 from rookery.client.models import Agent, AgentList, Chat, Cost, ProposedTitle, Rule, Rules
 from rookery.client.pages import Page
+from rookery.client.reconnecting_stream import Transport
 from rookery.client.reducer import View
 
 # The server gives the model 30 s for a title.

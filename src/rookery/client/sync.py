@@ -8,8 +8,8 @@ from typing import Self
 
 from rookery.client.aio import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, AsyncRookery
 from rookery.client.blocking import BlockingWatch, Portal
-from rookery.client.frames import Transport
 from rookery.client.models import Me, Version
+from rookery.client.reconnecting_stream import Transport
 from rookery.client.sync_namespaces import (
     Account,
     AgentKinds,

@@ -29,7 +29,6 @@ from rookery.client.content import (
 from rookery.client.debug import AsyncDebug
 from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
 from rookery.client.folders import AsyncFolders, FolderColor
-from rookery.client.frames import Transport
 from rookery.client.mcp_servers import AsyncMcpServers
 from rookery.client.messages import AsyncMessages, AsyncQueues
 from rookery.client.models import (
@@ -85,6 +84,7 @@ from rookery.client.models import (
     WorkspaceMcpServer,
 )
 from rookery.client.pages import Page
+from rookery.client.reconnecting_stream import Transport
 from rookery.client.reducer import View
 from rookery.client.saved_prompts import AsyncSavedPrompts, PromptScope
 from rookery.client.usage import AsyncUsageReports, UsageGroup

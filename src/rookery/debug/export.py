@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.debug import views
-from rookery.debug.views import ExportedStepView, RunView
+from rookery.debug import record_views
+from rookery.debug.record_views import ExportedStepView, RunView
 from rookery.domain.chat.messages import ChatId
 from rookery.store.debug.export import MAX_EXPORTED_RUNS, ExportedRun, ExportedStep
 
@@ -91,7 +91,7 @@ class Export:
         yield self._take()
 
     async def _run(self, exported: ExportedRun) -> AsyncIterator[bytes]:
-        self._put(_encode(views.run(exported.run))[:-1] + b',"steps":[')
+        self._put(_encode(record_views.run(exported.run))[:-1] + b',"steps":[')
         separator = b""
         async for step in exported.steps():
             if self._is_full():
@@ -118,7 +118,7 @@ class Export:
 
 
 def _encoded(exported: ExportedStep) -> bytes:
-    return _encode(views.exported_step(exported.step, exported.attempts))
+    return _encode(record_views.exported_step(exported.step, exported.attempts))
 
 
 def _scope(run_id: UUID | None) -> Scope:

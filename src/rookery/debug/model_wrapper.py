@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from rookery.debug.context import current_step
+from rookery.debug.current_run import current_step
+from rookery.debug.recorded_http import RecordedHttp
 from rookery.debug.recorder import ModelFacts, RecordedCall
 from rookery.debug.redaction import BODY_BYTES
-from rookery.debug.transport import RecordedHttp
 from rookery.llm.model import WireModel
 from rookery.llm.types import Call, Capabilities, Finish, LanguageModel, StreamError, StreamPart, Wire
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock
-from rookery.store.debug.rows import StepStatus
+from rookery.store.debug.record_rows import StepStatus
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.model_wrapper")

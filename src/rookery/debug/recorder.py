@@ -15,18 +15,18 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.debug import operations
+from rookery.debug import writer_operations
 from rookery.debug.cache_diagnosis import CachedStep
-from rookery.debug.normalize import PromptHashes, ResponseCollector
-from rookery.debug.operations import Answer, Operation, SeenError
+from rookery.debug.normalization import PromptHashes, ResponseCollector
+from rookery.debug.recorded_http import AttemptRecord
 from rookery.debug.redaction import Redactor
-from rookery.debug.transport import AttemptRecord
+from rookery.debug.writer_operations import Answer, Operation, SeenError
 from rookery.domain.chat.messages import ChatId
 from rookery.llm.types import Call, Finish, ProviderError, StreamError, Wire
 from rookery.models.cost import Prices
 from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import Clock
-from rookery.store.debug.rows import RunKind, RunStatus, StepStatus
+from rookery.store.debug.record_rows import RunKind, RunStatus, StepStatus
 from rookery.store.debug.runs import NewRun
 from rookery.telemetry.log import get_logger
 
@@ -136,7 +136,7 @@ class Recorder:
             started_at=started_at or self.clock.now(),
             started=self.clock.monotonic() if started is None else started,
         )
-        if not self._queue.submit(operations.OpenRun(run)):
+        if not self._queue.submit(writer_operations.OpenRun(run)):
             return None
         self._open[run.id] = run
         return run
@@ -289,7 +289,7 @@ class Run:
             call.abandon()
         self._keyed = None
         status = outcome or self._outcome or RunStatus.INTERRUPTED
-        self._queue.submit(operations.CloseRun(self, status, self.at(self.clock.monotonic())))
+        self._queue.submit(writer_operations.CloseRun(self, status, self.at(self.clock.monotonic())))
         self._recorder.forget(self)
 
     def at(self, monotonic: float) -> datetime:
@@ -332,7 +332,7 @@ class Step:
         self.epoch = 0
         self.attempts = 0
         self.generation_attempt = 0
-        self.last_end: operations.EndCall | None = None
+        self.last_end: writer_operations.EndCall | None = None
         self._abort_reason: Callable[[], str | None] = _no_reason
         # These belong to the writer.
         self.is_stored = False
@@ -357,19 +357,19 @@ class Step:
         recorded = RecordedCall(self, call, model, wire=wire, started=started)
         self.run.call_began(recorded)
         self.run.submit(
-            operations.BeginCall(recorded, call, call.prompt.size_bytes if size_bytes is None else size_bytes)
+            writer_operations.BeginCall(recorded, call, call.prompt.size_bytes if size_bytes is None else size_bytes)
         )
         return recorded
 
     def retry_planned(self, kind: str, delay: timedelta) -> None:
-        self.run.submit(operations.PlanRetry(self, self.epoch, kind, round(delay.total_seconds() * 1000)))
+        self.run.submit(writer_operations.PlanRetry(self, self.epoch, kind, round(delay.total_seconds() * 1000)))
 
     def committed(self, message_id: int) -> None:
         """Set the message that contains the answer. It is written with the end of the call, if that is still queued."""
         if self.last_end is not None and not self.last_end.is_taken:
             self.last_end.assistant_message_id = message_id
         else:
-            self.run.submit(operations.SetMessage(self, message_id))
+            self.run.submit(writer_operations.SetMessage(self, message_id))
 
     # The attempts of its calls
 
@@ -378,7 +378,7 @@ class Step:
         return self.attempts
 
     def attempt_ended(self, record: AttemptRecord) -> None:
-        self.run.submit(operations.WriteAttempt(self, record, self.generation_attempt))
+        self.run.submit(writer_operations.WriteAttempt(self, record, self.generation_attempt))
 
     def abort_reason(self) -> str | None:
         return self._abort_reason()
@@ -424,7 +424,7 @@ class RecordedCall:
         # These belong to the writer.
         self.shared_messages = 0
         self.has_same_tools = False
-        self._ended: operations.EndCall | None = None
+        self._ended: writer_operations.EndCall | None = None
 
     @property
     def status(self) -> StepStatus:
@@ -455,7 +455,7 @@ class RecordedCall:
         run, before = self.step.run, self._ended
         if before is not None and (before.status is not StepStatus.INTERRUPTED or status is not StepStatus.ERROR):
             return
-        end = operations.EndCall(self, status, error, run.clock.monotonic() if ended is None else ended)
+        end = writer_operations.EndCall(self, status, error, run.clock.monotonic() if ended is None else ended)
         if before is not None and not before.is_taken:
             before.replace(end)
         else:

@@ -7,17 +7,17 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.debug.enablement import Policy
 from rookery.debug.recorder import Limits, Recorder
+from rookery.debug.recording_policy import Policy
 from rookery.debug.redaction import Redactor
 from rookery.debug.stats import DebugStats, Result
-from rookery.debug.turn import Recordings
+from rookery.debug.turn_recording import Recordings
 from rookery.debug.writer import MAX_BYTES, Connect, Publish, Writer
 from rookery.runtime.clock import Clock
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
 from rookery.store.db.pubsub import Bus
-from rookery.store.debug import state, sweep
+from rookery.store.debug import recording_state, run_cleanup
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.recording_service")
@@ -55,7 +55,7 @@ class RecordingService:
         self._has_removed = asyncio.Event()
 
     async def run(self) -> None:
-        with self._bus.subscribe(MiscHint, self._on_removed, key=state.REMOVED_TOPIC):
+        with self._bus.subscribe(MiscHint, self._on_removed, key=recording_state.REMOVED_TOPIC):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.writer.run(), name="debug-writer")
                 group.create_task(self._beat(), name="debug-beat")
@@ -70,7 +70,7 @@ class RecordingService:
                 continue
             try:
                 async with self._clock.deadline(STATEMENT_SECONDS, "debug-statement"), self._pool.acquire() as conn:
-                    await sweep.beat(conn, runs)
+                    await run_cleanup.beat(conn, runs)
                 self.stats.operations["beat", Result.OK] += 1
             except DATABASE_ERRORS as error:
                 self.stats.operations["beat", Result.FAILED] += 1
@@ -92,7 +92,7 @@ class RecordingService:
                 chat_id = self._removed.pop()
                 try:
                     async with self._clock.deadline(STATEMENT_SECONDS, "debug-statement"), self._pool.acquire() as conn:
-                        await state.delete_removed(conn, chat_id)
+                        await recording_state.delete_removed(conn, chat_id)
                     self.stats.operations["delete", Result.OK] += 1
                 except DATABASE_ERRORS as error:
                     self.stats.operations["delete", Result.FAILED] += 1

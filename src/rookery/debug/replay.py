@@ -15,8 +15,8 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.debug import context, replay_request, views
-from rookery.debug.normalize import (
+from rookery.debug import current_run, record_views, replay_request
+from rookery.debug.normalization import (
     NormalizedError,
     NormalizedPart,
     NormalizedResponse,
@@ -51,7 +51,7 @@ from rookery.models.resolve import Choice
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.authorized.debug import RecordedCall
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.debug.rows import StepRow
+from rookery.store.debug.record_rows import StepRow
 from rookery.store.models import usage_ledger as ledger
 from rookery.store.models.usage_ledger import CallStatus
 from rookery.telemetry.log import get_logger
@@ -160,7 +160,7 @@ class Replayer:
         notes = [*request.warnings, *_notes(request, recorded.step, ready, is_foreign=is_foreign)]
         # The first lookup of list prices loads a table.
         prices = await asyncio.to_thread(ready.prices, self._clock.now())
-        with context.cleared():
+        with current_run.cleared():
             replayed, warned = await self._ask(
                 model, call, ready, prices=prices, owner_id=owner_id, chat_id=recorded.run.chat_id
             )
@@ -286,19 +286,19 @@ def _with_text(parts: Sequence[PromptPart], text: str) -> tuple[PromptPart, ...]
 
 def recorded_answer(recorded: RecordedCall) -> ReplayAnswer:
     step = recorded.step
-    response = views.read(step.normalized_response, NormalizedResponse)
+    response = record_views.read(step.normalized_response, NormalizedResponse)
     finished = step.finished_at
     return ReplayAnswer(
         model=step.model or recorded.run.model,
         provider=step.provider or recorded.run.provider,
-        effort=views.effort_of(step),
+        effort=record_views.effort_of(step),
         content=() if response is None else response.content,
         finish_reason=step.finish_reason,
-        usage=views.usage_of(step),
+        usage=record_views.usage_of(step),
         cost_micros=step.cost_micros,
         ttft_ms=step.ttft_ms,
         duration_ms=None if finished is None else round((finished - step.started_at).total_seconds() * 1000),
-        error=views.error_of(step),
+        error=record_views.error_of(step),
     )
 
 

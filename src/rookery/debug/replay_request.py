@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from rookery.debug.normalize import Prefix
+from rookery.debug.normalization import Prefix
 from rookery.debug.redaction import Redactor
 from rookery.domain.chat.messages import Effort, Role
 from rookery.domain.chat.prompt_parts import (

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from rookery.debug.normalize import NormalizedPart, normalize_message
+from rookery.debug.normalization import NormalizedPart, normalize_message
 from rookery.debug.redaction import Redactor
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role

@@ -15,13 +15,13 @@ from typing import NoReturn
 
 import asyncpg
 
-from rookery.debug.operations import BeginCall, OpenRun, Operation, WriteAttempt
 from rookery.debug.recorder import Room, Run
 from rookery.debug.stats import DebugStats, Dropped, Result
+from rookery.debug.writer_operations import BeginCall, OpenRun, Operation, WriteAttempt
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import Hint
-from rookery.store.debug import state
+from rookery.store.debug import recording_state
 from rookery.telemetry.log import get_logger
 
 log = get_logger("debug.writer")
@@ -323,4 +323,4 @@ class Writer:
             self._send_hint(run, kind)
 
     def _send_hint(self, run: Run, kind: str) -> None:
-        self._publish([state.update_hint(run.facts.chat_id, kind, run.id)])
+        self._publish([recording_state.update_hint(run.facts.chat_id, kind, run.id)])

@@ -1,6 +1,6 @@
 """One connection to one server, in the era that the server speaks, over the official package.
 
-Importing this module imports that package (0.35 s, 23 MB); only `connections` does, when the first server is used. One
+Importing this module imports that package (0.35 s, 23 MB); only `connection_pool` does, when the first server is used. One
 task owns the connection: it enters and leaves every context of the package, so that no cancel scope crosses tasks.
 Callers of other tasks only send requests.
 """
@@ -30,11 +30,11 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 import rookery
-from rookery.mcp import results, tool_lists
+from rookery.mcp import call_results, tool_lists
+from rookery.mcp.call_results import CallResult, InputRequest, InputRequired, Outcome, Progress, Responses, Resume
+from rookery.mcp.errors import McpError, Problem, ProblemKind
 from rookery.mcp.guarded_http import ServerAuth, ServerTransport, guarded_transport
 from rookery.mcp.output_schemas import OutputSchema
-from rookery.mcp.problems import McpError, Problem, ProblemKind
-from rookery.mcp.results import CallResult, InputRequest, InputRequired, Outcome, Progress, Responses, Resume
 from rookery.mcp.server_config import MAX_CALL_SECONDS, ServerConfig
 from rookery.mcp.sse_transport import sse_streams
 from rookery.mcp.tool_lists import Annotations, McpTool, RefusedTool, ToolList
@@ -598,7 +598,7 @@ class Connection:
                 self._schemas[tool] = OutputSchema(output_schema)
             problem = self._schemas[tool].problem_with(structured)
         blocks = [each for each in content if isinstance(each, dict)]
-        return results.call_result(blocks, structured, is_error=is_error, schema_problem=problem)
+        return call_results.call_result(blocks, structured, is_error=is_error, schema_problem=problem)
 
     # ------------------------------------------------------------------ state and errors
 

@@ -20,7 +20,7 @@ import httpx2
 import msgspec
 
 from rookery.mcp import tool_lists
-from rookery.mcp.problems import McpError, Problem, ProblemKind
+from rookery.mcp.errors import McpError, Problem, ProblemKind
 from rookery.mcp.server_config import Headers, OnUnauthorized, Unauthorized, shown
 from rookery.runtime.address_guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
 

@@ -24,8 +24,8 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from rookery.mcp.errors import McpError, Problem, ProblemKind
 from rookery.mcp.guarded_http import MAX_ANSWER_BYTES, sanitized_list
-from rookery.mcp.problems import McpError, Problem, ProblemKind
 
 _Read = MemoryObjectReceiveStream[SessionMessage | Exception]
 _Write = MemoryObjectSendStream[SessionMessage]

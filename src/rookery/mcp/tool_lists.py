@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rookery.mcp.problems import Problem
+from rookery.mcp.errors import Problem
 from rookery.mcp.server_config import ServerConfig
 
 MAX_TOOLS = 500

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.mcp.server import AuthType, McpServer
-from rookery.mcp.connections import McpConnections
+from rookery.mcp.connection_pool import McpConnections
 from rookery.mcp.server_config import ServerConfig
 from rookery.mcp.tool_lists import McpTool, ServerTools
 from rookery.models.config_cache import ConfigCache
@@ -55,7 +55,7 @@ _decoder_type = tuple[McpTool, ...]
 
 
 class Access(Protocol):
-    """What this module needs of `mcp.access.McpAccess`."""
+    """What this module needs of `mcp.server_access.McpAccess`."""
 
     async def guard(self) -> Guard: ...
 

@@ -35,10 +35,10 @@ from rookery.loop.tool import (
     object_schema,
 )
 from rookery.loop.tool_batch import OUTCOME_UNKNOWN
-from rookery.mcp import names
-from rookery.mcp.connections import OnProgress, OnTask
-from rookery.mcp.problems import McpError, ProblemKind
-from rookery.mcp.results import CallResult, InputRequired, Outcome, Progress, Resume
+from rookery.mcp import tool_names
+from rookery.mcp.call_results import CallResult, InputRequired, Outcome, Progress, Resume
+from rookery.mcp.connection_pool import OnProgress, OnTask
+from rookery.mcp.errors import McpError, ProblemKind
 from rookery.mcp.server_config import ServerConfig
 from rookery.mcp.tool_lists import McpTool, ServerTools
 from rookery.runtime.clock import Clock
@@ -70,7 +70,7 @@ _REMOTE_ENDS = frozenset({None, CancelReason.USER})
 
 
 class Connections(Protocol):
-    """What a tool needs of `mcp.connections.McpConnections`."""
+    """What a tool needs of `mcp.connection_pool.McpConnections`."""
 
     async def call(
         self,
@@ -276,7 +276,7 @@ class McpServerTool:
         shown: Media | None = None
         notes = [result.text] if result.text else []
         for place, media in enumerate(result.media[:MAX_FILES], start=1):
-            name = f"{names.joined(self._server.slug, self._definition.name)}-{place}"
+            name = f"{tool_names.joined(self._server.slug, self._definition.name)}-{place}"
             try:
                 mime_type = uploads.detected_type(media.data, name=name)
                 stored = await self._store(name, mime_type, media.data)
@@ -356,7 +356,7 @@ def tools_of(
         for definition in listed.tools
         if server.offers(definition.name)
     ]
-    named = names.unique_names([(server.slug, each.name) for server, _, each in offered], taken)
+    named = tool_names.unique_names([(server.slug, each.name) for server, _, each in offered], taken)
     made: dict[str, McpServerTool] = {}
     for server, config, definition in offered:
         name = named[server.slug, definition.name]

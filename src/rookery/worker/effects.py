@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.debug.turn import Recordings
+from rookery.debug.turn_recording import Recordings
 from rookery.domain.chat import compaction, titles
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.decision import TurnEnd

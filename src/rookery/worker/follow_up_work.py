@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
-from rookery.debug import context as debug_context
+from rookery.debug import current_run as debug_context
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 

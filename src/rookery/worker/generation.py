@@ -38,7 +38,7 @@ from rookery.llm.types import ErrorKind
 from rookery.loop.step_rows import failed_row
 from rookery.store import machine as transitions
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
-from rookery.store.debug.rows import RunStatus
+from rookery.store.debug.record_rows import RunStatus
 from rookery.store.machine import Machine, Question, Tx
 from rookery.store.models.errors import ModelError
 from rookery.telemetry.log import get_logger

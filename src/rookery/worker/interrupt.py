@@ -23,7 +23,7 @@ from rookery.loop.step_rows import stopped_row
 from rookery.runtime.clock import Clock
 from rookery.store.chats import subagents
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
-from rookery.store.debug.rows import RunStatus
+from rookery.store.debug.record_rows import RunStatus
 from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
 from rookery.worker import commit_shield

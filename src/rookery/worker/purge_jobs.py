@@ -25,8 +25,8 @@ from rookery.store.chats.retention import DueFamily
 from rookery.store.db import idempotency
 from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.db.pool import Connection
-from rookery.store.debug import state as debug_state
-from rookery.store.debug import sweep
+from rookery.store.debug import recording_state as debug_state
+from rookery.store.debug import run_cleanup
 from rookery.store.machine import Publisher
 from rookery.store.people import audit, logins, one_time_links, sessions, tokens
 from rookery.store.people.errors import ArchiveFirst
@@ -258,7 +258,7 @@ class DebugSweep:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            ended = await sweep.end_stale(conn)
+            ended = await run_cleanup.end_stale(conn)
         self._publisher.publish([debug_state.update_hint(run.chat_id, "finalize", run.id) for run in ended])
         async with self._pool.acquire() as conn:
             removed = 0
@@ -282,7 +282,7 @@ class DebugPurge:
             return Removed()
         return await _in_batches(
             self._pool,
-            lambda conn: sweep.purge(conn, older_than=timedelta(days=days), batch=self._batch),
+            lambda conn: run_cleanup.purge(conn, older_than=timedelta(days=days), batch=self._batch),
             kind="debug_runs",
             batch=self._batch,
             stats=self._stats,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from rookery.debug.turn import DebugTurn, Recordings
+from rookery.debug.turn_recording import DebugTurn, Recordings
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status

@@ -17,9 +17,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.debug.call_scope import CallScope, RunScope
 from rookery.debug.recorder import ModelFacts, RunFacts
-from rookery.debug.scope import CallScope, RunScope
-from rookery.debug.turn import Recordings
+from rookery.debug.turn_recording import Recordings
 from rookery.domain.chat import parts, retry_policy, titles
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, Role, Visibility
@@ -40,7 +40,7 @@ from rookery.store.chats import messages as stored_messages
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.db.pool import Connection
-from rookery.store.debug.rows import RunKind
+from rookery.store.debug.record_rows import RunKind
 from rookery.store.machine import Publisher
 from rookery.store.models import spending, usage_ledger
 from rookery.store.models.errors import NoDefaultModel, SpendLimitReached

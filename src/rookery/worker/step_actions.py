@@ -16,9 +16,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
+from rookery.debug.call_scope import CallFacts, CallScope
 from rookery.debug.recorder import ModelFacts
-from rookery.debug.scope import CallFacts, CallScope
-from rookery.debug.turn import TurnFacts
+from rookery.debug.turn_recording import TurnFacts
 from rookery.domain.chat import agent_reports, brake, overflow, summary_prompt, titles
 from rookery.domain.chat import decision as chat_decision
 from rookery.domain.chat.chat import Chat, Fence, LastError
@@ -52,7 +52,7 @@ from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store.chats import files, subagents, tool_runs
 from rookery.store.chats.tool_runs import RunStatus as LedgerStatus
-from rookery.store.debug.rows import RunKind, RunStatus
+from rookery.store.debug.record_rows import RunKind, RunStatus
 from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.models.usage_ledger import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger

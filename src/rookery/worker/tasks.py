@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.debug.turn import DebugTurn
+from rookery.debug.turn_recording import DebugTurn
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import ChatNotFound, StaleFence
 from rookery.domain.chat.messages import ChatId

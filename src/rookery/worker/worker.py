@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.agents.advisor import AdvisorStats
-from rookery.agents.monitor import SubagentMonitor
-from rookery.debug.turn import Recordings
+from rookery.agents.subagent_monitor import SubagentMonitor
+from rookery.debug.turn_recording import Recordings
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.part_buffer import PartBuffer, PartLimits

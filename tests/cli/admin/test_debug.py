@@ -16,7 +16,7 @@ import pytest
 
 from rookery.cli.admin import arguments as admin_arguments
 from rookery.domain.chat.messages import Effort
-from rookery.store.debug.rows import RunKind, RunStatus
+from rookery.store.debug.record_rows import RunKind, RunStatus
 from tests.api.debug_rig import DebugRecords, said
 from tests.cli.serve.server_process import SCRIPT, environment
 from tests.store.models.rows import open_nest

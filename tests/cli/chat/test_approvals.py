@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from rookery.cli.chat import approval_rules as chat_rules
 from rookery.cli.chat import approvals, chat, prompt_loop
-from rookery.cli.chat import rules as chat_rules
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall, Elicitation, FormField, FormOption, ServerQuestion

@@ -93,7 +93,7 @@ async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(rig: ChatRig) -> No
 
 
 async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rookery.cli.chat.follow.ECHO_SECONDS", 0.0)
+    monkeypatch.setattr("rookery.cli.chat.stream_follower.ECHO_SECONDS", 0.0)
     with rig.script((Say("Half an answer"), Wait(LONG))):
         at = rig.terminal()
         made = await chat.create(at.client, "hello", chat.NewChat())

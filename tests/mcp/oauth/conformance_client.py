@@ -19,12 +19,12 @@ import asyncpg
 
 from rookery.domain.mcp.oauth import LoginError
 from rookery.domain.mcp.server import AuthType, McpServer
-from rookery.mcp.connections import McpConnections
-from rookery.mcp.guard import mcp_guard
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.connection_pool import McpConnections
+from rookery.mcp.errors import McpError
 from rookery.mcp.guarded_http import guarded_client
 from rookery.mcp.oauth import discovery
 from rookery.mcp.oauth.logins import Callback, McpLogins
-from rookery.mcp.problems import McpError
 from rookery.mcp.server_config import ServerConfig
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import SystemClock

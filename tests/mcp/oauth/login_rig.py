@@ -11,7 +11,7 @@ import asyncpg
 import httpx2
 
 from rookery.domain.mcp.server import AuthType, McpServer
-from rookery.mcp.guard import mcp_guard
+from rookery.mcp.address_guard import mcp_guard
 from rookery.mcp.guarded_http import guarded_client
 from rookery.mcp.oauth.logins import Begun, Callback, McpLogins
 from rookery.models.secrets import KeyRing, new_key

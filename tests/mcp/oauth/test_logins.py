@@ -11,10 +11,10 @@ import pytest
 
 from rookery.domain.mcp.oauth import LoginError, NotOAuth, ServerChanged, StateRejected
 from rookery.domain.mcp.server import AuthType
+from rookery.mcp.errors import McpError, ProblemKind
 from rookery.mcp.oauth import logins as service
+from rookery.mcp.oauth.guarded_requests import Refusal
 from rookery.mcp.oauth.logins import Callback
-from rookery.mcp.oauth.requests import Refusal
-from rookery.mcp.problems import McpError, ProblemKind
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.mcp import logins, servers

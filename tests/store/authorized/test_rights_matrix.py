@@ -30,7 +30,7 @@ from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chats.shares import SharePatch
 from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db import idempotency
-from rookery.store.debug.rows import DebugMode
+from rookery.store.debug.record_rows import DebugMode
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.mcp.servers import ServerDraft, ServerPatch
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch

@@ -14,7 +14,7 @@ import msgspec
 from rookery.domain.chat.messages import ChatId
 from rookery.store.debug import attempts, runs, steps
 from rookery.store.debug.attempts import NewAttempt
-from rookery.store.debug.rows import AttemptStatus, RunKind, StepStatus
+from rookery.store.debug.record_rows import AttemptStatus, RunKind, StepStatus
 from rookery.store.debug.runs import NewRun
 from rookery.store.debug.steps import NewStep, StepEnd, StepRequest
 from tests.store.machine.machine_rig import Rig

@@ -11,7 +11,7 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store.debug import runs
-from rookery.store.debug.rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
+from rookery.store.debug.record_rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
 from rookery.store.debug.runs import NewRun, RunState
 from tests.store.debug.debug_rows import NOON, DebugRows
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rookery.domain.chat.states import State
 from rookery.store.debug import runs, steps
-from rookery.store.debug.rows import AttemptStatus, RunStatus, StepStatus
+from rookery.store.debug.record_rows import AttemptStatus, RunStatus, StepStatus
 from rookery.store.debug.runs import NewRun
 from rookery.store.debug.steps import NewStep, StepEnd, StepRequest
 from tests.store.debug.debug_rows import NOON, DebugRows

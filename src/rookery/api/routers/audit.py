@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from rookery.api.caller import Caller
-from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
+from rookery.api.csv_reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.request_bodies import AUDIT_WORD, PRINTABLE
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices

@@ -11,8 +11,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import accounts, cookies
-from rookery.api.accounts import LoginView, NewPassword, TypedPassword
+from rookery.api import account_requests, cookies
+from rookery.api.account_requests import LoginView, NewPassword, TypedPassword
 from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.middleware import bearer, is_secure
@@ -84,7 +84,7 @@ def router(services: ApiServices) -> Routes:
 
         Every failed login gets the same response. After five failures, each further attempt has to wait.
         """
-        body = await accounts.read_body(request, LoginBody, services)
+        body = await account_requests.read_body(request, LoginBody, services)
         # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only browsers send `Sec-Fetch-Site`.
         is_page = request.headers.get("sec-fetch-site") == "same-origin"
         if is_page and "stay_signed_in" not in body.model_fields_set:
@@ -95,9 +95,9 @@ def router(services: ApiServices) -> Routes:
                 "This page is older than the server. Reload it, then log in. Pages send `stay_signed_in`.",
             )
         done = await services.logins.log_in(
-            body.login, body.password, stays=body.stay_signed_in, request=accounts.request_info(request)
+            body.login, body.password, stays=body.stay_signed_in, request=account_requests.request_info(request)
         )
-        return accounts.login_response(request, services, done.user, session=done.session)
+        return account_requests.login_response(request, services, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
     async def log_out(caller: Caller, request: Request) -> Response:
@@ -163,10 +163,12 @@ def router(services: ApiServices) -> Routes:
     @routes.post("/auth/link", "links.use", returns=LoginView, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
         """Set a password with a one-time link and log in. All earlier sessions and API tokens end."""
-        body = await accounts.read_body(request, LinkBody, services)
-        done = await services.logins.choose_password(body.token, body.password, request=accounts.request_info(request))
+        body = await account_requests.read_body(request, LinkBody, services)
+        done = await services.logins.choose_password(
+            body.token, body.password, request=account_requests.request_info(request)
+        )
         services.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
-        return accounts.login_response(request, services, done.user, session=done.session)
+        return account_requests.login_response(request, services, done.user, session=done.session)
 
     def _no_cookie(request: Request) -> str:
         return cookies.delete_header(secure=is_secure(request, services))

@@ -28,7 +28,7 @@ from rookery.store.authorized.chat_changes import CreatedChat, Replayed
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.subagents import AgentList
-from rookery.store.debug.rows import DebugMode
+from rookery.store.debug.record_rows import DebugMode
 from rookery.store.machine import ChatSpec
 
 OPERATION = "chats.create"

@@ -19,18 +19,18 @@ from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer, nothing
 from rookery.api.services import ApiServices
-from rookery.debug import views
-from rookery.debug.comparison import ComparisonView, compare
+from rookery.debug import record_views
 from rookery.debug.export import MAX_EXPORT_BYTES, Export, ExportView, file_name
+from rookery.debug.record_views import AttemptView, RunDetailView, RunListView, StepView
 from rookery.debug.replay import NotReplayable, Replay, ReplayChange
-from rookery.debug.search import MAX_PLACES, Place, find_places
-from rookery.debug.views import AttemptView, RunDetailView, RunListView, StepView
+from rookery.debug.run_comparison import ComparisonView, compare
+from rookery.debug.step_search import MAX_PLACES, Place, find_places
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
 from rookery.store.authorized.debug import MAX_SEARCHED_STEPS
-from rookery.store.debug.reads import MAX_LIMIT
-from rookery.store.debug.rows import RunKind, RunStatus
+from rookery.store.debug.record_reads import MAX_LIMIT
+from rookery.store.debug.record_rows import RunKind, RunStatus
 
 MAX_EDITS = 100
 MAX_QUERY_CHARS = 200
@@ -77,9 +77,9 @@ def router(services: ApiServices) -> Routes:
         found = await caller.store.debug.list_runs(ChatId(chat), limit=limit, cursor=cursor, kind=kind, status=status)
         return answer(
             RunListView(
-                runs=tuple(views.run(row) for row in found.page.runs),
+                runs=tuple(record_views.run(row) for row in found.page.runs),
                 next_cursor=found.page.next_cursor,
-                recording=views.recording(found.recording, is_forced=services.is_debug_forced),
+                recording=record_views.recording(found.recording, is_forced=services.is_debug_forced),
             )
         )
 
@@ -92,7 +92,7 @@ def router(services: ApiServices) -> Routes:
     )
     async def get_run(caller: Caller, chat: UUID, run: UUID) -> Response:
         """Return a run with its steps and their attempts, without prompts and bodies."""
-        return answer(views.run_detail(await caller.store.debug.get_run(ChatId(chat), run)))
+        return answer(record_views.run_detail(await caller.store.debug.get_run(ChatId(chat), run)))
 
     @routes.get(
         "/chats/{chat}/debug/runs/{run}/search",
@@ -142,7 +142,7 @@ def router(services: ApiServices) -> Routes:
         """Return a step with its whole prompt, its tools and its answer."""
         found = await caller.store.debug.get_step(ChatId(chat), run, step)
         # Assembling the prompts of a long run takes milliseconds.
-        return answer(await asyncio.to_thread(views.step, found))
+        return answer(await asyncio.to_thread(record_views.step, found))
 
     @routes.get(
         "/chats/{chat}/debug/runs/{run}/steps/{step}/attempts/{number}",
@@ -155,7 +155,9 @@ def router(services: ApiServices) -> Routes:
         caller: Caller, chat: UUID, run: UUID, step: UUID, number: Annotated[int, Field(ge=1, lt=2**31)]
     ) -> Response:
         """Return an HTTP exchange with its headers and bodies, without secrets."""
-        return answer(views.attempt(await caller.store.debug.get_attempt(ChatId(chat), run, step, number=number)))
+        return answer(
+            record_views.attempt(await caller.store.debug.get_attempt(ChatId(chat), run, step, number=number))
+        )
 
     @routes.get(
         "/chats/{chat}/debug/export",

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import client_results, headers, message_bodies, message_content, model_choice, request_bodies
+from rookery.api import client_tool_results, headers, message_bodies, message_content, model_choice, request_bodies
 from rookery.api.caller import IDEMPOTENCY_KEY, Caller
 from rookery.api.message_bodies import EditView, MessagesView, SendView
 from rookery.api.message_content import Content, ServerIds
@@ -192,7 +192,7 @@ def router(services: ApiServices) -> Routes:
             SubmittedResult(each.tool_call_id, bytes(raw.output).decode(), each.is_error)
             for each, raw in zip(body.results, outputs, strict=True)
         ]
-        kept = await client_results.truncate_results(services, caller, ChatId(chat), results)
+        kept = await client_tool_results.truncate_results(services, caller, ChatId(chat), results)
         await caller.store.turns.submit_results(ChatId(chat), kept)
         return nothing()
 

@@ -7,8 +7,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import accounts, request_bodies
-from rookery.api.accounts import Email, LoginView, Name, NewPassword, Username
+from rookery.api import account_requests, request_bodies
+from rookery.api.account_requests import Email, LoginView, Name, NewPassword, Username
 from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer
@@ -59,7 +59,7 @@ def router(services: ApiServices) -> Routes:
     )
     async def complete(request: Request) -> Response:
         """Create the first administrator and log them in. Works only once."""
-        data = await accounts.read_raw_body(request, services)
+        data = await account_requests.read_raw_body(request, services)
         try:
             body = request_bodies.parse(SetupBody, data)
         except ApiError:
@@ -72,11 +72,11 @@ def router(services: ApiServices) -> Routes:
             draft=UserDraft(email=body.email, username=body.username, name=body.name),
             password=body.password,
             clock=services.clock,
-            request=accounts.request_info(request),
+            request=account_requests.request_info(request),
         )
         # The next start would remove the file as well, but a used secret should not stay on disk until then.
         first_admin.forget_file(services.data_dir)
-        return accounts.login_response(request, services, done.user, session=done.session, status=201)
+        return account_requests.login_response(request, services, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
         """Check the token before errors in other fields are reported.

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.caller import Caller
-from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
+from rookery.api.csv_reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Role

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.accounts import Email, Name, NewPassword, Username
+from rookery.api.account_requests import Email, Name, NewPassword, Username
 from rookery.api.caller import Caller
 from rookery.api.request_bodies import Body
 from rookery.api.routes import PREFIX, Items, Page, Routes, answer, nothing

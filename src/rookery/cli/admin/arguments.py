@@ -60,11 +60,11 @@ def _group(tasks: Any, name: str, summary: str) -> Any:
 
 def _add_run(tasks: Any, add: Add, run: Run) -> None:
     def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-        from rookery.cli.admin import input
+        from rookery.cli.admin import provider_input
         from rookery.cli.admin.run import run as runner
         from rookery.cli.admin.run.request import read_request
 
-        with input.refusals(out) as outcome:
+        with provider_input.refusals(out) as outcome:
             request = read_request(
                 arguments.prompt,
                 model=arguments.model,
@@ -120,7 +120,7 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
         return run(providers.list_all(loaded.settings, out), loaded, out)
 
     def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-        from rookery.cli.admin import input, providers
+        from rookery.cli.admin import provider_input, providers
 
         new = providers.NewProvider(
             type=arguments.type,
@@ -136,15 +136,15 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
             send_correlation=arguments.send_correlation,
         )
         # The user is prompted before the event loop runs, because Ctrl-C would not end a prompt inside of the loop.
-        with input.refusals(out) as outcome:
+        with provider_input.refusals(out) as outcome:
             key = providers.ask_key(new)
             return run(providers.add(loaded.settings, out, new=new, key=key), loaded, out)
         return outcome.code
 
     def set_key(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-        from rookery.cli.admin import input, providers
+        from rookery.cli.admin import provider_input, providers
 
-        with input.refusals(out) as outcome:
+        with provider_input.refusals(out) as outcome:
             key = providers.ask_new_key(arguments.name, from_stdin=arguments.key_stdin)
             return run(providers.set_key(loaded.settings, out, name=arguments.name, key=key), loaded, out)
         return outcome.code
@@ -195,7 +195,7 @@ def _add_mcp(tasks: Any, add: Add, run: Run) -> None:
         return run(mcp.list_all(loaded.settings, out), loaded, out)
 
     def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-        from rookery.cli.admin import input, mcp
+        from rookery.cli.admin import mcp, provider_input
 
         new = mcp.NewServer(
             slug=arguments.slug,
@@ -208,7 +208,7 @@ def _add_mcp(tasks: Any, add: Add, run: Run) -> None:
             transport=arguments.transport,
             call_timeout=arguments.call_timeout,
         )
-        with input.refusals(out) as outcome:
+        with provider_input.refusals(out) as outcome:
             key = mcp.ask_key(new)
             return run(mcp.add(loaded.settings, out, new=new, key=key), loaded, out)
         return outcome.code

@@ -18,17 +18,17 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from rookery.cli.admin import input, secrets
+from rookery.cli.admin import provider_input, secrets
 from rookery.cli.admin.run.models import find_model, list_models
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
-from rookery.debug import comparison, views
-from rookery.debug.comparison import ComparedStepView, ComparisonView, RunFigures, StepPair
+from rookery.debug import record_views, run_comparison
 from rookery.debug.export import Export, file_name
-from rookery.debug.normalize import NormalizedMessage, NormalizedPart, NormalizedUsage
+from rookery.debug.normalization import NormalizedMessage, NormalizedPart, NormalizedUsage
+from rookery.debug.record_views import AttemptView, RunDetailView, RunView, StepSummaryView, StepView
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay import NotReplayable, Replay, ReplayAnswer, ReplayChange, Replayer
-from rookery.debug.views import AttemptView, RunDetailView, RunView, StepSummaryView, StepView
+from rookery.debug.run_comparison import ComparedStepView, ComparisonView, RunFigures, StepPair
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.domain.chat.messages import ChatId, Effort
 from rookery.models.connect import Connector
@@ -38,10 +38,10 @@ from rookery.settings.settings import Settings
 from rookery.store.authorized.debug import RecordedCall, RunDetail, RunPair, StepDetail
 from rookery.store.chats import chat_reads
 from rookery.store.db.pool import Connection, Database
-from rookery.store.debug import reads
-from rookery.store.debug.comparison import find_difference, read_compared
+from rookery.store.debug import record_reads
 from rookery.store.debug.export import list_exported
-from rookery.store.debug.rows import RunKind, RunRow, RunStatus, StepSummaryRow
+from rookery.store.debug.record_rows import RunKind, RunRow, RunStatus, StepSummaryRow
+from rookery.store.debug.run_comparison import find_difference, read_compared
 from rookery.store.models import spending
 from rookery.store.models.usage_ledger import KeySource
 from rookery.store.people import audit
@@ -59,18 +59,18 @@ async def list_runs(
     settings: Settings, out: Output, *, chat: str, kind: str | None, status: str | None, limit: int
 ) -> int:
     """Show the recorded runs of a chat, the newest first."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         chat_id = ChatId(_id(chat, "CHAT"))
-        async with input.opened(settings, out) as (_, conn):
+        async with provider_input.opened(settings, out) as (_, conn):
             await _log(conn, chat_id, READ)
-            page = await reads.list_runs(
+            page = await record_reads.list_runs(
                 conn,
                 chat_id,
                 limit=limit,
                 kind=None if kind is None else RunKind(kind),
                 status=None if status is None else RunStatus(status),
             )
-        found = [views.run(row) for row in page.runs]
+        found = [record_views.run(row) for row in page.runs]
         if found:
             headers = ("run", "started", "kind", "status", "model", "steps", "in", "out", "cost", "first message")
             out.table(headers, [_run_row(run) for run in found])
@@ -82,54 +82,57 @@ async def list_runs(
 
 async def show(settings: Settings, out: Output, *, run: str, step: int | None, attempt: int | None) -> int:
     """Show a run, or one of its steps with the prompt and the answer, or one of its HTTP exchanges."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         run_id = _id(run, "RUN")
-        async with input.opened(settings, out) as (_, conn):
+        async with provider_input.opened(settings, out) as (_, conn):
             found = await _find_run(conn, run_id)
             await _log(conn, found.chat_id, READ, run_id=run_id)
-            steps, attempts = await reads.list_steps(conn, run_id), await reads.list_attempts(conn, run_id)
+            steps, attempts = (
+                await record_reads.list_steps(conn, run_id),
+                await record_reads.list_attempts(conn, run_id),
+            )
             if step is None:
-                _show_run(out, views.run_detail(RunDetail(found, steps, attempts)))
+                _show_run(out, record_views.run_detail(RunDetail(found, steps, attempts)))
                 return outcome.code
             wanted = _find_step(steps, step)
             if attempt is not None:
-                exchange = await reads.find_attempt(conn, wanted.id, attempt)
+                exchange = await record_reads.find_attempt(conn, wanted.id, attempt)
                 if exchange is None:
                     raise Refused(f"Step {step} has no attempt {attempt}.", code=Exit.USAGE)
-                _show_attempt(out, views.attempt(exchange))
+                _show_attempt(out, record_views.attempt(exchange))
                 return outcome.code
-            row = await reads.find_step(conn, run_id, wanted.id)
+            row = await record_reads.find_step(conn, run_id, wanted.id)
             if row is None:
                 raise Refused("The step was deleted meanwhile.")
-            requests = await reads.list_requests(conn, run_id, last_number=step)
+            requests = await record_reads.list_requests(conn, run_id, last_number=step)
         own = [each for each in attempts if each.step_id == wanted.id]
-        _show_step(out, views.step(StepDetail(row, requests, own)))
+        _show_step(out, record_views.step(StepDetail(row, requests, own)))
     return outcome.code
 
 
 async def compare(settings: Settings, out: Output, *, run: str, other: str) -> int:
     """Show the tokens, cost and time of two runs, and where their prompts begin to differ."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         run_id, other_id = _id(run, "RUN"), _id(other, "OTHER")
         if run_id == other_id:
             raise Refused("RUN and OTHER are the same run.", code=Exit.USAGE)
-        async with input.opened(settings, out) as (_, conn):
+        async with provider_input.opened(settings, out) as (_, conn):
             one, second = await _find_run(conn, run_id), await _find_run(conn, other_id)
             await _log(conn, one.chat_id, READ, run_id=run_id)
             await _log(conn, second.chat_id, READ, run_id=other_id)
             left, right = await read_compared(conn, one), await read_compared(conn, second)
             difference = await find_difference(conn, left, right)
-        _show_comparison(out, comparison.compare(RunPair(left, right, difference)))
+        _show_comparison(out, run_comparison.compare(RunPair(left, right, difference)))
     return outcome.code
 
 
 async def export(settings: Settings, out: Output, *, chat: str, run: str | None, output: str | None) -> int:
     """Write the records of a chat, or of one of its runs, to a file."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         chat_id, run_id = ChatId(_id(chat, "CHAT")), None if run is None else _id(run, "--run")
         now = datetime.now(UTC)
         path = Path(output or file_name(chat_id, run_id, now))
-        async with input.opened(settings, out) as (_, conn):
+        async with provider_input.opened(settings, out) as (_, conn):
             await _log(conn, chat_id, READ, run_id=run_id)
             runs = await list_exported(conn, chat_id, run_id, acquire=lambda: nullcontext(conn))
             if run_id is not None and not runs:
@@ -163,10 +166,10 @@ async def replay(
     edits: Sequence[str],
 ) -> int:
     """Make a recorded call again and show both answers."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         run_id = _id(run, "RUN")
         change = ReplayChange(effort=UNSET if effort is None else Effort(effort), edits=_edits(edits))
-        async with input.opened(settings, out) as (database, conn):
+        async with provider_input.opened(settings, out) as (database, conn):
             ring = await secrets.load_checked_ring(settings, conn)
             found = await _find_run(conn, run_id)
             recorded, owner_id = await _recorded(conn, found, step)
@@ -221,8 +224,8 @@ async def _check_spend(directory: Directory, conn: Connection, model_config_id: 
 
 
 async def _find_run(conn: Connection, run_id: UUID) -> RunRow:
-    chat = await reads.find_chat(conn, run_id)
-    run = None if chat is None else await reads.find_run(conn, chat[0], run_id)
+    chat = await record_reads.find_chat(conn, run_id)
+    run = None if chat is None else await record_reads.find_run(conn, chat[0], run_id)
     if run is None:
         raise Refused(f"There is no run {run_id}. `rookery admin debug list CHAT` shows them.", code=Exit.USAGE)
     return run
@@ -236,12 +239,12 @@ def _find_step(steps: Sequence[StepSummaryRow], number: int) -> StepSummaryRow:
 
 
 async def _recorded(conn: Connection, run: RunRow, number: int) -> tuple[RecordedCall, UUID]:
-    chat = await reads.find_chat(conn, run.id)
-    summary = _find_step(await reads.list_steps(conn, run.id), number)
-    step = await reads.find_step(conn, run.id, summary.id)
+    chat = await record_reads.find_chat(conn, run.id)
+    summary = _find_step(await record_reads.list_steps(conn, run.id), number)
+    step = await record_reads.find_step(conn, run.id, summary.id)
     if step is None or chat is None:
         raise Refused("The run was deleted meanwhile.")
-    forms = await reads.list_replay_forms(conn, run.id, last_number=number)
+    forms = await record_reads.list_replay_forms(conn, run.id, last_number=number)
     return RecordedCall(run, step, forms), chat[1]
 
 

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin import input, secrets
+from rookery.cli.admin import provider_input, secrets
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.mcp.catalog import CATALOG
 from rookery.domain.mcp.server import MAX_HEADER_BYTES, AuthType, Availability, McpServer, Transport
-from rookery.mcp.access import McpAccess
+from rookery.mcp.server_access import McpAccess
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings
@@ -45,7 +45,7 @@ class NewServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_all(settings: Settings, out: Output) -> int:
-    async with input.opened(settings, out) as (_, conn):
+    async with provider_input.opened(settings, out) as (_, conn):
         found = await servers.list_of_deployment(conn)
     if found:
         rows = [
@@ -79,14 +79,14 @@ def ask_key(new: NewServer) -> SecretStr | None:
 
 
 async def add(settings: Settings, out: Output, *, new: NewServer, key: SecretStr | None) -> int:
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         if key is not None:
             out.secrets.add("key", key.reveal())
         draft = _draft(new, key)
         async with _opened(settings, out) as (database, conn):
             ring = await secrets.load_checked_ring(settings, conn) if key is not None else None
             made = await servers.create_server(conn, draft, ring=ring, by=None)
-            await input.announce(database, servers.HINT, made.id)
+            await provider_input.announce(database, servers.HINT, made.id)
         out.line(f"MCP server {made.slug} is added.")
         if made.auth_type is AuthType.OAUTH2:
             out.line("Each user connects to it in the settings, under Connections.")
@@ -98,7 +98,7 @@ async def add(settings: Settings, out: Output, *, new: NewServer, key: SecretStr
 
 async def test(settings: Settings, out: Output, *, slug: str) -> int:
     """Connect to a server and list its tools."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         async with _opened(settings, out) as (database, conn):
             server = await _get(conn, slug)
             stored = await stored_settings.find_setting(conn, servers.SETTING)
@@ -141,13 +141,13 @@ async def test(settings: Settings, out: Output, *, slug: str) -> int:
 
 
 async def remove(settings: Settings, out: Output, *, slug: str, yes: bool) -> int:
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         async with _opened(settings, out) as (database, conn):
             server = await _get(conn, slug)
             if not yes:
                 raise Refused(f"This also ends every login at {slug} and removes it from all chats. Add --yes.")
             await servers.delete_server(conn, server.id)
-            await input.announce(database, servers.HINT, server.id)
+            await provider_input.announce(database, servers.HINT, server.id)
         out.line(f"MCP server {slug} is removed.")
         out.result({"removed": server.id, "slug": slug})
     return outcome.code
@@ -156,7 +156,7 @@ async def remove(settings: Settings, out: Output, *, slug: str, yes: bool) -> in
 @asynccontextmanager
 async def _opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Database, Connection]]:
     try:
-        async with input.opened(settings, out) as opened:
+        async with provider_input.opened(settings, out) as opened:
             yield opened
     except AccessError as error:
         raise Refused(str(error)) from None

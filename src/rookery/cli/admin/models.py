@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from rookery.cli.admin import input, secrets
+from rookery.cli.admin import provider_input, secrets
 from rookery.cli.admin import providers as admin_providers
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
@@ -51,7 +51,7 @@ class NewModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_all(settings: Settings, out: Output) -> int:
-    async with input.opened(settings, out) as (_, conn):
+    async with provider_input.opened(settings, out) as (_, conn):
         found = await _load(conn)
         windows = await context_windows.list_windows(conn)
     if found:
@@ -69,8 +69,8 @@ async def list_all(settings: Settings, out: Output) -> int:
 
 async def show(settings: Settings, out: Output, *, reference: str) -> int:
     """Show one model, and the sources of its context window."""
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (_, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (_, conn):
             config, provider = _find(await _load(conn), reference)
             window = await context_windows.find_window(conn, config.id)
         known = windows_of(config, provider.type, window)
@@ -94,11 +94,11 @@ async def show(settings: Settings, out: Output, *, reference: str) -> int:
 
 
 async def forget_window(settings: Settings, out: Output, *, reference: str) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             config, provider = _find(await _load(conn), reference)
             is_known = await context_windows.forget(conn, config.id)
-            await input.announce(database, "model", config.id)
+            await provider_input.announce(database, "model", config.id)
             window = await context_windows.find_window(conn, config.id)
         name = _name(config, provider)
         removed = f"The learned context window of {name} is removed."
@@ -108,10 +108,10 @@ async def forget_window(settings: Settings, out: Output, *, reference: str) -> i
 
 
 async def add(settings: Settings, out: Output, *, new: NewModel) -> int:
-    with input.refusals(out) as outcome:
-        options = input.parse_options(new.options)
+    with provider_input.refusals(out) as outcome:
+        options = provider_input.parse_options(new.options)
         prices = {name: _price(name, text) for name, text in new.prices.items()}
-        async with input.opened(settings, out) as (database, conn):
+        async with provider_input.opened(settings, out) as (database, conn):
             provider = await admin_providers.get(conn, new.provider)
             if provider.type == ProviderType.SCRIPTED and new.model not in _SCRIPTS:
                 raise InvalidInput("model", f"The scripted provider has {' and '.join(_SCRIPTS)}.")
@@ -128,7 +128,7 @@ async def add(settings: Settings, out: Output, *, new: NewModel) -> int:
             )
             ring = await secrets.load_checked_ring(settings, conn) if options.get("headers") else None
             config = await model_configs.create_model_config(conn, draft, by=None, ring=ring)
-            await input.announce(database, "model", config.id)
+            await provider_input.announce(database, "model", config.id)
         role = ", and is the default" if config.is_default else ""
         out.line(f"Model {_name(config, provider)} is added{role}.")
         _advise(out, config, provider)
@@ -137,12 +137,12 @@ async def add(settings: Settings, out: Output, *, new: NewModel) -> int:
 
 
 async def make_default(settings: Settings, out: Output, *, reference: str) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             config, provider = _find(await _load(conn), reference)
             patch = ModelConfigPatch(is_default=True)
             config = await model_configs.update_model_config(conn, config.id, patch=patch, by=None)
-            await input.announce(database, "model", config.id)
+            await provider_input.announce(database, "model", config.id)
         out.line(f"Model {_name(config, provider)} is the default.")
         if (state := _state(config, provider)) != "ready":
             out.warning(f"It cannot be used yet: {state}.")
@@ -152,11 +152,11 @@ async def make_default(settings: Settings, out: Output, *, reference: str) -> in
 
 async def remove(settings: Settings, out: Output, *, reference: str) -> int:
     """Remove a model. Chats that used it continue with the default."""
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             config, provider = _find(await _load(conn), reference)
             await model_configs.delete_model_config(conn, config.id, by=None)
-            await input.announce(database, "model", config.id)
+            await provider_input.announce(database, "model", config.id)
             heir = next((pair for pair in await _load(conn) if pair[0].is_default), None)
         out.line(f"Model {_name(config, provider)} is removed.")
         if config.is_default:
@@ -251,7 +251,7 @@ def _document(config: ModelConfig, provider: Provider, window: ModelWindow | Non
         },
         "provider": provider.name,
         "state": _state(config, provider),
-        "options": input.shown_options(config.options),
+        "options": provider_input.shown_options(config.options),
         "prices": prices,
         "prices_are_own": config.price_input is not None,
     }

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from rookery.cli.admin import input, secrets
+from rookery.cli.admin import provider_input, secrets
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.models.options import KEYLESS, ProviderType
@@ -40,7 +40,7 @@ class NewProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_all(settings: Settings, out: Output) -> int:
-    async with input.opened(settings, out) as (_, conn):
+    async with provider_input.opened(settings, out) as (_, conn):
         found = await providers.list_providers(conn)
         counts = await _count_models(conn)
     if found:
@@ -55,14 +55,14 @@ async def list_all(settings: Settings, out: Output) -> int:
 def ask_key(new: NewProvider) -> SecretStr | None:
     """Return the central key of a new provider, read from stdin or from a prompt; None if it has none."""
     if not new.no_central_key:
-        return input.read_key(new.type, new.name, from_stdin=new.key_stdin, none=new.no_key)
+        return provider_input.read_key(new.type, new.name, from_stdin=new.key_stdin, none=new.no_key)
     if new.key_stdin:
         raise Refused("--key-stdin sets the central key, which contradicts --no-central-key.", code=Exit.USAGE)
     return None
 
 
 async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretStr | None) -> int:
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         if key is not None:
             out.secrets.add("key", key.reveal())
         draft = ProviderDraft(
@@ -70,18 +70,18 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
             name=new.name,
             display_name=new.display_name,
             base_url=new.base_url,
-            options=input.parse_options(new.options),
+            options=provider_input.parse_options(new.options),
             send_correlation=new.send_correlation,
             api_key=key,
             central_key_enabled=not new.no_central_key,
             allow_user_key=new.allow_user_key,
             allow_central_fallback=False if new.no_fallback else UNSET,
         )
-        async with input.opened(settings, out) as (database, conn):
+        async with provider_input.opened(settings, out) as (database, conn):
             is_sealed = key is not None or bool(draft.options.get("headers"))
             ring = await secrets.load_checked_ring(settings, conn) if is_sealed else None
             provider = await providers.create_provider(conn, draft, ring=ring)
-            await input.announce(database, "provider", provider.id)
+            await provider_input.announce(database, "provider", provider.id)
         out.line(f"Provider {provider.name} is added. Add a model to it:")
         out.line(f"  rookery admin model add {provider.name} MODEL --context-limit TOKENS")
         out.result(_document(provider, models=0))
@@ -93,16 +93,16 @@ def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
     if not from_stdin and (sys.stdin is None or not sys.stdin.isatty()):
         raise Refused("There is no terminal to ask for the key. Pipe it in with --key-stdin.", code=Exit.USAGE)
     # A type that needs a key is assumed, because the provider's type is in the database, which is not open yet.
-    key = input.read_key(ProviderType.ANTHROPIC, name, from_stdin=from_stdin, none=False)
+    key = provider_input.read_key(ProviderType.ANTHROPIC, name, from_stdin=from_stdin, none=False)
     assert key is not None, "a key that is needed is given or refused"
     return key
 
 
 async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr) -> int:
     """Replace the central key. Running turns use the new key from their next step on."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         out.secrets.add("key", key.reveal())
-        async with input.opened(settings, out) as (database, conn):
+        async with provider_input.opened(settings, out) as (database, conn):
             provider = await get(conn, name)
             if not provider.is_env and not provider.central_key_enabled:
                 raise Refused(f"Provider {name} uses only keys of users; it has no central key to change.")
@@ -112,15 +112,15 @@ async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr)
             patch = ProviderPatch(api_key=key)
             changed = await providers.update_provider(conn, provider.id, patch=patch, ring=ring)
             models = (await _count_models(conn))[changed.id]
-            await input.announce(database, "provider", changed.id)
+            await provider_input.announce(database, "provider", changed.id)
         out.line(f"Provider {name} has a new key.")
         out.result(_document(changed, models=models))
     return outcome.code
 
 
 async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             provider = await get(conn, name)
             models = (await _count_models(conn))[provider.id]
             if not yes and not provider.is_env and (models or provider.allow_user_key):
@@ -129,7 +129,7 @@ async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> in
                     "to confirm."
                 )
             await providers.delete_provider(conn, provider.id)
-            await input.announce(database, "provider", provider.id)
+            await provider_input.announce(database, "provider", provider.id)
         out.line(f"Provider {name} is removed, with {models} model(s) and every key for it.")
         out.result({"removed": provider.id, "name": name, "models": models})
     return outcome.code
@@ -177,6 +177,6 @@ def _document(provider: Provider, *, models: int) -> dict[str, object]:
         "send_correlation": provider.send_correlation,
         "base_url": provider.effective_base_url,
         "has_key": provider.api_key_enc is not None,
-        "options": input.shown_options(provider.options),
+        "options": provider_input.shown_options(provider.options),
         "models": models,
     }

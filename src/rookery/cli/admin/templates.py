@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rookery.app import workspaces
-from rookery.cli.admin import input
+from rookery.cli.admin import provider_input
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
@@ -28,7 +28,7 @@ ADVICE = "`rookery admin template push DIR` adds one; the server adds its own at
 
 
 async def list_all(settings: Settings, out: Output) -> int:
-    async with input.opened(settings, out) as (_, conn):
+    async with provider_input.opened(settings, out) as (_, conn):
         found = await templates.list_templates(conn)
     if found:
         out.table(("name", "driver", "state", "from", "revision"), [_row(each) for each in found])
@@ -39,8 +39,8 @@ async def list_all(settings: Settings, out: Output) -> int:
 
 
 async def show(settings: Settings, out: Output, *, name: str) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (_, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (_, conn):
             found = await _get(conn, name)
         manifest = manifests.decode(found.manifest)
         out.line(f"{found.name}: {manifest.description or 'without a description'}")
@@ -58,7 +58,7 @@ async def show(settings: Settings, out: Output, *, name: str) -> int:
 
 async def push(settings: Settings, out: Output, *, folder: Path) -> int:
     """Push a template. The folder is checked before the database is opened, because most mistakes are in the folder."""
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         try:
             packed = folders.pack(folders.read_folder(folder))
             shared_folders.check_template(packed.manifest, settings.workspaces_shared_folders)
@@ -70,11 +70,11 @@ async def push(settings: Settings, out: Output, *, folder: Path) -> int:
                 f"{folder} has {number} problem{'s'[: number - 1]}; nothing was stored.", code=Exit.USAGE
             ) from None
         name = packed.manifest.name
-        async with input.opened(settings, out) as (database, conn):
+        async with provider_input.opened(settings, out) as (database, conn):
             is_new = await templates.push_template(conn, as_push(packed))
             if is_new:
                 await _log(conn, "template.push", name)
-                await input.announce(database, "template", name)
+                await provider_input.announce(database, "template", name)
         told = "is pushed" if is_new else "was already up to date"
         out.line(f"Template {name} {told} (revision {packed.revision[:12]}).")
         if (less := _network_for(settings, packed.manifest)) is not None:
@@ -85,12 +85,12 @@ async def push(settings: Settings, out: Output, *, folder: Path) -> int:
 
 
 async def change(settings: Settings, out: Output, *, name: str, patch: TemplatePatch, told: str) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             await _get(conn, name)
             changed = await templates.update_template(conn, name, patch)
             await _log(conn, "template.update", name)
-            await input.announce(database, "template", name)
+            await provider_input.announce(database, "template", name)
         out.line(f"Template {name} is {told}.")
         out.result({"template": _document(changed)})
         return Exit.OK
@@ -98,14 +98,14 @@ async def change(settings: Settings, out: Output, *, name: str, patch: TemplateP
 
 
 async def remove(settings: Settings, out: Output, *, name: str) -> int:
-    with input.refusals(out) as outcome:
-        async with input.opened(settings, out) as (database, conn):
+    with provider_input.refusals(out) as outcome:
+        async with provider_input.opened(settings, out) as (database, conn):
             try:
                 await templates.delete_template(conn, name)
             except AccessError as error:
                 raise Refused(str(error)) from None
             await _log(conn, "template.delete", name)
-            await input.announce(database, "template", name)
+            await provider_input.announce(database, "template", name)
         out.line(f"Template {name} is removed.")
         out.result({"name": name})
         return Exit.OK

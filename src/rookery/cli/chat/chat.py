@@ -16,14 +16,14 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from rookery.cli.chat import approvals, follow
-from rookery.cli.chat.follow import Follower, Interrupts, UserLeft
+from rookery.cli.chat import approvals, stream_follower
+from rookery.cli.chat.stream_follower import Follower, Interrupts, UserLeft
 from rookery.cli.chat.terminal_output import Screen
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Chat
 from rookery.client.content import BusyBehavior, Content, PermissionMode, file_part
-from rookery.client.live import AT_REST
+from rookery.client.live_streams import AT_REST
 from rookery.client.models import Agent, SendAnswer
 from rookery.client.reducer import View
 from rookery.runtime.clock import Clock, SystemClock
@@ -380,7 +380,7 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
         return Exit.OK
     code = verdict(at, state, is_stopped=interrupts.is_stopped, is_asked_here=until_asked)
     seconds = at.clock.monotonic() - started_at
-    at.screen.note(f"{follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
+    at.screen.note(f"{stream_follower.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
     return code
 
 

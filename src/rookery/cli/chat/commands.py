@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from rookery.cli.chat import account, chat, credentials, mcp_servers, prompt_loop
+from rookery.cli.chat import approval_rules as chat_rules
 from rookery.cli.chat import export as chat_export
 from rookery.cli.chat import login as chat_login
-from rookery.cli.chat import rules as chat_rules
 from rookery.cli.chat.chat import NewChat, Terminal
 from rookery.cli.chat.credentials import Credentials, CredentialsFile
 from rookery.cli.chat.error_messages import Attempt, failures

@@ -29,17 +29,17 @@ from prompt_toolkit.layout import FormattedTextControl, HSplit, Window
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output import Output as TerminalOutput
 
-from rookery.cli.chat import approvals, chat, error_messages, follow, mcp_servers, prompt_loop, terminal_input
+from rookery.cli.chat import approvals, chat, error_messages, mcp_servers, prompt_loop, stream_follower, terminal_input
 from rookery.cli.chat.block_renderer import Renderer, neutralize
 from rookery.cli.chat.chat import NewChat
-from rookery.cli.chat.follow import Follower
 from rookery.cli.chat.inline_screen import InlineScreen
+from rookery.cli.chat.stream_follower import Follower
 from rookery.cli.chat.terminal_output import cut, wrapped
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
 from rookery.client.content import BusyBehavior
-from rookery.client.live import AT_REST, Change
+from rookery.client.live_streams import AT_REST, Change
 from rookery.client.models import Elicitation, WorkspaceMcpServer
 from rookery.client.reducer import Event, View
 from rookery.runtime.clock import Clock, SystemClock
@@ -326,7 +326,7 @@ class InlineSession:
             self.screen.say("/retry tries again.")
         elif self._is_stopping:
             self.screen.say("Stopped. The answer so far is saved.")
-        self.screen.note(f"{follow.figures(state, self._turn_after_id)}{seconds:.1f} s")
+        self.screen.note(f"{stream_follower.figures(state, self._turn_after_id)}{seconds:.1f} s")
         self._is_stopping, self._turn_began = False, None
         self._turn_after_id = state.last_message_id
         self._options = _options(state)

@@ -41,7 +41,7 @@ from rookery import __version__
 from rookery.app import installation
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
-from rookery.cli.serve import first_run, metrics_port, port
+from rookery.cli.serve import first_account, metrics_port, port
 from rookery.cli.serve.replica_process import HURRY, STOP, Child, Orders
 from rookery.cli.serve.stop_signals import Stop
 from rookery.metrics.merge import Fetch, MergedMetrics
@@ -104,7 +104,7 @@ async def _prepare(settings: Settings, url: str) -> str | None:
         await installation.prepare_accounts(database)
         await installation.prepare_models(settings, database, os.environ, with_offline=True)
         await installation.apply_pins(database, os.environ, clock=SystemClock())
-        return await first_run.find_token(settings, database)
+        return await first_account.find_token(settings, database)
 
 
 def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, serving: int, out: Output) -> None:
@@ -113,7 +113,7 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
     out.line(f"Rookery {__version__} is ready at {url} with {count} replicas (Ctrl-C stops it)")
     if is_in_the_clear(settings):
         _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
-    first_run.show(url, token, out)
+    first_account.show(url, token, out)
     _log.info("ready", version=__version__, replicas=settings.replicas, serving=serving)
 
 

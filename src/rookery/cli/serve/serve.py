@@ -12,7 +12,7 @@ from rookery.app import installation
 from rookery.app.replica import Choices, running_replica
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
-from rookery.cli.serve import first_run, metrics_port, parent, port
+from rookery.cli.serve import first_account, metrics_port, parent, port
 from rookery.cli.serve.parent import CannotServe
 from rookery.cli.serve.port import CannotListen
 from rookery.cli.serve.stop_signals import Stop
@@ -62,7 +62,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
                 await installation.apply_pins(database, os.environ, clock=SystemClock())
                 # Done before the port is served, because a client may set up the server as soon as it is ready.
-                token = await first_run.find_token(settings, database)
+                token = await first_account.find_token(settings, database)
                 choices = Choices(
                     ring=ring,
                     environ=os.environ,
@@ -84,5 +84,5 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
     out.line(f"Rookery {__version__} is ready at {url} (Ctrl-C stops it)")
     if is_in_the_clear(settings):
         _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
-    first_run.show(url, token, out)
+    first_account.show(url, token, out)
     _log.info("ready", version=__version__)

@@ -17,8 +17,8 @@ import msgspec
 
 from rookery.domain.mcp import oauth as rules
 from rookery.domain.mcp.oauth import ClientAuth, LoginError, ResourceMetadata, ServerMetadata
-from rookery.mcp.oauth import requests
-from rookery.mcp.oauth.requests import Unanswered
+from rookery.mcp.oauth import guarded_requests
+from rookery.mcp.oauth.guarded_requests import Unanswered
 from rookery.store.mcp.logins import OAuthClient
 
 T = TypeVar("T")
@@ -49,8 +49,8 @@ async def discover(http: httpx2.AsyncClient, url: str) -> Discovered:
         metadata = await _server_metadata(http, issuer)
         if metadata is None:
             raise LoginError(
-                f"{requests.origin_of(url)} does not say where to log in. If it needs a login, enter the client id, "
-                "the authorization URL and the token URL."
+                f"{guarded_requests.origin_of(url)} does not say where to log in. If it needs a login, enter the client "
+                "id, the authorization URL and the token URL."
             )
         return Discovered(
             issuer=metadata.issuer,
@@ -65,7 +65,7 @@ async def discover(http: httpx2.AsyncClient, url: str) -> Discovered:
     rules.check_endpoint(issuer, "issuer")
     metadata = await _server_metadata(http, issuer)
     if metadata is None:
-        raise LoginError(f"The authorization server {requests.origin_of(issuer)} has no metadata.")
+        raise LoginError(f"The authorization server {guarded_requests.origin_of(issuer)} has no metadata.")
     return Discovered(
         issuer=metadata.issuer,
         resource=resource,
@@ -93,16 +93,16 @@ async def register(
         )
     if metadata.registration_endpoint is None:
         raise LoginError(
-            f"{requests.origin_of(found.issuer)} registers no clients by itself. Register Rookery there with the "
-            f"redirect address {redirect_uri}, and enter the client id, the authorization URL and the token URL."
+            f"{guarded_requests.origin_of(found.issuer)} registers no clients by itself. Register Rookery there with "
+            f"the redirect address {redirect_uri}, and enter the client id, the authorization URL and the token URL."
         )
     asked = _auth_to_ask(metadata)
-    answer = await requests.post(
+    answer = await guarded_requests.post(
         http,
         metadata.registration_endpoint,
         json={**client_document(redirect_uri), "token_endpoint_auth_method": asked},
     )
-    return _registered(requests.require_success(answer), asked, now)
+    return _registered(guarded_requests.require_success(answer), asked, now)
 
 
 def client_document(redirect_uri: str, client_id: str | None = None) -> dict[str, Any]:
@@ -157,9 +157,9 @@ async def _challenge(http: httpx2.AsyncClient, url: str) -> rules.Challenge:
     for method in ("POST", "GET"):
         try:
             if method == "POST":
-                answer = await requests.post(http, url, json=_PING, headers=_ACCEPT, reads_body=False)
+                answer = await guarded_requests.post(http, url, json=_PING, headers=_ACCEPT, reads_body=False)
             else:
-                answer = await requests.fetch(http, url, reads_body=False)
+                answer = await guarded_requests.fetch(http, url, reads_body=False)
         except Unanswered:
             continue  # its metadata may be found all the same
         header = answer.headers.get("www-authenticate")
@@ -171,12 +171,14 @@ async def _challenge(http: httpx2.AsyncClient, url: str) -> rules.Challenge:
 async def _resource_metadata(http: httpx2.AsyncClient, url: str, named: str | None) -> ResourceMetadata | None:
     if named is not None:
         rules.check_endpoint(named, "metadata address")
-        found = _read(await requests.fetch(http, named), ResourceMetadata)
+        found = _read(await guarded_requests.fetch(http, named), ResourceMetadata)
         if found is None:
-            raise LoginError(f"{requests.origin_of(named)} has no metadata of the server where the server says.")
+            raise LoginError(
+                f"{guarded_requests.origin_of(named)} has no metadata of the server where the server says."
+            )
         return found
     for place in rules.resource_metadata_urls(url):
-        found = _read(await requests.fetch(http, place), ResourceMetadata)
+        found = _read(await guarded_requests.fetch(http, place), ResourceMetadata)
         if found is not None:
             return found
     return None
@@ -184,19 +186,19 @@ async def _resource_metadata(http: httpx2.AsyncClient, url: str, named: str | No
 
 async def _server_metadata(http: httpx2.AsyncClient, issuer: str) -> ServerMetadata | None:
     for place in rules.server_metadata_urls(issuer):
-        found = _read(await requests.fetch(http, place), ServerMetadata)
+        found = _read(await guarded_requests.fetch(http, place), ServerMetadata)
         if found is not None:
             return rules.check_server(issuer, found)
     return None
 
 
-def _read(answer: requests.Answer, kind: type[T]) -> T | None:
+def _read(answer: guarded_requests.Answer, kind: type[T]) -> T | None:
     """Return the document; None if there is none here. A server that is broken is no server without a document."""
     if answer.status >= 500 or answer.status == 429:
-        raise Unanswered(f"{requests.origin_of(answer.url)} answered with status {answer.status}.")
+        raise Unanswered(f"{guarded_requests.origin_of(answer.url)} answered with status {answer.status}.")
     if answer.status != 200 or answer.body is None:
         return None
     try:
         return msgspec.convert(answer.body, kind)
     except msgspec.ValidationError as error:
-        raise LoginError(f"The metadata of {requests.origin_of(answer.url)} is not valid: {error}.") from None
+        raise LoginError(f"The metadata of {guarded_requests.origin_of(answer.url)} is not valid: {error}.") from None

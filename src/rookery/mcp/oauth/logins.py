@@ -31,10 +31,10 @@ from rookery.domain.mcp.oauth import (
     StateRejected,
 )
 from rookery.domain.mcp.server import AuthType, McpServer
-from rookery.mcp.oauth import discovery, requests
+from rookery.mcp.errors import McpError, Problem, ProblemKind
+from rookery.mcp.oauth import discovery, guarded_requests
 from rookery.mcp.oauth.discovery import Discovered
-from rookery.mcp.oauth.requests import Refusal, Unanswered
-from rookery.mcp.problems import McpError, Problem, ProblemKind
+from rookery.mcp.oauth.guarded_requests import Refusal, Unanswered
 from rookery.mcp.server_config import Unauthorized
 from rookery.runtime.clock import Clock
 from rookery.store.db.hints import ConfigHint
@@ -251,8 +251,8 @@ class McpLogins:
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": login.resource}
         try:
             async with asyncio.timeout(REFRESH_SECONDS), self._http() as http:
-                body = requests.require_success(
-                    await requests.post_as_client(
+                body = guarded_requests.require_success(
+                    await guarded_requests.post_as_client(
                         http,
                         login.token_url,
                         form,
@@ -262,7 +262,9 @@ class McpLogins:
                     )
                 )
         except TimeoutError:
-            raise Unanswered(f"{requests.origin_of(login.token_url)} does not answer: it took too long.") from None
+            raise Unanswered(
+                f"{guarded_requests.origin_of(login.token_url)} does not answer: it took too long."
+            ) from None
         except Refusal as error:
             if error.error in _FATAL:
                 raise
@@ -297,7 +299,9 @@ class McpLogins:
                         http, server, found, redirect_uri=redirect_uri, document_url=document_url
                     )
             except TimeoutError:
-                raise Unanswered(f"{requests.origin_of(server.url)} does not answer: it took too long.") from None
+                raise Unanswered(
+                    f"{guarded_requests.origin_of(server.url)} does not answer: it took too long."
+                ) from None
         else:
             found, client = self._configured(server)
         metadata = found.metadata
@@ -370,7 +374,7 @@ class McpLogins:
         assert server.oauth_authorization_url is not None
         assert server.oauth_token_url is not None
         metadata = ServerMetadata(
-            issuer=requests.origin_of(server.oauth_token_url),
+            issuer=guarded_requests.origin_of(server.oauth_token_url),
             authorization_endpoint=server.oauth_authorization_url,
             token_endpoint=server.oauth_token_url,
             revocation_endpoint=server.oauth_revocation_url,
@@ -405,7 +409,9 @@ class McpLogins:
         if details.is_registered:
             rules.check_issuer(callback.iss, issuer=details.issuer, is_required=details.needs_iss)
         if callback.error is not None:
-            raise Refusal(requests.origin_of(details.issuer), callback.error, callback.error_description, status=400)
+            raise Refusal(
+                guarded_requests.origin_of(details.issuer), callback.error, callback.error_description, status=400
+            )
         if not callback.code:
             raise LoginError("The authorization server sent no code.")
         try:
@@ -449,7 +455,7 @@ class McpLogins:
         }
         try:
             async with self._http() as http:
-                answer = await requests.post_as_client(
+                answer = await guarded_requests.post_as_client(
                     http,
                     details.token_url,
                     form,
@@ -457,7 +463,7 @@ class McpLogins:
                     client_secret=details.client_secret,
                     auth=details.token_auth_method,
                 )
-            body = requests.require_success(answer)
+            body = guarded_requests.require_success(answer)
         except Refusal as error:
             if error.error in _CLIENT_GONE and details.is_registered:
                 async with self._pool.acquire() as conn:
@@ -485,13 +491,13 @@ class McpLogins:
                     if token is not None:
                         await self._revoke(http, login, login.revocation_url, token, hint)
         except TimeoutError:
-            return Revocation(False, f"{requests.origin_of(login.revocation_url)} does not answer.")
+            return Revocation(False, f"{guarded_requests.origin_of(login.revocation_url)} does not answer.")
         except LoginError as error:
             return Revocation(False, str(error))
         return Revocation(True)
 
     async def _revoke(self, http: httpx2.AsyncClient, login: Login, url: str, token: str, hint: str) -> None:
-        answer = await requests.post_as_client(
+        answer = await guarded_requests.post_as_client(
             http,
             url,
             {"token": token, "token_type_hint": hint},
@@ -500,7 +506,7 @@ class McpLogins:
             auth=ClientAuth(login.token_auth_method),
         )
         if answer.status not in (200, 204):
-            requests.require_success(answer)
+            guarded_requests.require_success(answer)
 
     def _tell(self, server_id: UUID) -> None:
         self._publisher.publish([ConfigHint(kind=servers.HINT, id=str(server_id))])

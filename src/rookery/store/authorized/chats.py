@@ -34,8 +34,8 @@ from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
 from rookery.store.chats.subagents import AgentList
 from rookery.store.db.hints import WatchKind
-from rookery.store.debug import state as debug_state
-from rookery.store.debug.rows import DebugMode
+from rookery.store.debug import recording_state as debug_state
+from rookery.store.debug.record_rows import DebugMode
 from rookery.store.mcp import servers as mcp_servers
 from rookery.store.people import accesses, preferences
 from rookery.store.people.accesses import AccessPage

@@ -11,11 +11,10 @@ from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.db.pool import Connection
-from rookery.store.debug import reads, state
-from rookery.store.debug.comparison import ComparedRun, FirstDifference, find_difference, read_compared
+from rookery.store.debug import record_reads, recording_state
 from rookery.store.debug.export import ExportedRun, list_exported
-from rookery.store.debug.reads import RunPage
-from rookery.store.debug.rows import (
+from rookery.store.debug.record_reads import RunPage
+from rookery.store.debug.record_rows import (
     AttemptRow,
     AttemptSummaryRow,
     DebugMode,
@@ -28,6 +27,7 @@ from rookery.store.debug.rows import (
     StepRow,
     StepSummaryRow,
 )
+from rookery.store.debug.run_comparison import ComparedRun, FirstDifference, find_difference, read_compared
 from rookery.store.people import preferences
 from rookery.store.people.errors import Missing
 
@@ -101,10 +101,10 @@ class Debug(AuthorizedMethods):
         status: RunStatus | None = None,
     ) -> RunList:
         """Return a page of the chat's runs, the newest first, and whether the chat is recorded."""
-        page = await reads.list_runs(at.conn, chat_id, limit=limit, cursor=cursor, kind=kind, status=status)
+        page = await record_reads.list_runs(at.conn, chat_id, limit=limit, cursor=cursor, kind=kind, status=status)
         assert at.owner_id is not None
         recording = RecordingFacts(
-            mode=await state.find_mode(at.conn, at.root_id or chat_id),
+            mode=await recording_state.find_mode(at.conn, at.root_id or chat_id),
             is_allowed=await preferences.may_users_record(at.conn),
             is_preferred=(await preferences.read(at.conn, at.owner_id)).debug,
         )
@@ -112,22 +112,25 @@ class Debug(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_run(self, at: Grant, chat_id: ChatId, run_id: UUID) -> RunDetail:
-        steps, attempts = await reads.list_steps(at.conn, run_id), await reads.list_attempts(at.conn, run_id)
+        steps, attempts = (
+            await record_reads.list_steps(at.conn, run_id),
+            await record_reads.list_attempts(at.conn, run_id),
+        )
         # The run is read last, here and below. If it no longer exists by then, its steps may be missing as well.
         return RunDetail(await _run(at.conn, chat_id, run_id), steps, attempts)
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_step(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID) -> StepDetail:
         step = await _step(at.conn, run_id, step_id)
-        requests = await reads.list_requests(at.conn, run_id, last_number=step.step_number)
-        attempts = await reads.list_attempts(at.conn, run_id)
+        requests = await record_reads.list_requests(at.conn, run_id, last_number=step.step_number)
+        attempts = await record_reads.list_attempts(at.conn, run_id)
         await _run(at.conn, chat_id, run_id)
         return StepDetail(step, requests, [attempt for attempt in attempts if attempt.step_id == step_id])
 
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def search_run(self, at: Grant, chat_id: ChatId, run_id: UUID, *, query: str) -> list[SearchedStep]:
         """Return the steps of a run that may contain the query, in order, at most `MAX_SEARCHED_STEPS`."""
-        steps = await reads.search_steps(at.conn, run_id, query, limit=MAX_SEARCHED_STEPS)
+        steps = await record_reads.search_steps(at.conn, run_id, query, limit=MAX_SEARCHED_STEPS)
         await _run(at.conn, chat_id, run_id)
         return steps
 
@@ -141,7 +144,7 @@ class Debug(AuthorizedMethods):
     @authz(Resource.CHAT, Action.INSPECT, via=Via.CHAT)
     async def get_attempt(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID, *, number: int) -> AttemptRow:
         await _step(at.conn, run_id, step_id)
-        found = await reads.find_attempt(at.conn, step_id, number)
+        found = await record_reads.find_attempt(at.conn, step_id, number)
         await _run(at.conn, chat_id, run_id)
         if found is None:
             raise DebugRecordNotFound("attempt")
@@ -162,26 +165,26 @@ class Debug(AuthorizedMethods):
     async def get_replay(self, at: Grant, chat_id: ChatId, run_id: UUID, step_id: UUID) -> RecordedCall:
         """Return a recorded call. Only the owner may make it again, because it uses the owner's keys and budget."""
         step = await _step(at.conn, run_id, step_id)
-        forms = await reads.list_replay_forms(at.conn, run_id, last_number=step.step_number)
+        forms = await record_reads.list_replay_forms(at.conn, run_id, last_number=step.step_number)
         return RecordedCall(await _run(at.conn, chat_id, run_id), step, forms)
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
     async def delete_all(self, at: Grant, chat_id: ChatId) -> int:
         """Delete all records of the chat. Return the number of runs. A running run is not recorded further."""
-        deleted = await state.delete_all(at.conn, chat_id)
-        at.tell(*state.removed_hints(chat_id))
+        deleted = await recording_state.delete_all(at.conn, chat_id)
+        at.tell(*recording_state.removed_hints(chat_id))
         return deleted
 
 
 async def _run(conn: Connection, chat_id: ChatId, run_id: UUID) -> RunRow:
-    run = await reads.find_run(conn, chat_id, run_id)
+    run = await record_reads.find_run(conn, chat_id, run_id)
     if run is None:
         raise DebugRecordNotFound("run")
     return run
 
 
 async def _step(conn: Connection, run_id: UUID, step_id: UUID) -> StepRow:
-    step = await reads.find_step(conn, run_id, step_id)
+    step = await record_reads.find_step(conn, run_id, step_id)
     if step is None:
         raise DebugRecordNotFound("step")
     return step

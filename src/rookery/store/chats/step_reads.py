@@ -33,7 +33,7 @@ from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
 from rookery.store.chats import chat_delta, chat_rows, messages
 from rookery.store.db.pool import Connection
-from rookery.store.debug import state as debug_state
+from rookery.store.debug import recording_state as debug_state
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
-from rookery.store.debug.rows import AttemptStatus
+from rookery.store.debug.record_rows import AttemptStatus
 
 # A second record of an attempt replaces the first. A deleted step has no attempts.
 UPSERT = """

@@ -13,8 +13,8 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
-from rookery.store.debug import reads
-from rookery.store.debug.rows import AttemptRow, RunRow, StepRow
+from rookery.store.debug import record_reads
+from rookery.store.debug.record_rows import AttemptRow, RunRow, StepRow
 
 MAX_EXPORTED_RUNS = 100
 
@@ -37,11 +37,11 @@ class ExportedRun:
 
     async def steps(self) -> AsyncIterator[ExportedStep]:
         async with self._acquire() as conn:
-            summaries = await reads.list_steps(conn, self.run.id)
+            summaries = await record_reads.list_steps(conn, self.run.id)
         for summary in summaries:
             async with self._acquire() as conn:
-                step = await reads.find_step(conn, self.run.id, summary.id)
-                attempts = await reads.list_exchanges(conn, summary.id)
+                step = await record_reads.find_step(conn, self.run.id, summary.id)
+                attempts = await record_reads.list_exchanges(conn, summary.id)
             if step is not None:  # otherwise it was deleted meanwhile
                 yield ExportedStep(step, attempts)
 
@@ -51,8 +51,8 @@ async def list_exported(
 ) -> list[ExportedRun]:
     """Return one run, or the newest `MAX_EXPORTED_RUNS` of a chat. The list is empty if there is no such run."""
     if run_id is None:
-        runs: Sequence[RunRow] = (await reads.list_runs(conn, chat_id, limit=MAX_EXPORTED_RUNS)).runs
+        runs: Sequence[RunRow] = (await record_reads.list_runs(conn, chat_id, limit=MAX_EXPORTED_RUNS)).runs
     else:
-        found = await reads.find_run(conn, chat_id, run_id)
+        found = await record_reads.find_run(conn, chat_id, run_id)
         runs = () if found is None else (found,)
     return [ExportedRun(acquire, run) for run in runs]

@@ -13,7 +13,7 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
-from rookery.store.debug.rows import RunKind, RunStatus, json_text
+from rookery.store.debug.record_rows import RunKind, RunStatus, json_text
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

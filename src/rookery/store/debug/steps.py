@@ -15,7 +15,7 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.pool import Connection
-from rookery.store.debug.rows import StepStatus, json_text, plain_text
+from rookery.store.debug.record_rows import StepStatus, json_text, plain_text
 
 MAX_NUMBER_TRIES = 10
 

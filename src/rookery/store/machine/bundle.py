@@ -27,7 +27,7 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
 from rookery.runtime.clock import Clock
 from rookery.store.db.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
-from rookery.store.debug import state as debug_state
+from rookery.store.debug import recording_state as debug_state
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

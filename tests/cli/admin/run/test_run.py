@@ -15,8 +15,8 @@ import pytest
 
 from rookery.app import replica
 from rookery.app.replica import Choices
-from rookery.cli.admin.run.follow import Stop
 from rookery.cli.admin.run.run import Interrupts
+from rookery.cli.admin.run.turn_follower import Stop
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import OutputClosed
 from rookery.client.errors import ChatDeleted

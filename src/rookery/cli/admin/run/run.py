@@ -18,14 +18,14 @@ import msgspec
 
 from rookery.app import installation
 from rookery.app.replica import Choices, Replica, running_replica
-from rookery.cli.admin import input
+from rookery.cli.admin import provider_input
 from rookery.cli.admin.run import models, workspace
-from rookery.cli.admin.run.follow import AT_REST, Stop, TurnFollower
 from rookery.cli.admin.run.in_process_server import connected
 from rookery.cli.admin.run.models import Named
 from rookery.cli.admin.run.request import Request
+from rookery.cli.admin.run.turn_follower import AT_REST, Stop, TurnFollower
 from rookery.cli.admin.run.workspace import WorkspaceBoot
-from rookery.cli.chat import follow
+from rookery.cli.chat import stream_follower
 from rookery.cli.chat.terminal_output import Screen
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output, OutputClosed
@@ -123,7 +123,7 @@ async def _run(
 ) -> int:
     settings = msgspec.structs.replace(settings, **POOLS)
     screen = Screen(out, quiet=request.quiet, environ=environ)
-    with input.refusals(out) as outcome:
+    with provider_input.refusals(out) as outcome:
         try:
             progress = _say_nothing if request.quiet else out.progress
             async with installation.command_database(settings, progress, may_create=True) as database:
@@ -232,7 +232,7 @@ class Run:
         if wanted is not None and existing is None:
             raise Refused(f"There is no chat {wanted}.")
         if made is not None:
-            await input.announce(self._database, "model", made)
+            await provider_input.announce(self._database, "model", made)
         if self._request.has_workspace:
             await self._replica.workspaces.push_templates()
         owner_id = operator_id if existing is None else existing.owner_id
@@ -405,7 +405,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         # Empty if there was no output. Also empty if the turn was stopped, because such a call is added to the ledger a
         # moment later.
         read = sum(self.tokens[name] for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
-        return follow.figures_line(read, self.tokens["output_tokens"], self.cost_micros)
+        return stream_follower.figures_line(read, self.tokens["output_tokens"], self.cost_micros)
 
 
 def _verdict(status: str | None, stopped: Stop | None, request: Request) -> tuple[Exit, str]:

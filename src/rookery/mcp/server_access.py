@@ -1,0 +1,116 @@
+"""What a replica needs to reach MCP servers for a user: guarded HTTP, logins, and tests of a server.
+
+The modules behind it are imported at the first use, so that a server without MCP servers does not load them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.domain.mcp.server import McpServer
+from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.server_config import ServerConfig
+from rookery.runtime.address_guard import Guard
+from rookery.runtime.clock import Clock
+from rookery.store.machine import Publisher
+from rookery.store.mcp.servers import McpSettings
+from rookery.store.models.sealed_headers import Sealer
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from rookery.mcp.connection_pool import Probe
+    from rookery.mcp.oauth.logins import McpLogins
+
+
+class McpAccess:
+    """The access to MCP servers. `setting` returns the stored settings of the group `mcp`."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        *,
+        ring: Sealer | None,
+        clock: Clock,
+        publisher: Publisher,
+        setting: Callable[[], Awaitable[object]],
+        allow: Iterable[str] = (),
+        own_ports: Iterable[int] = (),
+    ) -> None:
+        self._pool = pool
+        self._ring = ring
+        self._clock = clock
+        self._publisher = publisher
+        self._setting = setting
+        self._allow = tuple(allow)
+        self._own_ports = set(own_ports)
+        self._logins: McpLogins | None = None
+
+    def add_own_port(self, port: int) -> None:
+        """Add a port on which the server listens and that is known only after the start."""
+        self._own_ports.add(port)
+
+    async def settings(self) -> McpSettings:
+        stored = await self._setting()
+        try:
+            return McpSettings() if stored is None else msgspec.convert(stored, McpSettings)
+        except msgspec.ValidationError:
+            return McpSettings()
+
+    async def guard(self) -> Guard:
+        """Return the address guard with the current settings."""
+        allow_private = (await self.settings()).allow_private_addresses
+        return mcp_guard(allow=self._allow, allow_private=allow_private, own_ports=self._own_ports)
+
+    @property
+    def logins(self) -> McpLogins:
+        if self._logins is None:
+            from rookery.mcp.oauth.logins import McpLogins
+
+            self._logins = McpLogins(
+                self._pool, ring=self._ring, http=self._http, clock=self._clock, publisher=self._publisher
+            )
+        return self._logins
+
+    def config(self, server: McpServer, user_id: UUID, *, login_version: str = "") -> ServerConfig:
+        """Return the configuration with which a user's connection to the server is made."""
+        session = self.logins.session(server, user_id)
+        return ServerConfig(
+            key=f"{server.id}:{user_id}",
+            slug=server.slug,
+            url=server.url,
+            transport=server.transport.value,
+            revision=f"{server.config_version}:{login_version}",
+            id=server.id,
+            headers=session.headers,
+            on_unauthorized=session.on_unauthorized,
+            call_seconds=server.call_timeout_seconds,
+        )
+
+    async def probe(self, server: McpServer, user_id: UUID) -> Probe:
+        """Connect to a server and list its tools, on a connection of its own."""
+        from rookery.mcp.connection_pool import McpConnections
+
+        connections = McpConnections(await self.guard(), self._clock)
+        try:
+            return await connections.probe(self.config(server, user_id))
+        finally:
+            await connections.close()
+
+    async def close(self) -> None:
+        """Wait for refreshes of logins that are under way."""
+        if self._logins is not None:
+            await self._logins.close()
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[httpx2.AsyncClient]:
+        from rookery.mcp.guarded_http import guarded_client
+
+        async with guarded_client(await self.guard()) as http:
+            yield http
