@@ -1,4 +1,7 @@
-"""The subagent tools: their arguments, their descriptions, and the steps that get them. `subagent_operations` implements them."""
+"""The subagent tools: their arguments, their descriptions, and the steps that get them.
+
+`subagent_operations` implements the tools.
+"""
 
 from __future__ import annotations
 

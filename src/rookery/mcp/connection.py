@@ -1,8 +1,8 @@
-"""One connection to one server, in the era that the server speaks, over the official package.
+"""One connection to one server, in the protocol era of the server, over the official package `mcp`.
 
-Importing this module imports that package (0.35 s, 23 MB); only `connection_pool` does, when the first server is used. One
-task owns the connection: it enters and leaves every context of the package, so that no cancel scope crosses tasks.
-Callers of other tasks only send requests.
+Importing this module imports that package (0.35 s, 23 MB). Only `connection_pool` imports it, when the first server is
+used. One task owns the connection: it enters and leaves every context of the package, so that no cancel scope crosses
+tasks. Other tasks only send requests.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ async def discover(http: httpx2.AsyncClient, url: str) -> Discovered:
         metadata = await _server_metadata(http, issuer)
         if metadata is None:
             raise LoginError(
-                f"{guarded_requests.origin_of(url)} does not say where to log in. If it needs a login, enter the client "
-                "id, the authorization URL and the token URL."
+                f"{guarded_requests.origin_of(url)} does not say where to log in. If it needs a login, enter the "
+                "client id, the authorization URL and the token URL."
             )
         return Discovered(
             issuer=metadata.issuer,
