@@ -32,7 +32,7 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime import heap
 from rookery.runtime.secret_str import SecretStr
 from rookery.server.listener import serving

@@ -35,9 +35,9 @@ from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
 from rookery.live.part_buffer import EpisodeKey
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput, ToolSpec
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime import heap
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr

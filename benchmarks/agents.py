@@ -33,7 +33,7 @@ from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Say, Step
 from rookery.llm.types import Call
 from rookery.runtime.clock import SystemClock
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from tests.agents.family_rig import FamilyRig, open_family
 from tests.agents.test_subagent_operations import results
 

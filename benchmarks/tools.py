@@ -54,12 +54,12 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.driver_interface import Connector, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
-from rookery.workspaces.relay import Peer, RelayedConnector
+from rookery.workspaces.relayed_connector import Peer, RelayedConnector
 
 TOKEN = "t" * 43
 HOME, RUN = "/home/agent", "/run/rookery"

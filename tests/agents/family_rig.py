@@ -19,7 +19,7 @@ from rookery.llm.scripted import Say, Step
 from rookery.llm.types import Call, Purpose
 from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
 from rookery.models.call_stats import CallStats
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.tools import registry
 from rookery.tools.step_tools import StepTools, ToolFamily, dynamic_tools

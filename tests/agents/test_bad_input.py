@@ -23,7 +23,7 @@ from rookery.models.directory import Directory
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store import machine
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats import subagents
 from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db.pool import Database, DatabaseConfig

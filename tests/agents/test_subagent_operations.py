@@ -27,7 +27,7 @@ from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Usage
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
 from rookery.store import machine
-from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.chats import step_reads, subagents
 from rookery.store.machine import lock
 from rookery.store.models import model_configs

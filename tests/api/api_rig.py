@@ -17,7 +17,7 @@ from rookery.app import replica as app_replica
 from rookery.app.replica import Choices, Replica
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
-from rookery.models import secrets as sealing
+from rookery.models import key_ring as sealing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.server.listener import serving
 from rookery.settings.settings import Settings, load
@@ -31,7 +31,7 @@ from rookery.store.people.users import User, UserDraft
 from rookery.store.settings import settings as stored_settings
 from rookery.worker import short_texts as worker_titles
 from rookery.worker.config import WorkerConfig
-from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.drivers.driver_interface import Driver
 
 PASSWORD = "correct horse battery"
 

@@ -23,7 +23,7 @@ from rookery.store.workspaces import context
 from rookery.store.workspaces import templates as stored_templates
 from rookery.store.workspaces.context import ContextResource, Snapshot
 from rookery.workspaces import templates
-from rookery.workspaces.service import as_push
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import PASSWORD, ApiRig, Person, open_house
 from tests.api.chat_rig import CHATS, ChatRig, text

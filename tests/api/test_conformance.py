@@ -35,7 +35,7 @@ from schemathesis.specs.openapi.checks import (
 from rookery.domain.access.rights import Role
 from rookery.store.workspaces import templates as stored_templates
 from rookery.workspaces import templates
-from rookery.workspaces.service import as_push
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.debug_rig import DebugRecords, said

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from rookery.api.routers import workspace_files
-from rookery.workspaces import git
+from rookery.workspaces import chat_repositories
 from tests.api.chat_rig import text
 from tests.api.test_stream_endpoints import bearer, close_code, opened, refusal
 from tests.api.test_workspaces import WORKSPACES, Site, open_site
@@ -135,7 +135,7 @@ async def test_ends_when_the_chat_gets_another_workspace(site: Site) -> None:
 
 
 async def test_places_at_the_agent_are_few_and_given_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git, "MAX_WATCHES", 1)
+    monkeypatch.setattr(chat_repositories, "MAX_WATCHES", 1)
     _, chat = await running(site)
     headers = bearer(site.ada)
 

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store.settings import locked, setting_groups, settings
-from rookery.store.settings.locked import LockedSettingError
+from rookery.store.settings import locked_settings, setting_groups, settings
+from rookery.store.settings.locked_settings import LockedSettingError
 from tests.api.api_rig import ApiRig, Person
 
 
@@ -217,7 +217,7 @@ async def test_stored_value_that_cannot_be_read_counts_as_not_set(rig: ApiRig, r
 
 async def apply(rig: ApiRig, **environ: str) -> bool:
     async with rig.database.api.acquire() as conn:
-        return await locked.apply(conn, environ, now=rig.clock.now())
+        return await locked_settings.apply(conn, environ, now=rig.clock.now())
 
 
 async def test_pinned_key_is_in_effect_listed_and_refused(rig: ApiRig, root: Person, ada: Person) -> None:
@@ -251,7 +251,9 @@ async def test_key_whose_pin_ends_is_what_it_was(rig: ApiRig, root: Person) -> N
 
 def test_pins_that_cannot_be_are_told_together() -> None:
     with pytest.raises(LockedSettingError) as raised:
-        locked.read_environ({"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"})
+        locked_settings.read_environ(
+            {"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"}
+        )
 
     assert [name for name, _ in raised.value.problems] == ["ROOKERY_PIN_CHATS_COLOUR", "ROOKERY_PIN_SPEND_ENABLED"]
 

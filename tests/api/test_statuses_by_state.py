@@ -22,7 +22,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage_ledger
 from rookery.store.models.spending import SETTING, SpendSettings
 from rookery.store.models.usage_ledger import CallStatus, KeySource
-from rookery.store.settings import locked, settings
+from rookery.store.settings import locked_settings, settings
 from rookery.worker.short_texts import NoTitle
 from tests.api.api_rig import PASSWORD, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, text
@@ -41,8 +41,8 @@ USUAL = {400, 401, 403, 408, 413, 415, 429, 500, 503}
 # Operations that need a server without accounts, an upgrade, or a workspace agent.
 ELSEWHERE = {
     ("setup.complete", 201): "test_setup",
-    ("chats.watch", 101): "test_streams",
-    ("chats.stream", 101): "test_streams",
+    ("chats.watch", 101): "test_stream_endpoints",
+    ("chats.stream", 101): "test_stream_endpoints",
     ("chats.git", 101): "test_git",
     ("chats.git", 200): "test_git",
     ("chats.folder", 200): "test_git",
@@ -343,7 +343,7 @@ class Story:
     async def change_settings(self) -> None:
         pins = {f"ROOKERY_PIN_{group}_{key}".upper(): value for group, (key, value, _) in PINNED.items()}
         async with self.roles.rig.database.api.acquire() as conn:
-            await locked.apply(conn, pins, now=self.roles.rig.clock.now())
+            await locked_settings.apply(conn, pins, now=self.roles.rig.clock.now())
         for group, (key, _, value) in PINNED.items():
             await self.ask("PUT", f"/settings/{group}", json={key: value})
             await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
@@ -370,7 +370,7 @@ class Story:
     async def spend_everything(self) -> None:
         chat = await self.chat_rig.create()
         async with self.roles.rig.database.api.acquire() as conn:
-            await locked.apply(conn, {}, now=self.roles.rig.clock.now())
+            await locked_settings.apply(conn, {}, now=self.roles.rig.clock.now())
             await settings.write_setting(conn, SETTING, value=SpendSettings(enabled=True, default_limit_micros=10))
             provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
             await usage_ledger.record_call(conn, dear_call(self.owner, chat, provider, model))

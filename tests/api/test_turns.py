@@ -15,7 +15,7 @@ from rookery.api.middleware import ApiMiddleware
 from rookery.domain.access.rights import Role
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.store.settings import settings

@@ -23,7 +23,7 @@ from rookery.store.workspaces.context import ContextResource, Snapshot
 from rookery.workspaces import agent_bundle, generated_names, manifest, templates
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
-from rookery.workspaces.service import as_push
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import text

@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Wait
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from rookery.settings import settings
 from rookery.store import machine
 from rookery.store.db.pool import Database

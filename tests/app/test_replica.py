@@ -23,13 +23,13 @@ from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.errors import TransportError
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.settings import settings
 from rookery.settings.settings import Settings, SettingsError
 from rookery.store.db.embedded.data_dir import DataDirLock, Use
 from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.db.pool import Database
-from rookery.store.workspaces.requests import Requested
+from rookery.store.workspaces.lifecycle_requests import Requested
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.connection import Reach
 from tests.certificates import make_certificate

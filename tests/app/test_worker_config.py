@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rookery.app import worker_config
-from rookery.domain.chat.decision import MAX_STEPS
+from rookery.domain.chat.next_action import MAX_STEPS
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.part_buffer import PartLimits

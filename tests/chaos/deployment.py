@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.models.options import ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer

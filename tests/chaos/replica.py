@@ -15,8 +15,8 @@ import uvloop
 
 from rookery.app import replica as app_replica
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
-from rookery.models.connect import default_scripts
-from rookery.models.secrets import KeyRing
+from rookery.models.connector import default_scripts
+from rookery.models.key_ring import KeyRing
 from rookery.settings import settings
 from rookery.settings.settings import Settings
 from rookery.store.db.errors import StoreError

@@ -38,7 +38,7 @@ from rookery.runtime.heap import share_heap
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import DatabaseConfig
-from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS
+from rookery.worker.memory_upkeep import SWEEP_SECONDS, TRIM_SECONDS
 
 # Tokens of ten words (60 bytes), and the number of seven chats with answers of that length.
 SIZES = ((70, 4), (700, 2), (33_000, 1))

@@ -30,7 +30,7 @@ import msgspec
 
 from rookery.domain.chat import parts
 from rookery.domain.models.options import ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import Machine

@@ -28,7 +28,7 @@ from rookery.llm.types import (
     Usage,
     Wire,
 )
-from rookery.models.connect import Connector, make_call
+from rookery.models.connector import Connector, make_call
 from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import SystemClock
 from rookery.store.debug.record_rows import RunStatus

@@ -16,7 +16,7 @@ from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClients, HttpStream
 from rookery.llm.types import Finish, StreamError, StreamPart, Tool
-from rookery.models.connect import Connector, make_call
+from rookery.models.connector import Connector, make_call
 from rookery.testing import FakeAnthropic, FakeCompletions, FakeResponses, fake_anthropic, fake_completions
 from rookery.testing.fake_responses import say
 from rookery.testing.fake_server import Fault, Scenario, failure

@@ -24,7 +24,7 @@ import pytest
 from rookery.debug.redaction import Redactor
 from rookery.domain.access.rights import Role
 from rookery.domain.models.options import ProviderType
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft

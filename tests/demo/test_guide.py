@@ -13,11 +13,11 @@ from msgspec import Meta
 
 from rookery.demo import guide as guides
 from rookery.demo.guide_requests import understand
-from rookery.domain.chat import submission
+from rookery.domain.chat import submitted_content
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.types import Call, Purpose, TextDelta, ToolCall
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from tests.llm.test_scripted import asking, calls_of, message, play, round_trip, text_of
 
 Path = Annotated[str, Meta(pattern=r"^/\S+$")]
@@ -233,7 +233,7 @@ async def test_arguments_that_are_no_json_are_not_understood() -> None:
 @pytest.mark.parametrize("unit", ["!", "' with '", " in ", "'"])
 @pytest.mark.parametrize("head", ["run ", "ask me a: ", "make a plan to ", "replace '", "search for '"])
 def test_long_message_is_no_request_and_takes_no_time(head: str, unit: str) -> None:
-    asked = f"{head}{unit * (submission.MAX_TEXT_BYTES // len(unit))}x"
+    asked = f"{head}{unit * (submitted_content.MAX_TEXT_BYTES // len(unit))}x"
 
     began = time.thread_time()
     request = understand(asked, Prompt(messages=()), ())

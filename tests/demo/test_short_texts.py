@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rookery.demo import short_texts
 from rookery.domain.chat import titles
 from rookery.llm.scripted import ScriptedModel
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from rookery.titles import generate
 
 TOUR = """There is no workspace yet, so I make one first.

@@ -18,9 +18,9 @@ from rookery.domain.models.options import ProviderOptions
 from rookery.llm import complete_answers
 from rookery.llm.errors import CallFailed
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.stats import ModelCounters
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
-from rookery.models.connect import Connector, make_call
+from rookery.llm.wire_stats import ModelCounters
+from rookery.models.connector import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel
 from rookery.models.reported_models import Source
 from rookery.runtime.secret_str import SecretStr

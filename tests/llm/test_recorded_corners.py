@@ -19,7 +19,6 @@ from rookery.llm.model import WireModel
 from rookery.llm.responses import events
 from rookery.llm.responses.request import _without_sources
 from rookery.llm.responses.stream import ResponsesFold
-from rookery.llm.stats import ModelCounters
 from rookery.llm.types import (
     Capabilities,
     ErrorKind,
@@ -35,6 +34,7 @@ from rookery.llm.types import (
     UsageUpdate,
 )
 from rookery.llm.wire import Event
+from rookery.llm.wire_stats import ModelCounters
 from tests.llm.model_rig import CALL, ID, drain, model_at, recording
 from tests.llm.raw_server import RawRequest, answer, serving
 

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.domain.chat import overflow, parts, summary_prompt
+from rookery.domain.chat import context_overflow, parts, summary_prompt
 from rookery.domain.chat.compaction import LEAD_IN, Assessment, Source, Status
+from rookery.domain.chat.context_overflow import Budget
 from rookery.domain.chat.messages import Role, Visibility
-from rookery.domain.chat.overflow import Budget
 from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
@@ -215,7 +215,7 @@ async def test_then_it_is_summed_up_in_pieces_oldest_first_and_those_are_joined(
     assert "question 0" in pieces[0]
     assert "answer 13" in pieces[-2]
     assert "Notes 1." in pieces[-1]
-    assert all(overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls[1:])
+    assert all(context_overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls[1:])
     assert all(call.tools == () for call in model.calls[1:])
     assert (made.tries, made.summary) == (len(model.calls), f"Notes {len(pieces)}.")
     assert made.usage.input == 10 * len(pieces)
@@ -224,7 +224,7 @@ async def test_then_it_is_summed_up_in_pieces_oldest_first_and_those_are_joined(
 async def test_a_request_that_is_known_to_be_too_long_is_not_made() -> None:
     made, model = await summarise((*said("Short."), DONE), window=3_000)
 
-    assert all(overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls)
+    assert all(context_overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls)
     result = made.rows[2].content[0]
     assert isinstance(result, parts.ToolResult)
     assert isinstance(result.result, Raw)
@@ -240,7 +240,7 @@ async def test_a_model_that_refuses_everything_is_asked_a_bounded_number_of_time
         await compaction.summarize(model, CALL, setup(Shown(), FakeClock(), window=None))
 
     assert caught.value.error.kind is ErrorKind.CONTEXT_OVERFLOW
-    sizes = [overflow.estimate_tokens(call.prompt.messages) for call in model.calls]
+    sizes = [context_overflow.estimate_tokens(call.prompt.messages) for call in model.calls]
     assert len(sizes) < 20
     assert sizes == sorted(set(sizes), reverse=True)
 

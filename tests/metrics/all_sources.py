@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from random import Random
 from uuid import uuid4
 
-from rookery.llm.stats import ModelCounters
+from rookery.llm.wire_stats import ModelCounters
 from rookery.metrics.export import Sources
-from rookery.metrics.process import Build, PubSub
+from rookery.metrics.infrastructure import Build, PubSub
 from rookery.runtime.clock import SystemClock
 from rookery.store.db import replica_presence
 from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
@@ -21,7 +21,7 @@ from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams, StreamServices
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
-from rookery.workspaces.services import WorkspaceStats
+from rookery.workspaces.shared_services import WorkspaceStats
 from tests.worker.worker_rig import WorkerRig
 
 

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
-from rookery.metrics.process import Build
+from rookery.metrics.infrastructure import Build
 from rookery.server.listener import serving, unix_socket
 
 METRICS = Metrics(Sources(build=Build("1", 1)))

@@ -15,7 +15,7 @@ from rookery.llm.scripted import CallTool, Count, Fail, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.metrics.export import TABLES, Metrics, Sources
 from rookery.metrics.families import PREFIX
-from rookery.metrics.process import Build
+from rookery.metrics.infrastructure import Build
 from rookery.metrics.text import Kind
 from tests import scripted_tools
 from tests.eventually import until

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.metrics.export import Metrics, Sources
+from rookery.metrics.infrastructure import Build
 from rookery.metrics.merge import Fetch, MergedMetrics, merge
-from rookery.metrics.process import Build
 from rookery.telemetry.http_stats import HttpStats
 
 Labelled = dict[tuple[tuple[str, str], ...], float]

@@ -12,8 +12,8 @@ import pytest
 
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.models.directory import Directory, ReadyModel
-from rookery.models.resolve import Choice
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
+from rookery.models.model_resolution import Choice
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus

@@ -17,9 +17,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
-from rookery.store.authorized.store import Store
-from rookery.store.chats import chat_reads, chat_rows, pins
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.authorized.actor_store import Store
+from rookery.store.chats import chat_rows, chat_view_reads, pins
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
 from tests.eventually import until
@@ -323,7 +323,7 @@ async def test_chat_that_cannot_be_shown_does_not_end_the_hub(rig: Rig, monkeypa
         raise TypeError("a view that cannot be made")
 
     with monkeypatch.context() as patched:
-        patched.setattr(chat_reads, "list_for_viewers", broken)
+        patched.setattr(chat_view_reads, "list_for_viewers", broken)
         tell(rig, chat_id)
         await watcher.until("resync")
     tell(rig, chat_id)

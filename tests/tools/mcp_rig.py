@@ -18,11 +18,11 @@ from rookery.llm.scripted import Step as ScriptStep
 from rookery.loop.tool import Services, ToolSet
 from rookery.mcp.server_access import McpAccess
 from rookery.store import machine
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.hints import ConfigHint
 from rookery.tools import registry
-from rookery.tools.mcp_family import McpFamily, McpParts
+from rookery.tools.step_mcp_servers import McpFamily, McpParts
 from rookery.tools.step_tools import StepTools, ToolFamily
 from tests.eventually import until
 from tests.worker.worker_rig import ToolboxNeeds, WorkerRig, in_turn, open_house

@@ -22,8 +22,8 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Scripts
-from rookery.models.connect import default_scripts
-from rookery.models.secrets import KeyRing
+from rookery.models.connector import default_scripts
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import SystemClock
 from rookery.settings import settings
 from rookery.settings.settings import Settings

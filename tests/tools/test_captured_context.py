@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.domain.content import prompt_text
+from rookery.domain.content import invisible_characters
 from rookery.tools.captured_context import CapturedContexts
 from tests.loop_turns import calls_by_turn
 from tests.workspaces.test_context import Rig, instructions, skill
@@ -21,7 +21,7 @@ async def test_texts_are_cleaned_when_they_are_loaded_and_not_again_for_each_ste
     captured = await contexts.load_newest(chat_id)
     assert captured is not None
 
-    async with calls_by_turn(monkeypatch, prompt_text, "clean_markdown") as cleaned:
+    async with calls_by_turn(monkeypatch, invisible_characters, "clean_markdown") as cleaned:
         block = captured.block(None)
         again = await contexts.load_newest(chat_id)
 
@@ -38,7 +38,7 @@ async def test_one_text_is_cleaned_in_one_turn_of_the_event_loop(rig: Rig, monke
     skills = [skill(f"---\nname: {name}\ndescription: a\n---\nb", f"/p/skills/{name}/SKILL.md") for name in names]
     await rig.keep(workspace, *(instructions(source=f"/p/{name}") for name in names), *skills)
 
-    async with calls_by_turn(monkeypatch, prompt_text, "clean_markdown") as cleaned:
+    async with calls_by_turn(monkeypatch, invisible_characters, "clean_markdown") as cleaned:
         captured = await CapturedContexts(rig.pool).load_newest(chat_id)
 
     assert captured is not None

@@ -10,10 +10,10 @@ import pytest
 
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
-from rookery.workspaces.service import as_push
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.programs import requires
 from tests.tools.replica_rig import ReplicaRig, open_homestead

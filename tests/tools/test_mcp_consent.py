@@ -13,7 +13,7 @@ from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from rookery.store.workspaces.mcp_consents import NamedServer
 from tests.eventually import until
 from tests.tools.replica_rig import ReplicaRig, open_homestead

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.llm.scripted import CallTool, Say
 from rookery.llm.types import Call
 from rookery.loop.tool_batch import OUTCOME_UNKNOWN

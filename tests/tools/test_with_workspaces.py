@@ -16,7 +16,7 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
-from rookery.models.connect import default_scripts
+from rookery.models.connector import default_scripts
 from rookery.store.settings import settings
 from tests.eventually import until
 from tests.tools.replica_rig import open_homestead

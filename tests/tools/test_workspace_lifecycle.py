@@ -30,7 +30,7 @@ from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
 from rookery.tools.step_tools import StepTools
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
-from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
+from rookery.workspaces.drivers.driver_interface import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
 from tests.loop.rig import Shown

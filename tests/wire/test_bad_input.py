@@ -22,7 +22,7 @@ from rookery.llm.types import (
     StreamPart,
     TextDelta,
 )
-from rookery.models.connect import Connector, make_call
+from rookery.models.connector import Connector, make_call
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses

@@ -12,7 +12,6 @@ import pytest
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
-from rookery.llm.stats import ModelCounters
 from rookery.llm.types import (
     Call,
     ErrorKind,
@@ -24,6 +23,7 @@ from rookery.llm.types import (
     TextDelta,
     TextEnd,
 )
+from rookery.llm.wire_stats import ModelCounters
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import Fault, Scenario, encode_event, failure

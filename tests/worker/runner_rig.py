@@ -29,8 +29,8 @@ from rookery.worker.acquire import Acquirer
 from rookery.worker.config import WorkerConfig
 from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.leases import LeaseKeeper
-from rookery.worker.manager import RunnerManager
 from rookery.worker.runner import Runner, RunnerServices
+from rookery.worker.runner_manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskKind, TaskLoop, Work
 from tests.eventually import until

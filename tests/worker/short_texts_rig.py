@@ -11,11 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from rookery.domain.chat.chat import Chat, LastError
-from rookery.domain.chat.decision import TurnEnd
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.next_action import TurnEnd
 from rookery.llm.scripted import Say, Scripts, Step, last_user_text
 from rookery.llm.types import Call
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
 from rookery.store import machine
 from rookery.store.chats.step_reads import HistoryCache, load_step
@@ -24,8 +24,8 @@ from rookery.store.db.hints import WatchKind
 from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
 from rookery.worker.config import WorkerConfig
-from rookery.worker.effects import Effects, Push
 from rookery.worker.follow_up_work import FollowUpWork
+from rookery.worker.turn_end_effects import Effects, Push
 from tests.store.machine.machine_rig import Rig, assistant, make_rig
 
 LONG = "The login test failed because the clock was wrong. It is fixed now, and all tests pass again. " * 3

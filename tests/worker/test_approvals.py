@@ -14,7 +14,7 @@ from rookery.domain.chat.approvals import Answer, Decision, Policy, Rule, RuleAc
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.parts import ToolCall
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Say

@@ -10,8 +10,8 @@ import pytest
 
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Answer, Asked, Decision
-from rookery.domain.chat.decision import EMPTY_NOTICE
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.next_action import EMPTY_NOTICE
 from rookery.domain.chat.open_tool_calls import SubmittedResult
 from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status

@@ -6,7 +6,7 @@ from rookery.domain.access.rights import Role, UserActor
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import Say, Wait
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.db.hints import AccessHint
 from rookery.store.people.users import Status as AccountStatus
 from rookery.store.people.users import UserDraft, UserPatch, create_user

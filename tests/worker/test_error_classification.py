@@ -15,7 +15,7 @@ from rookery.llm import errors
 from rookery.llm.errors import CallFailed, TransportError, TransportFault
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, Usage
 from rookery.llm.wire import PromptInvalid
-from rookery.models.secrets import SecretsError
+from rookery.models.key_ring import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.worker import error_classification

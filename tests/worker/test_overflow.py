@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.domain.chat import overflow, parts
+from rookery.domain.chat import context_overflow, parts
 from rookery.domain.chat.compaction import LEAD_IN
 from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
 from rookery.domain.chat.parts import File, Text, ToolResult
@@ -203,7 +203,7 @@ async def test_replica_that_takes_over_in_the_middle_goes_on_and_does_not_ask_th
         sent.append(call)
         if call.purpose is Purpose.COMPACTION:
             return (Say("In short."),) if is_dead else (Wait(60), Say("In short."))
-        if overflow.estimate_tokens(call.prompt.messages) > 20_000:
+        if context_overflow.estimate_tokens(call.prompt.messages) > 20_000:
             return (Fail(ErrorKind.CONTEXT_OVERFLOW, "Too long.", retryable=False),)
         return (Say(DONE),)
 
@@ -216,7 +216,7 @@ async def test_replica_that_takes_over_in_the_middle_goes_on_and_does_not_ask_th
         await rig.rested(chat_id)
 
         turns = [call for call in sent if call.purpose is Purpose.TURN]
-        assert [overflow.estimate_tokens(call.prompt.messages) > 20_000 for call in turns] == [True, False]
+        assert [context_overflow.estimate_tokens(call.prompt.messages) > 20_000 for call in turns] == [True, False]
         assert (await rig.story(chat_id))[-1] == ("assistant", DONE)
 
 
@@ -255,7 +255,7 @@ async def test_message_that_is_too_long_is_kept_where_the_model_can_read_it(data
         return f"/home/me/.rookery/results/{call_id}"
 
     def script(call: Call) -> Sequence[Any]:
-        is_long = overflow.estimate_tokens(call.prompt.messages) > 20_000
+        is_long = context_overflow.estimate_tokens(call.prompt.messages) > 20_000
         return (Fail(ErrorKind.CONTEXT_OVERFLOW, "Too long.", retryable=False),) if is_long else (Say(DONE),)
 
     async with open_house(database_url, script=script, toolbox=Box()) as rig:
@@ -347,7 +347,7 @@ async def test_refusal_by_another_summariser_says_nothing_about_the_history(data
 
     def summariser(call: Call) -> Sequence[Any]:
         asked.append(call)
-        is_long = overflow.estimate_tokens(call.prompt.messages) > 10_000
+        is_long = context_overflow.estimate_tokens(call.prompt.messages) > 10_000
         return (Fail(ErrorKind.CONTEXT_OVERFLOW, NO_NUMBER, retryable=False),) if is_long else (Wait(60), Say("Brief."))
 
     clock = FakeClock()

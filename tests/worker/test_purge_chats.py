@@ -18,7 +18,7 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats import retention
 from rookery.store.db.hints import WatchKind
 from rookery.testing.clock import FakeClock

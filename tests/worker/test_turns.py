@@ -20,7 +20,7 @@ from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think,
 from rookery.llm.types import Call, ErrorKind, Usage
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool import Replay, ToolOutput
-from rookery.models.resolve import FALLBACK_ATTEMPTS
+from rookery.models.model_resolution import FALLBACK_ATTEMPTS
 from rookery.store import machine
 from rookery.store.db.hints import MiscHint, nudge_topic
 from rookery.store.machine import Machine, Tx

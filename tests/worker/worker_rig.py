@@ -35,9 +35,9 @@ from rookery.llm.scripted import Say, Script, Scripts, Step
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool import Tool
-from rookery.models.connect import Connector, default_scripts
+from rookery.models.connector import Connector, default_scripts
 from rookery.models.directory import Directory
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store import machine

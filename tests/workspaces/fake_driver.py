@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Found, Log, Probe, WorkspaceSpec
+from rookery.workspaces.drivers.driver_interface import DriverError, Endpoint, Found, Log, Probe, WorkspaceSpec
 from tests.workspaces.fake_agent import UnixPath
 
 

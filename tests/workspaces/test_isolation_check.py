@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from rookery.workspaces import agent_bundle
+from rookery.workspaces.drivers.driver_interface import Sandbox
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.isolation_check import Finding, IsolationCheck
 from tests.workspaces.drivers.driver_rig import known_machine

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rookery.workspaces import manifest
-from rookery.workspaces.drivers.protocol import Limits, Sandbox
+from rookery.workspaces.drivers.driver_interface import Limits, Sandbox
 from rookery.workspaces.manifest import ScriptRef
 from rookery.workspaces.template_errors import TemplateInvalid
 

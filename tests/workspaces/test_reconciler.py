@@ -10,10 +10,10 @@ import pytest
 
 from rookery.store.settings import settings
 from rookery.store.settings.limit_settings import WorkspaceSettings
-from rookery.store.workspaces import idle
+from rookery.store.workspaces import idle_deadlines
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
+from rookery.workspaces.drivers.driver_interface import DriverError, Found, Probe, WorkspaceSpec
 from rookery.workspaces.errors import AgentCutOff
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
@@ -231,9 +231,9 @@ async def test_use_between_the_list_and_the_lock_saves_a_workspace(rig: Workspac
     await rig.world.conn.execute("UPDATE workspaces SET last_used_at = now() - interval '2 hours'")
 
     async with rig.pool.acquire() as conn:
-        assert await idle.list_idle(conn, rules, now=now) == [place.id]
+        assert await idle_deadlines.list_idle(conn, rules, now=now) == [place.id]
         await replica.service.touch(place.id)
-        assert await idle.stop_idle(conn, place.id, rules, now=now) is None
+        assert await idle_deadlines.stop_idle(conn, place.id, rules, now=now) is None
 
 
 @pytest.mark.parametrize("status", ["running", "interrupting", "requires_action"])
@@ -251,11 +251,11 @@ async def test_chat_that_wakes_between_the_list_and_the_lock_saves_its_workspace
     )
 
     async with rig.pool.acquire() as conn:
-        assert await idle.list_idle(conn, rules, now=now) == [place.id]
+        assert await idle_deadlines.list_idle(conn, rules, now=now) == [place.id]
         await conn.execute(change, chat_id, status, place.id)
-        assert await idle.stop_idle(conn, place.id, rules, now=now) is None
+        assert await idle_deadlines.stop_idle(conn, place.id, rules, now=now) is None
         await conn.execute(change, chat_id, "waiting", place.id)
-        assert await idle.stop_idle(conn, place.id, rules, now=now) is not None
+        assert await idle_deadlines.stop_idle(conn, place.id, rules, now=now) is not None
 
 
 async def test_maximum_of_the_deployment_wins_over_templates(rig: WorkspacesRig) -> None:

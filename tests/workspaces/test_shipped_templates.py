@@ -13,8 +13,8 @@ import pytest
 
 from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.templates import TemplatePatch
-from rookery.workspaces import manifest, parameters, service, shipped_templates, templates
-from rookery.workspaces.drivers.protocol import Limits
+from rookery.workspaces import manifest, operation_requests, shipped_templates, start_parameters, templates
+from rookery.workspaces.drivers.driver_interface import Limits
 from rookery.workspaces.template_errors import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
 from tests.programs import requires
@@ -88,7 +88,7 @@ async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> 
 
 async def test_template_of_an_administrator_with_the_same_name_stays(world: World) -> None:
     own = templates.pack({"template.toml": TemplateFile(b'name = "blank"')})
-    await stored.push_template(world.conn, service.as_push(own))
+    await stored.push_template(world.conn, operation_requests.as_push(own))
 
     await shipped_templates.push(world.conn, Recorder())
 
@@ -187,7 +187,7 @@ def test_git_takes_a_path_that_the_workspace_sees_and_says_what_it_does_not_see(
 def test_git_takes_no_options_for_addresses(repository: str, branch: str, wrong: set[str]) -> None:
     rules = manifest.parse((FOLDERS["git"] / "template.toml").read_text(), files=("startup.sh",))
     try:
-        parameters.resolve(rules, {"repository": repository, "branch": branch})
+        start_parameters.resolve(rules, {"repository": repository, "branch": branch})
         found = set()
     except ParametersInvalid as error:
         found = {each.field for each in error.problems}

@@ -15,22 +15,22 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.access.rights import UserActor
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.authorized.chat_changes import Replayed
-from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
 from rookery.store.workspaces import operation_rows, workspaces
 from rookery.store.workspaces import templates as stored
+from rookery.store.workspaces.lifecycle_requests import Requested
 from rookery.store.workspaces.operation_rows import Operation
-from rookery.store.workspaces.requests import Requested
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import templates
 from rookery.workspaces.driver_specs import Specs
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.runtime import WorkspaceRuntime
-from rookery.workspaces.service import as_push
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 from rookery.workspaces.templates import TemplateFile
 from tests.eventually import until
 from tests.store.builders import World, open_world

@@ -33,9 +33,9 @@ from rookery.loop.model_step import AssistantOutcome, SilenceLimits, StepMeter, 
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.models import call_options, cost
 from rookery.models.call_stats import CallStats
-from rookery.models.connect import Connector, make_call
+from rookery.models.connector import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel
-from rookery.models.resolve import Choice
+from rookery.models.model_resolution import Choice
 from rookery.runtime.clock import Clock
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.database_errors import DATABASE_ERRORS

@@ -19,7 +19,7 @@ import asyncpg
 from rookery.agents import subagent_kinds
 from rookery.agents.subagent_kinds import EXPLORE, GENERAL, AgentKind, KindList
 from rookery.domain.access.rights import OwnerActor
-from rookery.domain.chat import agent_reports, submission, system_blocks, titles, truncation
+from rookery.domain.chat import agent_reports, submitted_content, system_blocks, titles, truncation
 from rookery.domain.chat.agent_reports import AgentOutcome
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId, Effort, NewMessage, NewQueuedMessage, Role
@@ -28,11 +28,11 @@ from rookery.domain.chat.system_blocks import Awareness, Mode
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.types import ProviderError
 from rookery.loop.tool import ToolContext
-from rookery.models import resolve
+from rookery.models import model_resolution
 from rookery.models.directory import Directory, ReadyModel
-from rookery.models.resolve import Choice
+from rookery.models.model_resolution import Choice
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.chats import subagents
 from rookery.store.chats.step_reads import Step
 from rookery.store.chats.subagents import NewSubagent, Subagent
@@ -173,10 +173,10 @@ class AgentFamily:
         prompt = order.prompt.strip()
         if not prompt:
             raise Refused("The prompt is blank. Describe the subagent's task.")
-        if len(prompt.encode("utf-8", "replace")) > submission.MAX_TEXT_BYTES:
+        if len(prompt.encode("utf-8", "replace")) > submitted_content.MAX_TEXT_BYTES:
             raise Refused(
-                f"The prompt is longer than {submission.MAX_TEXT_BYTES} bytes. Write long material to a file in the "
-                "workspace, and name its path."
+                f"The prompt is longer than {submitted_content.MAX_TEXT_BYTES} bytes. Write long material to a file in "
+                "the workspace, and name its path."
             )
         minutes = self._minutes(kind, order.max_minutes)
         budget = await self._budget(order.budget_usd, ready)
@@ -239,7 +239,7 @@ class AgentFamily:
                 log.info("kind_model_unusable", kind=kind.name, model_config_id=kind.model_config_id)
         personal, admin = await self._overrides(kind)
         try:
-            chosen = resolve.for_subagent(
+            chosen = model_resolution.for_subagent(
                 models,
                 parent=self._step.chat.last_model_config_id,
                 requested=requested,
@@ -249,7 +249,7 @@ class AgentFamily:
         except (ModelUnusable, NoDefaultModel) as error:
             raise Refused(f"{error} {_OTHER_MODELS}") from error
         # The parent's own model may have been deleted or disabled since its turn began.
-        usable = resolve.for_generation(models, chosen.model_config_id)
+        usable = model_resolution.for_generation(models, chosen.model_config_id)
         if isinstance(usable, ProviderError):
             raise Refused(f"{usable.message} {_OTHER_MODELS}")
         chosen = Choice(usable.model_config_id, chosen.reasoning_effort)
@@ -258,7 +258,9 @@ class AgentFamily:
             raise Refused(f"{ready.message} {_OTHER_MODELS}")
         return chosen, ready
 
-    async def _overrides(self, kind: AgentKind) -> tuple[resolve.Override | None, resolve.Override | None]:
+    async def _overrides(
+        self, kind: AgentKind
+    ) -> tuple[model_resolution.Override | None, model_resolution.Override | None]:
         """Return the models that the user and the administrators have set for this kind."""
         key = _OVERRIDES.get(kind.name)
         if key is None:
@@ -266,11 +268,11 @@ class AgentFamily:
         directory = self._parts.directory
         stored = await directory.setting("models")
         group = stored if isinstance(stored, dict) else {}
-        admin, _ = resolve.read_override(group.get(key))
+        admin, _ = model_resolution.read_override(group.get(key))
         if not group.get("allow_personal_overrides"):
             return None, admin
         own = await directory.user_setting(self._step.chat.owner_id, PERSONAL_SETTING)
-        personal, _ = resolve.read_override(own.get(kind.name) if isinstance(own, dict) else None)
+        personal, _ = model_resolution.read_override(own.get(kind.name) if isinstance(own, dict) else None)
         return personal, admin
 
     def _minutes(self, kind: AgentKind, asked: int | None) -> int:
@@ -385,8 +387,8 @@ class AgentFamily:
         child = await self._one(chat_id)
         if not text.strip():
             raise Refused("The message is blank.")
-        if len(text.encode("utf-8", "replace")) > submission.MAX_TEXT_BYTES:
-            raise Refused(f"The message is longer than {submission.MAX_TEXT_BYTES} bytes.")
+        if len(text.encode("utf-8", "replace")) > submitted_content.MAX_TEXT_BYTES:
+            raise Refused(f"The message is longer than {submitted_content.MAX_TEXT_BYTES} bytes.")
         message = NewQueuedMessage(
             content=(Text(text),),
             created_by=self._step.chat.owner_id,

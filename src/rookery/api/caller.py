@@ -15,7 +15,7 @@ from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS, Body
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.db import idempotency
 from rookery.store.people.audit import RequestInfo
 from rookery.store.people.errors import ScopeMissing

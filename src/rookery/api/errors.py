@@ -18,14 +18,14 @@ from starlette.types import Receive, Scope, Send
 from rookery.domain.chat import errors as chat_errors
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.states import State
-from rookery.domain.chat.submission import InvalidContent
+from rookery.domain.chat.submitted_content import InvalidContent
 from rookery.domain.chat.transitions import Transition
 from rookery.store.authorized.settings import StaleSetting
 from rookery.store.chats.shares import BadEntries
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
 from rookery.store.models import errors as models_errors
 from rookery.store.people import errors
-from rookery.store.workspaces.requests import OperationInProgress, WorkspaceQuotaExceeded
+from rookery.store.workspaces.lifecycle_requests import OperationInProgress, WorkspaceQuotaExceeded
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.workspaces.errors import NotWatchable, TooManyWatches
 from rookery.workspaces.template_errors import Invalid

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.people.errors import AccessError
 from rookery.stream import events
@@ -20,9 +20,9 @@ from rookery.stream.outbox import Frame
 from rookery.stream.session import Inbound
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import GitMessage, Repository
+from rookery.workspaces.chat_repositories import GitWatch
 from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.errors import WorkspaceError
-from rookery.workspaces.git import GitWatch
 
 log = get_logger("api.git_watch")
 

@@ -15,10 +15,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import TOOL_NAME, Body, faults, rule
-from rookery.domain.chat import labels, messages, parts, submission, titles
+from rookery.domain.chat import labels, messages, parts, submitted_content, titles
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import File, FileReference, Part, Text
-from rookery.domain.content import prompt_text, uploads
+from rookery.domain.content import invisible_characters, uploads
 from rookery.domain.content.attachments import StoredFile
 from rookery.store.chats.files import FileInfo, Origin
 from rookery.tools import registry
@@ -91,7 +91,7 @@ class FileReferenceInput(Body):
 
 def _by_rules(value: V, part: Part, member: str) -> V:
     """Return the value if the rules for submitted content accept this field of the part."""
-    for fault in submission.find_faults((part,)):
+    for fault in submitted_content.find_faults((part,)):
         if fault.field.endswith(f".{member}"):
             raise ValueError(fault.message)
     return value
@@ -167,7 +167,9 @@ Title: TypeAlias = Annotated[
     str, AfterValidator(_trimmed_title), rule(lambda title: messages.check_storable("title", title))
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
-SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_prompt(prompt, field="system_prompt"))]
+SystemPrompt: TypeAlias = Annotated[
+    str, rule(lambda prompt: invisible_characters.check_prompt(prompt, field="system_prompt"))
+]
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS)]
 
 
@@ -182,7 +184,7 @@ async def resolve_files(caller: Caller, content: Sequence[InputPart]) -> tuple[P
         return given
     found = await caller.store.files.find_readable(caller.user.id, named)
     _check_files(given, found)
-    return submission.with_facts(given, {file_id: info.facts for file_id, info in found.items()})
+    return submitted_content.with_facts(given, {file_id: info.facts for file_id, info in found.items()})
 
 
 def _check_files(given: Sequence[Part], found: dict[UUID, FileInfo]) -> None:

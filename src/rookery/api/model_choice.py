@@ -1,7 +1,7 @@
 """The choice of a model for a request, and the check of the spending limit, both before anything is written.
 
-The rules are those of `models.resolve`. They are applied here to the model that the request names. If it names none,
-they are applied under the chat's lock, to the model that the chat used last.
+The rules are those of `models.model_resolution`. This module applies them to the model that the request names. If the
+request names none, they are applied under the chat's lock, to the model that the chat used last.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rookery.api.errors import ApiError
 from rookery.api.services import ApiServices
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
-from rookery.models import resolve
-from rookery.models.resolve import Choice, Models, Override
+from rookery.models import model_resolution
+from rookery.models.model_resolution import Choice, Models, Override
 from rookery.store.models import spending
 from rookery.store.models.errors import ModelError, ModelUnusable, SpendLimitReached
 from rookery.store.models.usage_ledger import KeySource
@@ -54,7 +54,7 @@ class Chooser:
         self._limit = limit
 
     def for_new_chat(self, requested: UUID | None, personal: Override | None) -> Choice:
-        return self._within_limit(resolve.for_new_chat(self._models, requested=requested, personal=personal))
+        return self._within_limit(model_resolution.for_new_chat(self._models, requested=requested, personal=personal))
 
     def for_message(self) -> ForMessage:
         return ForMessage(self)
@@ -66,7 +66,7 @@ class Chooser:
 
     def from_last(self, last: UUID) -> UUID:
         """Return the model of a message that names none."""
-        return self._within_limit(resolve.for_message(self._models, requested=None, last=last)).model_config_id
+        return self._within_limit(model_resolution.for_message(self._models, requested=None, last=last)).model_config_id
 
     @property
     def kept(self) -> list[UUID]:
@@ -74,7 +74,7 @@ class Chooser:
         return [
             model_id
             for model_id, state in self._models.by_id.items()
-            if resolve.is_kept(state) and (self._limit is None or state.key is KeySource.USER)
+            if model_resolution.is_kept(state) and (self._limit is None or state.key is KeySource.USER)
         ]
 
     def for_edit(self, requested: UUID | None) -> Callable[[UUID | None, UUID], UUID]:
@@ -166,5 +166,5 @@ async def _personal(services: ApiServices, caller: Caller) -> Override | None:
     if not isinstance(stored, dict) or stored.get("allow_personal_overrides") is not True:
         return None
     own = await services.directory.user_setting(caller.user.id, OVERRIDES_SETTING)
-    override, _ = resolve.read_override(own.get("root") if isinstance(own, dict) else None)
+    override, _ = model_resolution.read_override(own.get("root") if isinstance(own, dict) else None)
     return override

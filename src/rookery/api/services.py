@@ -15,11 +15,11 @@ from rookery.api.routers.health import Health
 from rookery.api.web_app import WebApp, packaged
 from rookery.debug.replay import Replayer
 from rookery.mcp.server_access import McpAccess
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.machine import Publisher
 from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords

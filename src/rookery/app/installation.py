@@ -10,8 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from rookery.models import secrets
-from rookery.models.secrets import KeyRing
+from rookery.models import key_ring
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings.settings import Problem, Settings, SettingsError
 from rookery.store.db import migrate, pool
@@ -25,7 +25,7 @@ from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.models import model_configs, providers
 from rookery.store.models.preset_providers import ensure_env_providers, ensure_offline_model
 from rookery.store.people.users import repair_emails
-from rookery.store.settings import locked
+from rookery.store.settings import locked_settings
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.driver_specs import Specs
 
@@ -182,10 +182,10 @@ async def prepare_models(
     the offline model if there is no other.
     """
     try:
-        ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
+        ring = key_ring.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
         async with database.api.acquire() as conn:
-            if ring is not None and not await secrets.check_ring(conn, ring):
-                raise secrets.SecretsError(
+            if ring is not None and not await key_ring.check_ring(conn, ring):
+                raise key_ring.SecretsError(
                     "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
                 )
             if ring is not None:
@@ -196,7 +196,7 @@ async def prepare_models(
             if with_offline:
                 await ensure_offline_model(conn)
         return ring
-    except secrets.SecretsError as error:
+    except key_ring.SecretsError as error:
         raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
 
 
@@ -204,8 +204,8 @@ async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: C
     """Apply the runtime settings that the environment locks, and notify running replicas."""
     try:
         async with database.api.acquire() as conn:
-            has_changed = await locked.apply(conn, environ, now=clock.now())
-    except locked.LockedSettingError as error:
+            has_changed = await locked_settings.apply(conn, environ, now=clock.now())
+    except locked_settings.LockedSettingError as error:
         raise SettingsError([Problem(name, "environment", text) for name, text in error.problems], []) from error
     if has_changed:
         notifier = Notifier(database.worker, Bus())

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings.settings import Problem, Settings, SettingsError
 from rookery.store.db.embedded.data_dir import make_socket_dir

@@ -35,19 +35,19 @@ from rookery.debug.recording_service import RecordingService
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay import Replayer
 from rookery.llm.scripted import Scripts
-from rookery.llm.stats import ModelCounters
+from rookery.llm.wire_stats import ModelCounters
 from rookery.mcp.server_access import McpAccess
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
-from rookery.metrics.process import Build, PubSub
+from rookery.metrics.infrastructure import Build, PubSub
 from rookery.models.call_stats import CallStats
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.time_slices import ThreadPauses
 from rookery.settings.settings import Settings, is_in_the_clear
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.db import migrate, replica_presence
 from rookery.store.db.pool import Database
 from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
@@ -63,12 +63,12 @@ from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
-from rookery.tools.mcp_family import McpFamily, McpParts
+from rookery.tools.step_mcp_servers import McpFamily, McpParts
 from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.short_texts import ShortTexts
 from rookery.worker.worker import Worker, WorkerServices
-from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.drivers.driver_interface import Driver
 from rookery.workspaces.runtime import WorkspaceRuntime
 
 log = get_logger("app.replica")

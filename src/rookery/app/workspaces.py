@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 
 from rookery.models.directory import Directory
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings.settings import Settings, private_paths
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.db.pubsub import Bus
 from rookery.store.db.replica_presence import Replica
 from rookery.store.machine import Publisher
@@ -19,13 +19,13 @@ from rookery.tools.step_tools import ToolFamily
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces import agent_bundle, network_levels
 from rookery.workspaces.driver_specs import Specs
+from rookery.workspaces.drivers.driver_interface import Driver
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.ssh import SshDriver
-from rookery.workspaces.relay import Peers
+from rookery.workspaces.relayed_connector import Peers
 from rookery.workspaces.runtime import WorkspaceRuntime
-from rookery.workspaces.services import WorkspaceServices, WorkspaceStats
+from rookery.workspaces.shared_services import WorkspaceServices, WorkspaceStats
 
 DATABASE_PORT = 5432
 

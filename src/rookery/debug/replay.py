@@ -44,10 +44,10 @@ from rookery.llm.types import (
 )
 from rookery.models import call_options, cost
 from rookery.models.call_stats import CallStats
-from rookery.models.connect import Connector, identity_of, make_call
+from rookery.models.connector import Connector, identity_of, make_call
 from rookery.models.cost import Prices
 from rookery.models.directory import Directory, ReadyModel
-from rookery.models.resolve import Choice
+from rookery.models.model_resolution import Choice
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.authorized.debug import RecordedCall
 from rookery.store.db.database_errors import DATABASE_ERRORS

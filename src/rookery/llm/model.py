@@ -24,7 +24,6 @@ from rookery.llm.chat_caches import EncodedRequests, Key, ReplayMemory
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
 from rookery.llm.response_stream import Answer, AnswerReader, has_text, joined, media_type
-from rookery.llm.stats import ModelStats, NoStats
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -38,6 +37,7 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import Request, WireFormat
+from rookery.llm.wire_stats import ModelStats, NoStats
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.log import get_logger

@@ -1,7 +1,7 @@
 """The summary of a chat: calls a model to summarize it, and makes the three rows that replace the conversation.
 
 The request is the request of the next generation, followed by an instruction. If it is too long for the summarizing
-model, the overflow rungs shorten it (`domain.chat.overflow`). The caller handles every other failure.
+model, the overflow rungs shorten it (`domain.chat.context_overflow`). The caller handles every other failure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import compaction, overflow, summary_prompt
+from rookery.domain.chat import compaction, context_overflow, summary_prompt
 from rookery.domain.chat.compaction import Assessment, Source, Steps
+from rookery.domain.chat.context_overflow import Budget, Rung
 from rookery.domain.chat.messages import NewMessage, Role
-from rookery.domain.chat.overflow import Budget, Rung
 from rookery.domain.chat.parts import Part, Text, ToolResult
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.summary_prompt import SummaryFailed
@@ -184,7 +184,9 @@ class _OverflowLadder:
         whole = summary_prompt.summary_request(prompt, hint=self._setup.hint)
         if (said := await self._try(Rung.WHOLE, whole)) is not None:
             return said
-        shorter = await self._run_large_in_thread(lambda: overflow.trimmed(whole, max_bytes=self._room()), whole)
+        shorter = await self._run_large_in_thread(
+            lambda: context_overflow.trimmed(whole, max_bytes=self._room()), whole
+        )
         if (said := await self._try(Rung.TRIMMED, shorter)) is not None:
             return said
         return await self._in_pieces(prompt)
@@ -196,7 +198,7 @@ class _OverflowLadder:
     async def _try(self, rung: Rung, prompt: Prompt) -> str | None:
         """Make one request with this prompt. Return None if it is too long, or is known to be too long."""
         tokens = await self._run_large_in_thread(
-            lambda: overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
+            lambda: context_overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
         )
         # A prompt that could not be cut further is not sent a second time.
         if prompt == self._refused or not self._budget.fits(tokens):
@@ -211,7 +213,7 @@ class _OverflowLadder:
 
     async def _in_pieces(self, prompt: Prompt) -> str:
         """Summarize the chat in pieces, oldest first, and then the summaries, until one summary is left."""
-        entries = await self._run_large_in_thread(lambda: overflow.transcript(prompt.messages), prompt)
+        entries = await self._run_large_in_thread(lambda: context_overflow.transcript(prompt.messages), prompt)
         is_merge = False
         while True:
             summaries = await self._round(entries, is_merge=is_merge)
@@ -221,21 +223,21 @@ class _OverflowLadder:
             if is_merge and len(summaries) >= len(entries):
                 # Merging no longer reduces their number, so the beginning and the end of the summaries are kept.
                 self.record_rung(Rung.PIECES)
-                room = max(overflow.piece_bytes(self._budget), overflow.MIN_PIECE_BYTES)
-                return "\n\n".join(overflow.shortened(summaries, max_bytes=room))
+                room = max(context_overflow.piece_bytes(self._budget), context_overflow.MIN_PIECE_BYTES)
+                return "\n\n".join(context_overflow.shortened(summaries, max_bytes=room))
             entries, is_merge = summaries, True
 
     async def _round(self, entries: Sequence[str], *, is_merge: bool) -> list[str]:
         left, summaries = list(entries), list[str]()
         while left:
-            room = overflow.piece_bytes(self._budget)
-            if room < overflow.MIN_PIECE_BYTES or self.calls >= overflow.MAX_CALLS:
+            room = context_overflow.piece_bytes(self._budget)
+            if room < context_overflow.MIN_PIECE_BYTES or self.calls >= context_overflow.MAX_CALLS:
                 raise CallFailed(_window_error(self._setup.step.provider_name), self.usage)
-            most = (overflow.MAX_PIECES - len(summaries)) * room
-            left = await asyncio.to_thread(overflow.shortened, left, max_bytes=max(most, room))
-            text, rest = overflow.next_piece(left, max_bytes=room)
-            prompt = overflow.piece_prompt(text, number=len(summaries) + 1, is_merge=is_merge)
-            tokens = overflow.estimate_tokens(prompt.messages)
+            most = (context_overflow.MAX_PIECES - len(summaries)) * room
+            left = await asyncio.to_thread(context_overflow.shortened, left, max_bytes=max(most, room))
+            text, rest = context_overflow.next_piece(left, max_bytes=room)
+            prompt = context_overflow.piece_prompt(text, number=len(summaries) + 1, is_merge=is_merge)
+            tokens = context_overflow.estimate_tokens(prompt.messages)
             said = await self._ask(Rung.PIECES, _piece(self._call, prompt, self._budget), tokens)
             if said is None:
                 continue  # the refusal has reduced the budget, so the next piece is smaller

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from rookery.debug.stats import DebugStats
-from rookery.llm.stats import ModelCounters
-from rookery.metrics import debug, models, process, standard, streams, text, worker, workspaces
+from rookery.llm.wire_stats import ModelCounters
+from rookery.metrics import debug, infrastructure, models, standard_process, streams, text, worker, workspaces
 from rookery.metrics.families import Family
-from rookery.metrics.process import Build, PubSub
-from rookery.metrics.standard import Process
+from rookery.metrics.infrastructure import Build, PubSub
+from rookery.metrics.standard_process import Process
 from rookery.metrics.text import Section
 from rookery.store.db.pool import Database
 from rookery.store.db.replica_presence import Presence
@@ -23,7 +23,7 @@ from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.worker import Worker
-from rookery.workspaces.services import WorkspaceStats
+from rookery.workspaces.shared_services import WorkspaceStats
 
 S = TypeVar("S")
 
@@ -69,7 +69,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Debug records", lambda sources: sources.debug, debug.DEBUG),
     Table("Tools", lambda sources: sources.worker, worker.TOOLS),
     Table("Approvals", lambda sources: sources.worker, worker.APPROVALS),
-    Table("Answers to approvals", lambda sources: sources.http, process.APPROVALS),
+    Table("Answers to approvals", lambda sources: sources.http, infrastructure.APPROVALS),
     Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
     Table("Subagents and the advisor", lambda sources: sources.worker, worker.SUBAGENTS),
@@ -77,14 +77,14 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Caches", lambda sources: sources.worker, worker.CACHES),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),
     Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),
-    Table("Requests", lambda sources: sources.http, process.HTTP),
-    Table("Database", lambda sources: sources.database, process.DATABASE),
-    Table("Hints", lambda sources: sources.pubsub, process.PUBSUB),
+    Table("Requests", lambda sources: sources.http, infrastructure.HTTP),
+    Table("Database", lambda sources: sources.database, infrastructure.DATABASE),
+    Table("Hints", lambda sources: sources.pubsub, infrastructure.PUBSUB),
     Table("Housekeeping", lambda sources: sources.worker, worker.JOBS),
-    Table("Event loop", lambda sources: sources.lag, process.LAG),
-    Table("Replicas", lambda sources: sources.presence, process.PRESENCE),
-    Table("Build", lambda sources: sources.build, process.BUILD),
-    Table("Process", lambda sources: sources.process, standard.PROCESS),
+    Table("Event loop", lambda sources: sources.lag, infrastructure.LAG),
+    Table("Replicas", lambda sources: sources.presence, infrastructure.PRESENCE),
+    Table("Build", lambda sources: sources.build, infrastructure.BUILD),
+    Table("Process", lambda sources: sources.process, standard_process.PROCESS),
 )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from rookery.llm.stats import ModelCounters
 from rookery.llm.types import ReplayFault, Wire
+from rookery.llm.wire_stats import ModelCounters
 from rookery.metrics.families import Family, counter, every, histogram
 from rookery.models.call_stats import CallStats
 

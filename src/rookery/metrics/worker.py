@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rookery.domain.chat.decision import TurnEnd
+from rookery.domain.chat.next_action import TurnEnd
 from rookery.domain.chat.transitions import Transition
 from rookery.metrics.families import Family, counter, gauge, histogram
 from rookery.worker.stats import FAILED, INTERRUPTED

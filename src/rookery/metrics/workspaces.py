@@ -6,7 +6,7 @@ from typing import get_args
 
 from rookery.metrics.families import Family, counter, gauge, histogram
 from rookery.workspaces.egress.requests import Decision
-from rookery.workspaces.services import WorkspaceStats
+from rookery.workspaces.shared_services import WorkspaceStats
 
 WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     gauge(

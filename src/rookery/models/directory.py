@@ -18,10 +18,10 @@ import msgspec
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.models.context_window import Windows
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Usage, Wire
-from rookery.models import capability_catalog, cost, resolve
+from rookery.models import capability_catalog, cost, model_resolution
 from rookery.models.config_cache import ConfigCache
-from rookery.models.resolve import Choice, Models, ModelState
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
+from rookery.models.model_resolution import Choice, Models, ModelState
 from rookery.runtime.clock import Clock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
@@ -175,7 +175,7 @@ class Directory:
         return await self._user_settings.get((user_id, key))
 
     async def models(self, owner_id: UUID) -> Models:
-        """Return the models of a chat's owner, for the functions of `resolve`."""
+        """Return the models of a chat's owner, for the functions of `model_resolution`."""
         snapshot = await self.snapshot()
         own = await self._user_keys.get(owner_id)
         states = {}
@@ -193,7 +193,7 @@ class Directory:
 
     async def for_generation(self, model_config_id: UUID, *, owner_id: UUID) -> ReadyModel | ProviderError:
         """Return the model of a turn with the key for this owner, or the error that ends the turn."""
-        chosen = resolve.for_generation(await self.models(owner_id), model_config_id)
+        chosen = model_resolution.for_generation(await self.models(owner_id), model_config_id)
         return await self.ready(chosen, owner_id=owner_id) if isinstance(chosen, Choice) else chosen
 
     async def ready(self, choice: Choice, *, owner_id: UUID) -> ReadyModel | ProviderError:
@@ -233,14 +233,14 @@ class Directory:
         return config.enabled and not config.deleted and provider.is_live
 
     async def title_candidates(self) -> tuple[UUID, ...]:
-        """Return the small enabled models, for `resolve.for_title`."""
+        """Return the small enabled models, for `model_resolution.for_title`."""
         snapshot = await self.snapshot()
         candidates: list[tuple[UUID, str, Decimal | None]] = [
             (config.id, config.model, config.price_output)
             for config in snapshot.configs.values()
             if config.enabled and not config.deleted
         ]
-        return resolve.small_models(candidates)
+        return model_resolution.small_models(candidates)
 
     async def unavailable(self, provider_id: UUID, *, user_id: UUID) -> Unusable | None:
         """Return why a user cannot use a provider's models now; None if the user can."""
@@ -338,7 +338,9 @@ class Directory:
 
 
 def _choose_key(snapshot: Snapshot, provider: Provider, own: Mapping[UUID, SecretStr]) -> KeySource | Unusable:
-    return resolve.choose_key(provider, has_user_key=provider.id in own, has_central_key=provider.id in snapshot.keys)
+    return model_resolution.choose_key(
+        provider, has_user_key=provider.id in own, has_central_key=provider.id in snapshot.keys
+    )
 
 
 def _refused(provider: str, reason: Unusable, kind: ErrorKind) -> ProviderError:

@@ -24,9 +24,9 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
 from rookery.llm.types import ErrorKind, LanguageModel, ProviderError, Usage
 from rookery.models import cost
-from rookery.models.connect import Connector, make_call
+from rookery.models.connector import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel, Snapshot
-from rookery.models.resolve import Choice
+from rookery.models.model_resolution import Choice
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models.model_configs import DEFAULT_COMPRESSION_THRESHOLD, ModelConfig
 from rookery.store.models.providers import Provider

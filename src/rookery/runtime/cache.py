@@ -16,8 +16,8 @@ from rookery.runtime.clock import Clock, SystemClock
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# The maximum age of chat data after the end of a turn; entries of running chats do not expire (`worker.memory`). A chat
-# that continues later is read again, which takes a few milliseconds unless it is very long.
+# The maximum age of chat data after the end of a turn; entries of running chats do not expire (`worker.memory_upkeep`).
+# A chat that continues later is read again, which takes a few milliseconds unless it is very long.
 CHAT_SECONDS = 60.0
 
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.runtime.clock import Clock
-from rookery.store.chats import chat_reads, chat_views, shares, stream_reads
+from rookery.store.chats import chat_view_reads, chat_views, shares, stream_reads
 from rookery.store.chats.chat_views import ActionCall, ChatView
 from rookery.store.chats.stream_reads import Member
 from rookery.store.db.database_errors import DATABASE_ERRORS
@@ -201,7 +201,7 @@ class WatchHub:
             members = {member.chat_id: member for member in await stream_reads.list_members(conn, list(collected))}
             readers = await shares.list_readers_of(conn, list({member.root_id for member in members.values()}))
             pairs = self._pairs(collected, members, readers)
-            seen = await chat_reads.list_for_viewers(conn, pairs) if pairs else []
+            seen = await chat_view_reads.list_for_viewers(conn, pairs) if pairs else []
             calls = await self._calls(conn, [chat for _, chat in seen], collected)
         for user_id, chat in seen:
             self._tell(user_id, chat, collected[chat.id], calls=calls.get(chat.id))
@@ -238,7 +238,7 @@ class WatchHub:
         for chat_id in waiting:
             try:
                 pending = await stream_reads.list_pending_calls(conn, chat_id)
-            except chat_reads.UNREADABLE as error:
+            except chat_view_reads.UNREADABLE as error:
                 # Unreadable content has no calls to show. The change is sent without calls.
                 log.warning("watch_calls_unreadable", chat_id=chat_id, error=type(error).__name__)
                 continue

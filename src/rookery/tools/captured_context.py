@@ -17,7 +17,7 @@ from rookery.domain.chat import system_blocks
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContextFile, WorkspaceContext
 from rookery.domain.chat.system_blocks import InstructionFile, Skill
-from rookery.domain.content import prompt_text, skills
+from rookery.domain.content import invisible_characters, skills
 from rookery.domain.content.skills import WORKSPACE, SkillFile
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
@@ -130,7 +130,7 @@ class CapturedContexts:
 
 def _line(text: str) -> str:
     """Return untrusted text as one line of limited length."""
-    return " ".join(prompt_text.clean(text).split())[:MAX_PROBLEM_CHARS]
+    return " ".join(invisible_characters.clean(text).split())[:MAX_PROBLEM_CHARS]
 
 
 def _key(state: CaptureState, workspace_id: UUID, found: str) -> tuple[UUID, int, str]:

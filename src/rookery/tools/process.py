@@ -19,8 +19,8 @@ from msgspec import Meta
 from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
-from rookery.tools import commands
-from rookery.tools.commands import BadDuration
+from rookery.tools import process_arguments
+from rookery.tools.process_arguments import BadDuration
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of, with_warning
 from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, AgentConn, StartedProcess
 from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
@@ -160,7 +160,7 @@ def _is_number(value: Any) -> bool:
 
 async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
     step = step_of(ctx)
-    command, has_ampersand = commands.split_background(given.command)
+    command, has_ampersand = process_arguments.split_background(given.command)
     if not command.strip():
         raise Refused("The command is empty.")
     seconds, notes = _timeout(given.timeout, "timeout")
@@ -168,7 +168,7 @@ async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
     ctx.set_deadline(seconds + SLACK_SECONDS)
     started, protection = await _start(ctx, step, given, command=command, is_background=is_background)
     notes.extend(protection)
-    if (note := commands.hint_for(command)) is not None:
+    if (note := process_arguments.hint_for(command)) is not None:
         notes.append(note)
     if is_background:
         return ToolOutput(
@@ -189,12 +189,12 @@ async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
 
 def _timeout(text: str, field: str, *, may_be_zero: bool = False) -> tuple[float, list[str]]:
     try:
-        seconds = commands.parse_duration(text, field=field, may_be_zero=may_be_zero)
+        seconds = process_arguments.parse_duration(text, field=field, may_be_zero=may_be_zero)
     except BadDuration as error:
         raise Refused(str(error)) from error
     clamped = min(seconds, MAX_TIMEOUT_SECONDS)
     return clamped, [] if clamped == seconds else [
-        f"The {field} was cut to {commands.format_duration(clamped)}, the maximum."
+        f"The {field} was cut to {process_arguments.format_duration(clamped)}, the maximum."
     ]
 
 
@@ -205,7 +205,7 @@ async def _start(
     request = StartProcess(
         command=command,
         workdir=(given.workdir or "").strip() or None,
-        env=commands.environment(step.chat_id),
+        env=process_arguments.environment(step.chat_id),
         background=is_background,
         read_only=step.is_read_only,
     )
@@ -235,7 +235,7 @@ async def _start_process(
     starting = asyncio.create_task(
         ask_agent(
             step.workspace,
-            lambda conn: conn.start_process(request, key=key, result_name=commands.result_name(ctx.call_id)),
+            lambda conn: conn.start_process(request, key=key, result_name=process_arguments.result_name(ctx.call_id)),
         ),
         name="process-start",
     )
@@ -382,14 +382,14 @@ def _timed_out(output: Output, process_id: str, seconds: float) -> dict[str, Any
         "success": False,
         "exit_code": -1,
         **_output_fields(output),
-        "error": f"timed out after {commands.format_duration(seconds)}",
+        "error": f"timed out after {process_arguments.format_duration(seconds)}",
         "background_process_id": process_id,
         "cursor": output.cursor,
     }
 
 
 def _output_fields(output: Output) -> dict[str, Any]:
-    view = commands.view(output.output, output.truncated, file=output.file)
+    view = process_arguments.view(output.output, output.truncated, file=output.file)
     value: dict[str, Any] = {}
     if view.text:
         value["output"] = view.text

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from rookery.loop.tool import ToolOutput
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
-from rookery.tools.commands import result_name
+from rookery.tools.process_arguments import result_name
 from rookery.tools.step_workspace import ask_agent
 from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.errors import WorkspaceError

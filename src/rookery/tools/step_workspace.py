@@ -19,14 +19,14 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import Json
 from rookery.domain.content.skills import SkillFile
 from rookery.loop.tool import ToolContext, ToolOutput
-from rookery.store.authorized.store import ActorStore
+from rookery.store.authorized.actor_store import ActorStore
 from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool
 from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import ChatWorkspace, WorkspaceDirectory
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
-from rookery.workspaces.service import Workspaces
+from rookery.workspaces.operation_requests import Workspaces
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")

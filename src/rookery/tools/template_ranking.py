@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.domain.content import front_matter, prompt_text
+from rookery.domain.content import front_matter, invisible_characters
 from rookery.store.workspaces.templates import Signals
 
 PAGE_SIZE = 10
@@ -108,10 +108,10 @@ def tier(facts: Facts, wanted: str) -> int:
 
 def excerpt(readme: str, max_chars: int = EXCERPT_CHARS) -> str:
     """Return the beginning of a README as plain text, without Markdown."""
-    text = prompt_text.clean_markdown(front_matter.split(readme[:MAX_README_CHARS])[1])
+    text = invisible_characters.clean_markdown(front_matter.split(readme[:MAX_README_CHARS])[1])
     for pattern, replacement in _MARKDOWN:
         text = pattern.sub(replacement, text)
-    return _cut(prompt_text.clean(text), max_chars)
+    return _cut(invisible_characters.clean(text), max_chars)
 
 
 def _rank(facts: Facts, wanted: str, signals: Mapping[str, Signals] | None, *, now: datetime) -> _Ranked:
@@ -140,7 +140,7 @@ def _item(each: _Ranked) -> dict[str, Any]:
         "id": facts.name,
         "name": facts.name,
         "display_name": facts.display_name,
-        "description": _cut(prompt_text.clean(facts.description), DESCRIPTION_CHARS),
+        "description": _cut(invisible_characters.clean(facts.description), DESCRIPTION_CHARS),
         "active_users": signals.active_users,
         "your_workspace_count": signals.active,
         "last_used_by_you": signals.last_used_at.isoformat() if signals.last_used_at else None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from rookery.domain.content import front_matter, prompt_text
+from rookery.domain.content import front_matter, invisible_characters
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.people.errors import Missing
@@ -95,7 +95,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "name": template.name,
                 "revision": template.revision,
                 "display_name": manifest.display_name,
-                "description": prompt_text.clean(manifest.description),
+                "description": invisible_characters.clean(manifest.description),
                 "network": (network := admin.service.granted_network(manifest)),
                 "reaches": network_levels.WORDS[network],
                 "hosts": list(manifest.sandbox.hosts) if network == "hosts" else [],
@@ -126,14 +126,14 @@ def _facts(template: Template) -> Facts:
 
 
 def _readme(text: str) -> str:
-    cleaned = prompt_text.clean_markdown(front_matter.split(text[: template_ranking.MAX_README_CHARS])[1])
+    cleaned = invisible_characters.clean_markdown(front_matter.split(text[: template_ranking.MAX_README_CHARS])[1])
     return cleaned[:README_CHARS]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
     value = {
         "display_name": parameter.display_name,
-        "description": prompt_text.clean(parameter.description)[:DESCRIPTION_CHARS],
+        "description": invisible_characters.clean(parameter.description)[:DESCRIPTION_CHARS],
         "mutable": parameter.mutable,
         "ephemeral": parameter.ephemeral,
         "options": list(parameter.options),

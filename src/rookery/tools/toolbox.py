@@ -21,12 +21,12 @@ from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import WorkspaceContext
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context, mcp_consents, workspaces
@@ -50,12 +50,12 @@ from rookery.tools.spilled_results import ResultKeeper
 from rookery.tools.step_tools import StepTools, ToolFamily, dynamic_tools
 from rookery.tools.step_workspace import StepContext, WorkspaceAdmin, plan_path
 from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.chat_repositories import store_diffs
 from rookery.workspaces.connection import ChatWorkspace, Unreadable, WorkspaceDirectory
 from rookery.workspaces.context import Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.errors import NoConnection, WorkspaceError
-from rookery.workspaces.git import store_diffs
-from rookery.workspaces.service import Workspaces
+from rookery.workspaces.operation_requests import Workspaces
 
 log = get_logger("tools.toolbox")
 

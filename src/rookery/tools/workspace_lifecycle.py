@@ -19,22 +19,27 @@ from msgspec import Meta, Raw
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
+from rookery.store.authorized.actor_store import ActorStore
 from rookery.store.authorized.chat_changes import Replayed
-from rookery.store.authorized.store import ActorStore
 from rookery.store.people.errors import AccessError, AlreadyExists, Missing
+from rookery.store.workspaces.lifecycle_requests import (
+    NodeOffline,
+    OperationInProgress,
+    Requested,
+    WorkspaceQuotaExceeded,
+)
 from rookery.store.workspaces.operation_rows import Operation, OperationState, Reason
-from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.telemetry.log import get_logger
 from rookery.tools.framework import BadArguments, decode_arguments
 from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of
 from rookery.tools.templates import no_template
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import parameters
+from rookery.workspaces import start_parameters
 from rookery.workspaces.connection import SILENT
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import WorkspaceError
-from rookery.workspaces.service import Workspaces
+from rookery.workspaces.operation_requests import Workspaces
 from rookery.workspaces.template_errors import ParametersInvalid
 
 log = get_logger("tools.workspace_lifecycle")
@@ -181,7 +186,7 @@ async def lacks_parameters(step: StepContext, args: Raw, *, token: UUID) -> bool
     except (BadArguments, Refused, AccessError, ChatError):
         return False  # the call itself returns the error
     manifest = manifests.decode(found.manifest)
-    return bool(parameters.missing(manifest, given.parameters, preset_id=given.preset_id))
+    return bool(start_parameters.missing(manifest, given.parameters, preset_id=given.preset_id))
 
 
 async def create_asked(

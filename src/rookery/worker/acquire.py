@@ -33,7 +33,7 @@ from rookery.store.machine.single_statement import take_free
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.follow_up_work import FollowUpWork
-from rookery.worker.manager import RunnerManager
+from rookery.worker.runner_manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.acquire")

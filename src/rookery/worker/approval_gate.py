@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import asyncpg
 from msgspec import UNSET
 
-from rookery.domain.chat import approvals, brake, open_tool_calls, parts, permissions
+from rookery.domain.chat import approvals, open_tool_calls, parts, permission_mode, repetition_brake
 from rookery.domain.chat.approvals import Asked, Offers, Verdict
-from rookery.domain.chat.brake import NO_LIMITS, Limits
-from rookery.domain.chat.decision import OPEN_GATE, Gate
 from rookery.domain.chat.history import History
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.next_action import OPEN_GATE, Gate
 from rookery.domain.chat.open_tool_calls import OpenCall
 from rookery.domain.chat.parts import ContentError, ToolCall
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
+from rookery.domain.chat.repetition_brake import NO_LIMITS, Limits
 from rookery.loop import step_rows, tool_input
 from rookery.loop.tool import ToolSet
 from rookery.runtime.time_slices import in_pieces
@@ -77,12 +77,12 @@ def _braked(
     def is_approved(message_id: int, tool_call_id: str) -> bool:
         return open_tool_calls.replay_token(chat_id, message_id, tool_call_id) in known.approved
 
-    recent = brake.read_recent(past.work, limits, is_approved=is_approved) if limits.ask_after > 0 else ()
+    recent = repetition_brake.read_recent(past.work, limits, is_approved=is_approved) if limits.ask_after > 0 else ()
     if not recent:
         return judged
-    found = brake.find_held(recent, past.call_parts(past.open_calls), limits)
+    found = repetition_brake.find_held(recent, past.call_parts(past.open_calls), limits)
     braked = {
-        call: Asked(brake=brake.question(found[call.tool_call_id]))
+        call: Asked(brake=repetition_brake.question(found[call.tool_call_id]))
         for call in past.open_calls
         if call.tool_call_id in found
         and call not in judged.gate.held
@@ -131,7 +131,7 @@ def _judging(
         if _cannot_run(made, tools):
             continue
         names, args = _names(made, tools), _arguments(made)
-        judged = permissions.restrict(mode, (yield from approvals.judge_sliced(known.policy, names, args)), names)
+        judged = permission_mode.restrict(mode, (yield from approvals.judge_sliced(known.policy, names, args)), names)
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
             continue
@@ -145,7 +145,7 @@ def _judging(
             continue
         if asked is not None:
             offers[call] = asked
-        elif permissions.asks_without_rule(mode, judged):
+        elif permission_mode.asks_without_rule(mode, judged):
             offers[call] = Offers()  # the mode asks again, whatever the rules say
         elif judged.verdict is Verdict.ASK:
             offers[call] = yield from approvals.offers_sliced(judged.rule, names, args)

@@ -21,7 +21,7 @@ from rookery.store.models.usage_ledger import CallStatus, Entry, is_recorded, re
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.follow_up_work import FollowUpWork
-from rookery.worker.prepare import ConnectedModel
+from rookery.worker.step_preparation import ConnectedModel
 
 log = get_logger("worker.billing")
 

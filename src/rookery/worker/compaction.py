@@ -11,12 +11,12 @@ from uuid import uuid5
 
 import msgspec
 
-from rookery.domain.chat import overflow, summary_prompt
+from rookery.domain.chat import context_overflow, summary_prompt
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.compaction import Source, Spilled, boundary_parts, boundary_summary, current_turn_parts
-from rookery.domain.chat.decision import Compact, TurnEnd
+from rookery.domain.chat.context_overflow import Budget
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.overflow import Budget
+from rookery.domain.chat.next_action import Compact, TurnEnd
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.transitions import Transition
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN
@@ -33,7 +33,7 @@ from rookery.store.models.usage_ledger import CallStatus, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.error_classification import Classified, StepFailed
-from rookery.worker.prepare import ConnectedModel
+from rookery.worker.step_preparation import ConnectedModel
 from rookery.worker.tasks import TaskExit
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class CompactionAction:
             return Carried()
         said = current_turn_parts(self._step.history.rows)
         room = self._room(decision, taken_bytes=fixed_bytes + len(summary.encode("utf-8", "replace")))
-        fitted = overflow.fit(said, files=self._prepared.files, room_bytes=room)
+        fitted = context_overflow.fit(said, files=self._prepared.files, room_bytes=room)
         if fitted is None or (not said and not summary):
             raise StepFailed(_no_room(fixed_bytes, self._prepared.connected))
         kept: dict[int, str] = {}
@@ -139,8 +139,8 @@ class CompactionAction:
         """Return whether this content takes fewer bytes of a prompt than the current history."""
         files = self._prepared.files
         told = (row.message for row in self._step.history.prompt if row.message.role is not Role.SYSTEM)
-        now = sum(overflow.part_bytes(part, files) for message in told for part in message.parts())
-        return sum(overflow.part_bytes(part, files) for part in content) < now
+        now = sum(context_overflow.part_bytes(part, files) for message in told for part in message.parts())
+        return sum(context_overflow.part_bytes(part, files) for part in content) < now
 
     def _room(self, decision: Compact, *, taken_bytes: int) -> int | None:
         """Return the number of bytes that the user's message may have after a summary; None if it is not limited."""
@@ -150,7 +150,7 @@ class CompactionAction:
             window_tokens=believed or connected.windows.effective,
             refused_tokens=self._step.meta.refused_tokens if decision.source is Source.OVERFLOW else None,
         )
-        target = overflow.target_tokens(
+        target = context_overflow.target_tokens(
             budget,
             rungs=self._actions.history.compactions.count(Source.OVERFLOW),
             is_guessed=believed is not None or connected.windows.learned_from is LearnedFrom.HALVING,

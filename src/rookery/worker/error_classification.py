@@ -1,7 +1,7 @@
 """Classification of step failures for the retry rule, the user and the administrator.
 
 Model clients classify the errors of providers (`llm/errors.py`), and that classification is kept. This module
-classifies all other failures of a step: our own errors by type, and library exceptions with `unknown_errors`. Texts
+classifies all other failures of a step: our own errors by type, and library exceptions with `library_errors`. Texts
 pass through `hide`, because they may contain a key; texts about refused credentials are never shown.
 """
 
@@ -20,12 +20,12 @@ from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import MAX_RETRY_AFTER, TransportError, TransportFault
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.llm.wire import PromptInvalid
-from rookery.models.secrets import SecretsError
+from rookery.models.key_ring import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.telemetry.redaction import hide_secrets
-from rookery.worker import unknown_errors
-from rookery.worker.unknown_errors import Description
+from rookery.worker import library_errors
+from rookery.worker.library_errors import Description
 
 HISTORY_MISMATCH = "history_mismatch"
 _TOO_LARGE = 413
@@ -244,7 +244,7 @@ def _of_own_error(failure: BaseException, provider: str | None, hide: Hide) -> C
 
 
 def _of_unknown(failure: BaseException, provider: str | None, *, now: datetime | None, hide: Hide) -> Classified:
-    verdict = unknown_errors.judge(failure, now=now)
+    verdict = library_errors.judge(failure, now=now)
     name = provider or verdict.guessed_provider
     sentence = _MESSAGES[verdict.kind] if verdict.description is None else _DESCRIPTIONS[verdict.description]
     detail = (

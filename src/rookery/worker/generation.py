@@ -14,11 +14,12 @@ from random import Random
 import msgspec
 
 from rookery.domain.chat import compaction, history, retry_policy
-from rookery.domain.chat import decision as chat_decision
-from rookery.domain.chat.brake import Limits
+from rookery.domain.chat import next_action as chat_decision
 from rookery.domain.chat.chat import OWNER_DISABLED, Chat, LastError, RetryState
 from rookery.domain.chat.compaction import Source
-from rookery.domain.chat.decision import (
+from rookery.domain.chat.errors import ChatError, InvariantViolation, Refused
+from rookery.domain.chat.history import History
+from rookery.domain.chat.next_action import (
     AskApproval,
     Compact,
     Decision,
@@ -29,8 +30,7 @@ from rookery.domain.chat.decision import (
     Generate,
     TellEnds,
 )
-from rookery.domain.chat.errors import ChatError, InvariantViolation, Refused
-from rookery.domain.chat.history import History
+from rookery.domain.chat.repetition_brake import Limits
 from rookery.domain.chat.retry_policy import GiveUp
 from rookery.domain.chat.transitions import Transition
 from rookery.llm.errors import LlmError
@@ -45,12 +45,12 @@ from rookery.telemetry.log import get_logger
 from rookery.tools.step_tools import ToolsUnavailable
 from rookery.worker import approval_gate, commit_shield, error_classification
 from rookery.worker.approval_gate import Judged
+from rookery.worker.chat_release import GiveWay
 from rookery.worker.config import WorkerConfig
 from rookery.worker.error_classification import Classified, StepFailed
-from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
-from rookery.worker.release import GiveWay
 from rookery.worker.stats import FAILED
 from rookery.worker.step_actions import StepActions, StepServices
+from rookery.worker.step_preparation import Prepared, is_turn_long, stored_retry
 from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, as_task_error
 
 log = get_logger("worker.generation")

@@ -21,7 +21,7 @@ from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError, InvariantViolation
 from rookery.runtime.clock import Clock
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats import approval_rules, auto_archive, search
 from rookery.store.chats.auto_archive import DueFamily
 from rookery.store.db import job_runs

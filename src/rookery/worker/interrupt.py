@@ -28,9 +28,9 @@ from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
 from rookery.worker import commit_shield
 from rookery.worker.billing import Meters
-from rookery.worker.effects import Effects
 from rookery.worker.stats import INTERRUPTED, WorkerStats
 from rookery.worker.tasks import TaskError, TaskHandle
+from rookery.worker.turn_end_effects import Effects
 from rookery.worker.turn_traces import TurnTraces
 
 log = get_logger("worker.interrupt")

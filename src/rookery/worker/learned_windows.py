@@ -18,10 +18,10 @@ from rookery.store.models import context_windows
 from rookery.store.models.context_windows import record_refused
 from rookery.telemetry.log import get_logger
 from rookery.worker import commit_shield, error_classification
-from rookery.worker.effects import Effects
 from rookery.worker.error_classification import Classified
-from rookery.worker.prepare import ConnectedModel, Preparer
+from rookery.worker.step_preparation import ConnectedModel, Preparer
 from rookery.worker.tasks import TaskHandle
+from rookery.worker.turn_end_effects import Effects
 
 log = get_logger("worker.learned_windows")
 

@@ -21,7 +21,7 @@ from rookery.store.machine import renew_leases, sweep_leases
 from rookery.store.machine.ownership import has_peers
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
-from rookery.worker.manager import RunnerManager
+from rookery.worker.runner_manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.leases")

@@ -19,7 +19,7 @@ from rookery.domain.access.rights import SystemActor, SystemName
 from rookery.domain.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store.authorized.store import Store
+from rookery.store.authorized.actor_store import Store
 from rookery.store.chats import retention, tool_runs
 from rookery.store.chats.retention import DueFamily
 from rookery.store.db import idempotency

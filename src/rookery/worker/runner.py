@@ -25,8 +25,8 @@ from rookery.store.machine import ChatState, Machine
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.ownership import Activity, LeaseKey
 from rookery.telemetry.log import get_logger
+from rookery.worker.chat_release import SlotRequests
 from rookery.worker.config import WorkerConfig
-from rookery.worker.release import SlotRequests
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskInput, TaskKind, TaskLoop, TaskRecord, Work
 

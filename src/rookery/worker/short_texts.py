@@ -30,9 +30,9 @@ from rookery.domain.content.attachments import StoredFile, cut_utf8, plain_type
 from rookery.domain.models.options import ProviderType
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
-from rookery.models import resolve
+from rookery.models import model_resolution
 from rookery.models.call_stats import CallStats
-from rookery.models.connect import Connector, Origin, make_call
+from rookery.models.connector import Connector, Origin, make_call
 from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock, Deadline
 from rookery.store.chats import chat_rows, files
@@ -50,7 +50,7 @@ from rookery.titles import generate
 from rookery.titles.generate import Build, ShortText
 from rookery.worker import billing
 from rookery.worker.follow_up_work import FollowUpWork
-from rookery.worker.prepare import ConnectedModel
+from rookery.worker.step_preparation import ConnectedModel
 
 log = get_logger("worker.short_texts")
 
@@ -249,9 +249,11 @@ class ShortTexts:
         configured it, or if it is scripted and costs nothing.
         """
         stored = await self._directory.setting(SETTING)
-        override, _ = resolve.read_override(stored.get("title_generation") if isinstance(stored, dict) else None)
+        override, _ = model_resolution.read_override(
+            stored.get("title_generation") if isinstance(stored, dict) else None
+        )
         small = await self._directory.title_candidates()
-        choice = resolve.for_title(
+        choice = model_resolution.for_title(
             await self._directory.models(chat.owner_id),
             chat=chat.last_model_config_id,
             admin=override,

@@ -19,14 +19,14 @@ import msgspec
 from rookery.debug.call_scope import CallFacts, CallScope
 from rookery.debug.recorder import ModelFacts
 from rookery.debug.turn_recording import TurnFacts
-from rookery.domain.chat import agent_reports, brake, overflow, summary_prompt, titles
-from rookery.domain.chat import decision as chat_decision
+from rookery.domain.chat import agent_reports, context_overflow, repetition_brake, summary_prompt, titles
+from rookery.domain.chat import next_action as chat_decision
 from rookery.domain.chat.chat import Chat, Fence, LastError
 from rookery.domain.chat.compaction import Source
-from rookery.domain.chat.decision import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.domain.chat.history import History
 from rookery.domain.chat.messages import ChatId, Message, MessageId, NewMessage, Role, Visibility
+from rookery.domain.chat.next_action import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Text
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.domain.chat.transitions import Transition
@@ -59,12 +59,12 @@ from rookery.telemetry.log import get_logger
 from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.billing import Metered, Meters
 from rookery.worker.compaction import CompactionAction
-from rookery.worker.effects import Effects
 from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.learned_windows import LearnedWindows
-from rookery.worker.prepare import ConnectedModel, Prepared, Preparer
 from rookery.worker.stats import FAILED, WorkerStats
+from rookery.worker.step_preparation import ConnectedModel, Prepared, Preparer
 from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
+from rookery.worker.turn_end_effects import Effects
 from rookery.worker.turn_traces import REQUIRES_ACTION, TurnTraces
 
 log = get_logger("worker.step_actions")
@@ -164,14 +164,16 @@ class StepActions:
     async def _repeated(self, outcome: AssistantOutcome) -> Collection[str]:
         """Return the calls that the brake may hold. An invalid call among them stays open, so that it can be held."""
         limits = (await self.services.preparer.chat_settings()).brake
-        return brake.find_held(brake.read_recent(self.history.work, limits), outcome.local_calls, limits)
+        return repetition_brake.find_held(
+            repetition_brake.read_recent(self.history.work, limits), outcome.local_calls, limits
+        )
 
     async def take_refusal(self, failure: Classified) -> bool:
         """Record that the request was refused as too long. Return False if no request was sent."""
         if (sent := self._sent) is None:
             return False
         tokens = await asyncio.to_thread(
-            overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
+            context_overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
         )
         await self.remember_refusal(self.prepared.connected, failure, sent, tokens)
         return True
@@ -563,7 +565,9 @@ class StepActions:
         """Return the usage of the answer that is stopped now."""
         tokens = self.prepared.assessment.tokens
         if tokens is None and (sent := self._sent) is not None:
-            tokens = overflow.estimate_tokens(sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools))
+            tokens = context_overflow.estimate_tokens(
+                sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
+            )
         last = next((row for row in reversed(self.history.work) if row.figures.context_tokens), None)
         is_cached = (
             last is not None

@@ -20,7 +20,7 @@ from rookery.live.part_buffer import PartBuffer, PartLimits
 from rookery.loop.config import LoopConfig
 from rookery.loop.tool_batch import UnfinishedTools
 from rookery.models.call_stats import CallStats
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
@@ -34,24 +34,24 @@ from rookery.tools.mcp_stats import McpUseStats
 from rookery.tools.step_tools import Toolbox
 from rookery.worker import billing
 from rookery.worker.acquire import Acquirer
+from rookery.worker.chat_release import AbandonWork, GiveWay, SlotRequests
 from rookery.worker.client_tool_timeout import ActionTimeoutWork
 from rookery.worker.config import WorkerConfig
 from rookery.worker.disabled_users import DisabledUsers
-from rookery.worker.effects import Effects
 from rookery.worker.follow_up_work import FollowUpWork
 from rookery.worker.generation import GenerationWork
 from rookery.worker.housekeeping import Housekeeping, make_jobs
 from rookery.worker.interrupt import InterruptWork
 from rookery.worker.leases import LeaseKeeper
-from rookery.worker.manager import RunnerManager
-from rookery.worker.memory import Memory
-from rookery.worker.prepare import Preparer
-from rookery.worker.release import AbandonWork, GiveWay, SlotRequests
+from rookery.worker.memory_upkeep import Memory
 from rookery.worker.runner import RunnerServices
+from rookery.worker.runner_manager import RunnerManager
 from rookery.worker.search_indexer import SearchIndexer
 from rookery.worker.stats import WorkerStats
 from rookery.worker.step_actions import StepServices
+from rookery.worker.step_preparation import Preparer
 from rookery.worker.tasks import TaskKind, TaskLoop, Work
+from rookery.worker.turn_end_effects import Effects
 from rookery.worker.turn_traces import RELEASED, TurnTraces
 
 log = get_logger("worker")

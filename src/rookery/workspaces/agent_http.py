@@ -27,9 +27,9 @@ from rookery.telemetry.tracing.spans import NO_SPAN, Kind, Span
 from rookery.workspaces import agent_messages
 from rookery.workspaces.agent_messages import BadAnswer, Problem
 from rookery.workspaces.agent_protocol import AgentLimits, AgentTcpConnector, AgentUnixConnector, ProtocolBroken
-from rookery.workspaces.drivers.protocol import Connector, DriverError
+from rookery.workspaces.drivers.driver_interface import Connector, DriverError
 from rookery.workspaces.errors import AgentCutOff, AgentError, AgentUnreachable
-from rookery.workspaces.relay import REFUSED_HEADER, RelayedConnector, Target
+from rookery.workspaces.relayed_connector import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0

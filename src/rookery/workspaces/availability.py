@@ -8,9 +8,9 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.errors import KeysMissing
 from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.drivers.driver_interface import Driver, DriverUnavailable
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Driver, DriverUnavailable
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 
 log = get_logger("workspaces.availability")
 # The logger for notices at the start of a server.

@@ -16,7 +16,7 @@ from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.connection import Unreadable, WorkspaceDirectory, WorkspaceLocation
 from rookery.workspaces.context import Contexts, snapshot_of
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import WorkspaceError
 
 log = get_logger("workspaces.context_watch")

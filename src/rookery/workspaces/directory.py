@@ -19,10 +19,10 @@ from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.connection import Reach, Unreadable, WorkspaceLocation
 from rookery.workspaces.context import hint_of
-from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
+from rookery.workspaces.drivers.driver_interface import Connector, WorkspaceSpec
 from rookery.workspaces.errors import NotWatchable
-from rookery.workspaces.relay import RelayedConnector
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.relayed_connector import RelayedConnector
+from rookery.workspaces.shared_services import WorkspaceServices
 
 log = get_logger("workspaces.directory")
 

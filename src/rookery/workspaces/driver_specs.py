@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.store.db.pool import Connection
 from rookery.store.models.errors import KeysMissing
 from rookery.store.workspaces import operation_rows, workspaces
@@ -18,8 +18,8 @@ from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.operation_rows import Operation
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import parameter_values, parameters, templates
-from rookery.workspaces.drivers.protocol import DriverError, Ssh, WorkspaceSpec
+from rookery.workspaces import parameter_values, start_parameters, templates
+from rookery.workspaces.drivers.driver_interface import DriverError, Ssh, WorkspaceSpec
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.parameter_values import Value
 from rookery.workspaces.shared_folders import problem_of
@@ -149,8 +149,8 @@ class Specs:
                 workspace.id, operation.parameters, operation.secrets_enc, table=operation_rows.TABLE
             ),
         }
-        environment, handed = parameters.script_values(manifest, chosen)
-        sandbox = parameters.fill_sandbox(manifest.sandbox, chosen)
+        environment, handed = start_parameters.script_values(manifest, chosen)
+        sandbox = start_parameters.fill_sandbox(manifest.sandbox, chosen)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if (problem := problem_of(path, self._shared_folders)) is not None:
                 raise DriverError("invalid_workspace", f"The template {workspace.template} cannot be used. {problem}")
@@ -159,7 +159,7 @@ class Specs:
             generation=workspace.generation,
             token=self.open_token(workspace),
             name=workspace.name,
-            directory=parameters.fill_path(manifest.directory, chosen) or "~",
+            directory=start_parameters.fill_path(manifest.directory, chosen) or "~",
             env=manifest.env,
             parameters=environment,
             secrets=handed,

@@ -18,7 +18,7 @@ from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import Listing
 from rookery.workspaces.connection import WorkspaceLocation
 from rookery.workspaces.directory import StoreWorkspaceDirectory, find_reachable, require_reachable
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import AgentError, NotWatchable, WorkspaceError
 
 log = get_logger("workspaces.file_browser")

@@ -22,8 +22,8 @@ from rookery.runtime.clock import SystemClock
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import StartProcess
+from rookery.workspaces.drivers.driver_interface import Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.errors import WorkspaceError

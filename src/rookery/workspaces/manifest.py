@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rookery.workspaces import manifest_checks, network_levels, parameter_values
-from rookery.workspaces.drivers.protocol import Limits, Sandbox
+from rookery.workspaces.drivers.driver_interface import Limits, Sandbox
 from rookery.workspaces.parameter_values import ParameterType, Value
 from rookery.workspaces.template_errors import Problem, TemplateInvalid
 

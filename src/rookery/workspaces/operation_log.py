@@ -9,9 +9,9 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
 from rookery.store.workspaces import operation_claims, workspaces
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 
-log = get_logger("workspaces.operations")
+log = get_logger("workspaces.operation_executor")
 FLUSH_SECONDS = 0.25
 MAX_LINE_CHARS = 4096
 

@@ -14,10 +14,10 @@ from rookery.store.workspaces import operation_claims, workspaces
 from rookery.store.workspaces.workspaces import SCRIPT_ENDED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.operation_log import OperationWriter
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 
 log = get_logger("workspaces.readiness")
 

@@ -13,13 +13,13 @@ from typing import NoReturn
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.settings.limit_settings import read_workspace_settings
-from rookery.store.workspaces import idle, operation_claims, requests, workspaces
+from rookery.store.workspaces import idle_deadlines, lifecycle_requests, operation_claims, workspaces
 from rookery.store.workspaces.operation_claims import DownResult
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
+from rookery.workspaces.drivers.driver_interface import DriverError, Found, Inventory, Probe
 from rookery.workspaces.readiness import Readiness
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 
 log = get_logger("workspaces.reconciler")
 
@@ -153,16 +153,16 @@ class Reconciler:
         now = parts.clock.now()
         async with parts.pool.acquire() as conn:
             settings = await read_workspace_settings(conn)
-            await idle.touch_busy(conn, now=now)
-            idle_ids = await idle.list_idle(conn, settings, now=now)
-            done = [await idle.stop_idle(conn, each, settings, now=now) for each in idle_ids]
+            await idle_deadlines.touch_busy(conn, now=now)
+            idle_ids = await idle_deadlines.list_idle(conn, settings, now=now)
+            done = [await idle_deadlines.stop_idle(conn, each, settings, now=now) for each in idle_ids]
             if settings.delete_after_stopped_days:
                 before = now - timedelta(days=settings.delete_after_stopped_days)
-                abandoned = await idle.list_abandoned(conn, stopped_before=before)
-                done += [await idle.delete_abandoned(conn, each, stopped_before=before) for each in abandoned]
+                abandoned = await idle_deadlines.list_abandoned(conn, stopped_before=before)
+                done += [await idle_deadlines.delete_abandoned(conn, each, stopped_before=before) for each in abandoned]
             made = [each for each in done if each is not None and each.is_new]
             for each in made:
-                parts.publish(await requests.hints_of(conn, each))
+                parts.publish(await lifecycle_requests.hints_of(conn, each))
         return len(made)
 
 

@@ -13,21 +13,21 @@ from rookery.telemetry.log import get_logger
 from rookery.workspaces import availability, shipped_templates
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
+from rookery.workspaces.chat_repositories import ChatGit
 from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.context import SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.directory import StoreWorkspaceDirectory
+from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.egress.sockets import RECONCILE_SECONDS, EgressSockets
 from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.file_browser import ChatFolders
-from rookery.workspaces.git import ChatGit
-from rookery.workspaces.operations import Executor
+from rookery.workspaces.operation_executor import Executor
+from rookery.workspaces.operation_requests import Workspaces
 from rookery.workspaces.reconciler import Reconciler
-from rookery.workspaces.service import Workspaces
-from rookery.workspaces.services import WorkspaceServices
+from rookery.workspaces.shared_services import WorkspaceServices
 
 log = get_logger("workspaces")
 

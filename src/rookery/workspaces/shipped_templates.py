@@ -12,7 +12,7 @@ from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
 from rookery.store.workspaces import templates as stored
 from rookery.telemetry.log import get_logger
-from rookery.workspaces import service, templates
+from rookery.workspaces import operation_requests, templates
 from rookery.workspaces.templates import Packed
 
 log = get_logger("workspaces.shipped_templates")
@@ -45,7 +45,7 @@ async def push(conn: Connection, publisher: Publisher) -> list[str]:
         known = current.get(name)
         if known is not None and (known.revision == each.revision or not known.shipped):
             continue
-        if await stored.push_template(conn, service.as_push(each), shipped=True):
+        if await stored.push_template(conn, operation_requests.as_push(each), shipped=True):
             pushed.append(name)
     if pushed:
         log.info("templates_pushed", names=pushed)

@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces.drivers.protocol import Script
+from rookery.workspaces.drivers.driver_interface import Script
 from rookery.workspaces.manifest import Manifest, ScriptRef
 from rookery.workspaces.template_errors import Problem, TemplateInvalid
 

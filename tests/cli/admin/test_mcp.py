@@ -12,7 +12,7 @@ from rookery.cli.admin.mcp import NewServer
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.domain.mcp.server import AuthType, Availability, Transport
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings, load
 from rookery.store.mcp import servers

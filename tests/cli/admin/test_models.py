@@ -19,7 +19,7 @@ import pytest
 from rookery.cli.admin import arguments as admin_arguments
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import CHANNELS, ConfigHint
 from rookery.store.models import context_windows, model_configs, preset_providers, providers

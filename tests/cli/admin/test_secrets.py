@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from rookery.domain.models.options import ProviderType
-from rookery.models import secrets
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models import key_ring
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import key_rotation, providers, user_keys
 from rookery.store.models.providers import ProviderDraft
@@ -36,7 +36,7 @@ async def rows(database_url: str) -> AsyncIterator[ModelRows]:
 
 async def fill(rows: ModelRows, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
     """Create a provider with a central key and a user key, and the mark of a server. Return the ids."""
-    assert await secrets.check_ring(rows.conn, ring)
+    assert await key_ring.check_ring(rows.conn, ring)
     draft = ProviderDraft(type=ProviderType.ANTHROPIC, name="a", api_key=SecretStr(CENTRAL), allow_user_key=True)
     provider = await providers.create_provider(rows.conn, draft, ring=ring)
     user = await rows.user()
@@ -87,7 +87,7 @@ async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
         ],
     )
     assert await opened(rows, AFTER, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert await secrets.check_ring(rows.conn, AFTER)
+    assert await key_ring.check_ring(rows.conn, AFTER)
 
 
 async def test_second_rotation_has_nothing_to_do(rows: ModelRows, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_status_counts_and_changes_nothing(rows: ModelRows, tmp_path: Path
         ],
     )
     assert await opened(rows, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert await secrets.check_ring(rows.conn, BEFORE)
+    assert await key_ring.check_ring(rows.conn, BEFORE)
 
 
 async def test_status_names_the_key_that_a_wrong_ring_lacks(rows: ModelRows, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_lost_key_file_is_not_replaced_by_a_fresh_one(tmp_path: Path) -> N
 
     assert done.returncode == 2
     assert "restore it from a backup" in done.stderr
-    assert not (data_dir / secrets.KEY_FILE).exists()
+    assert not (data_dir / key_ring.KEY_FILE).exists()
 
 
 async def test_value_that_does_not_open_is_kept_and_fails_the_command(rows: ModelRows, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rookery.cli.admin import providers as admin_providers
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings, load
 from rookery.store.models import preset_providers, providers

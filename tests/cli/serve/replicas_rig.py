@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, providers

@@ -24,7 +24,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.models.secrets import KEY_FILE, new_key
+from rookery.models.key_ring import KEY_FILE, new_key
 from rookery.store.db import job_runs, migrate
 from rookery.store.db.embedded.server import running_url
 from rookery.store.db.job_runs import JobOutcome, JobRun

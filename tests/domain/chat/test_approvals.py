@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from rookery.domain.chat import approval_patterns, approval_values, approvals
+from rookery.domain.chat import approval_arguments, approval_patterns, approvals
 from rookery.domain.chat.approvals import (
     UNREADABLE,
     Answer,
@@ -240,7 +240,7 @@ def test_all_named_arguments_have_to_match() -> None:
     ("value", "text"), [(True, "true"), (None, "null"), (3, "3"), ({"b": 1, "a": [2]}, '{"a":[2],"b":1}'), ("x", "x")]
 )
 def test_every_value_has_one_text(value: object, text: str) -> None:
-    assert approval_values.text_of(value) == text
+    assert approval_arguments.text_of(value) == text
     assert verdict(rule("deny", argument=text), args={"argument": value}) is Verdict.DENY
 
 
@@ -402,7 +402,7 @@ def test_judging_never_fails_and_what_is_offered_covers_the_call(args: dict[str,
 # Bounds
 
 
-LONGEST = approval_values.MAX_VALUE_BYTES
+LONGEST = approval_arguments.MAX_VALUE_BYTES
 
 
 @pytest.mark.parametrize("size", [LONGEST + 1, 1_000_000])

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.domain.chat import compaction, overflow, parts, summary_prompt
+from rookery.domain.chat import compaction, context_overflow, parts, summary_prompt
 from rookery.domain.chat.compaction import Assessment, Source, Status
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures, Visibility
 from rookery.domain.chat.parts import File, FileReference, Part, Text, ToolResult
@@ -461,7 +461,7 @@ def test_plain_results_reach_another_provider_unchanged() -> None:
 
 def test_an_estimate_counts_text_by_bytes_and_pictures_by_what_they_cost() -> None:
     def estimate(part: PromptPart) -> int:
-        return overflow.estimate_tokens((message(Role.USER, part),))
+        return context_overflow.estimate_tokens((message(Role.USER, part),))
 
     assert estimate(PromptText("é" * 300)) == 200
     assert estimate(PromptFile("text/csv", b"x" * 300)) == 100

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rookery.domain.chat import default_prompt, system_blocks
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.system_blocks import Awareness, InstructionFile, Mode, Skill, StepBlockInputs
-from rookery.domain.content import prompt_text
+from rookery.domain.content import invisible_characters
 
 # Blocks of the chat
 
@@ -110,7 +110,7 @@ def test_built_in_texts_are_clean_and_small() -> None:
     texts = [text for name, text in vars(default_prompt).items() if name.isupper() and isinstance(text, str)]
 
     assert len(texts) >= 10
-    assert all(prompt_text.clean(text) == text for text in texts)
+    assert all(invisible_characters.clean(text) == text for text in texts)
     assert len(default_prompt.DEFAULT_PROMPT) < 8 * 1024
 
 
@@ -253,12 +253,12 @@ INVISIBLE = [
 
 @pytest.mark.parametrize("code", INVISIBLE, ids=hex)
 def test_invisible_characters_are_removed(code: int) -> None:
-    assert prompt_text.clean(f"a{chr(code)}b") == "ab"
+    assert invisible_characters.clean(f"a{chr(code)}b") == "ab"
 
 
 @pytest.mark.parametrize("code", [0x200C, 0x2065, 0x2029, 0x2070, 0xFFFC, 0x00AE])
 def test_their_neighbours_stay(code: int) -> None:
-    assert prompt_text.clean(f"a{chr(code)}b") == f"a{chr(code)}b"
+    assert invisible_characters.clean(f"a{chr(code)}b") == f"a{chr(code)}b"
 
 
 @pytest.mark.parametrize(
@@ -274,28 +274,28 @@ def test_their_neighbours_stay(code: int) -> None:
     ],
 )
 def test_space_is_tidied(text: str, cleaned: str) -> None:
-    assert prompt_text.clean(text) == cleaned
+    assert invisible_characters.clean(text) == cleaned
 
 
 @given(st.text(st.sampled_from("a \t\r\n\u200b\ufeff\u200c")))
 def test_cleaning_twice_changes_nothing(text: str) -> None:
-    once = prompt_text.clean(text)
+    once = invisible_characters.clean(text)
 
-    assert prompt_text.clean(once) == once
+    assert invisible_characters.clean(once) == once
 
 
 @pytest.mark.parametrize("text", ["a<!-- x -->b", "a<!-- x\ny -->b", "ab<!-- open"])
 def test_comments_vanish_from_markdown(text: str) -> None:
-    assert prompt_text.clean_markdown(text) == "ab"
+    assert invisible_characters.clean_markdown(text) == "ab"
 
 
 def test_a_prompt_of_128_kib_is_kept_and_cleaning_comes_first() -> None:
-    assert prompt_text.check_prompt("a" * 128 * 1024 + "\u200b\r\n", field="system_prompt") == "a" * 128 * 1024
+    assert invisible_characters.check_prompt("a" * 128 * 1024 + "\u200b\r\n", field="system_prompt") == "a" * 128 * 1024
 
 
 @pytest.mark.parametrize("text", ["a" * (128 * 1024 + 1), "é" * (64 * 1024 + 1), "\ud800" * 50_000])
 def test_a_larger_prompt_is_refused_by_field(text: str) -> None:
     with pytest.raises(InvalidInput, match="131072") as caught:
-        prompt_text.check_prompt(text, field="system_prompt")
+        invisible_characters.check_prompt(text, field="system_prompt")
 
     assert caught.value.field == "system_prompt"

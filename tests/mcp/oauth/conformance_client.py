@@ -26,7 +26,7 @@ from rookery.mcp.guarded_http import guarded_client
 from rookery.mcp.oauth import discovery
 from rookery.mcp.oauth.logins import Callback, McpLogins
 from rookery.mcp.server_config import ServerConfig
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.mcp import servers

@@ -14,7 +14,7 @@ from rookery.domain.mcp.server import AuthType, McpServer
 from rookery.mcp.address_guard import mcp_guard
 from rookery.mcp.guarded_http import guarded_client
 from rookery.mcp.oauth.logins import Begun, Callback, McpLogins
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import Hint
 from rookery.store.mcp import logins, servers

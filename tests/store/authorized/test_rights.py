@@ -24,11 +24,11 @@ from rookery.domain.chat.errors import (
 from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.states import Status as ChatStatus
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.authorized.rights import AuthorizedMethods, Grant
 from rookery.store.authorized.settings import StaleSetting
-from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chats import files, shares
 from rookery.store.chats import viewer_access as access
 from rookery.store.chats.shares import SharePatch
@@ -54,7 +54,7 @@ from rookery.store.people.errors import (
 )
 from rookery.store.people.users import Status, User, UserPatch
 from rookery.store.settings import settings
-from rookery.store.workspaces.requests import Draft
+from rookery.store.workspaces.lifecycle_requests import Draft
 from rookery.testing import FakeClock
 from tests.store.builders import World, open_world
 from tests.store.machine.machine_rig import Recorder

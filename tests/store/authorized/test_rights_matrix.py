@@ -23,10 +23,10 @@ from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.content.agent_kinds import KindDefinition
 from rookery.domain.models.options import ProviderType
-from rookery.store.authorized import store as authorized
+from rookery.store.authorized import actor_store as authorized
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.authorized.rights import AuthorizedMethods, Rule
-from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chats.shares import SharePatch
 from rookery.store.chats.subagents import KindSource, NewSubagent
 from rookery.store.db import idempotency
@@ -39,8 +39,8 @@ from rookery.store.models.usage_ledger import GroupBy
 from rookery.store.people.errors import Denied, FileNotFound, ScopeMissing, TokenNotFound, UserNotFound
 from rookery.store.people.preferences import PreferencesPatch
 from rookery.store.people.users import User, UserDraft, UserPatch
+from rookery.store.workspaces.lifecycle_requests import Draft, StartPlan
 from rookery.store.workspaces.operation_rows import OperationNotFound
-from rookery.store.workspaces.requests import Draft, StartPlan
 from rookery.store.workspaces.templates import Push, TemplatePatch
 from rookery.store.workspaces.workspaces import WorkspaceNotFound
 from rookery.testing import FakeClock

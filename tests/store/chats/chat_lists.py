@@ -13,7 +13,7 @@ from msgspec import UNSET
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
-from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.chats import pins, search
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.machine import Machine

@@ -16,9 +16,9 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.chats import chat_reads, diffs, pins
+from rookery.store.chats import chat_view_reads, pins, repository_states
 from rookery.store.chats.chat_views import ChatErrorView, ChatFile, ChatView, ContextState, ContextUsage
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.chats.shares import SharePatch
 from rookery.store.people.users import PublicUser
 from rookery.store.settings import settings
@@ -301,7 +301,7 @@ async def with_workspace(lists: ChatLists) -> tuple[ChatId, UUID]:
     await context.write_snapshot(conn, context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON))
     assert await context.capture(conn, chat) is not None
     found = [repository("/a", changed_files=1), repository("/b", changed_files=2)]
-    assert await diffs.write_diffs(conn, chat, found=found)
+    assert await repository_states.write_diffs(conn, chat, found=found)
     return chat, workspace
 
 
@@ -427,7 +427,7 @@ async def test_requiring_a_right_changes_nothing(lists: ChatLists) -> None:
 
 
 async def test_a_chat_that_is_gone_is_not_found(lists: ChatLists) -> None:
-    assert await chat_reads.find_chat(lists.world.conn, ChatId(uuid4()), actor=lists.people["ada"].actor) is None
+    assert await chat_view_reads.find_chat(lists.world.conn, ChatId(uuid4()), actor=lists.people["ada"].actor) is None
 
 
 async def test_the_owner_is_shown_by_name(lists: ChatLists) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
-from rookery.store.chats import chat_list, chat_reads, sent_messages
+from rookery.store.chats import chat_list, chat_view_reads, sent_messages
 from rookery.store.chats.chat_list import Position, Statement
 from tests.store.chats.chat_lists import NOON, ChatLists, open_shelf
 
@@ -89,7 +89,7 @@ async def test_number_of_rows_read_does_not_grow_with_other_users_chats(lists: C
     await check_lists_of_few_chats(lists)
     await check_pages_of_a_long_list(lists)
     for mode in MODES:
-        plan = await explained(lists.world.conn, Statement(chat_reads.FAMILY, (lists.id("ada"), mine[0])), mode)
+        plan = await explained(lists.world.conn, Statement(chat_view_reads.FAMILY, (lists.id("ada"), mine[0])), mode)
         assert rows_read(plan)["chats"] <= 10, plan
         assert rows_read(plan)["chat_messages"] <= 10, plan
 

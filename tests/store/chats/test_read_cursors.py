@@ -10,7 +10,7 @@ import pytest
 from rookery.domain.access.rights import UserActor
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
-from rookery.store.chats import chat_reads, read_cursors
+from rookery.store.chats import chat_view_reads, read_cursors
 from tests.store.builders import World, open_world
 
 
@@ -21,7 +21,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 async def has_unread(world: World, chat_id: ChatId, user_id: UUID) -> bool:
-    seen = await chat_reads.find_chat(world.conn, chat_id, actor=UserActor(user_id))
+    seen = await chat_view_reads.find_chat(world.conn, chat_id, actor=UserActor(user_id))
     assert seen is not None
     return seen.chat.has_unread
 

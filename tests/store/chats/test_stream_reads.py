@@ -11,7 +11,7 @@ from msgspec import UNSET
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt import PromptRow
-from rookery.store.chats import chat_reads, stream_reads
+from rookery.store.chats import chat_view_reads, stream_reads
 from tests.store.builders import World, open_world
 
 
@@ -69,8 +69,8 @@ async def test_listed_chats_read_one_message_each(world: World) -> None:
     owner = await world.user()
     chat_id = await world.long_chat(owner)
 
-    plans = await world.plans(chat_reads.FOR_VIEWERS, "{" + str(chat_id) + "}", "{" + str(owner) + "}")
-    ((viewer, listed),) = await chat_reads.list_for_viewers(world.conn, [(chat_id, owner)])
+    plans = await world.plans(chat_view_reads.FOR_VIEWERS, "{" + str(chat_id) + "}", "{" + str(owner) + "}")
+    ((viewer, listed),) = await chat_view_reads.list_for_viewers(world.conn, [(chat_id, owner)])
 
     assert all("messages_role" in plan and "messages_live" in plan for plan in plans)
     assert all("Seq Scan on chat_messages" not in plan for plan in plans)
@@ -83,7 +83,7 @@ async def test_chat_is_not_listed_for_who_may_not_read_it(world: World) -> None:
     chat_id = await world.chat(owner)
     pairs = [(chat_id, owner), (chat_id, admin), (chat_id, stranger), (uuid4(), owner), (chat_id, uuid4())]
 
-    found = await chat_reads.list_for_viewers(world.conn, pairs)
+    found = await chat_view_reads.list_for_viewers(world.conn, pairs)
 
     assert [(viewer, chat.id) for viewer, chat in found] == [(owner, chat_id)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats import messages, step_reads, stream_reads
-from rookery.store.machine import Tx, commit, open_calls
+from rookery.store.machine import Tx, open_calls, turn_transitions
 from tests.store.machine.machine_rig import Rig
 
 OLD, OTHERS, EACH = 4_000, 30, 500
@@ -26,8 +26,8 @@ FILL = """
 STATEMENTS = {
     "turn calls": open_calls.TURN_CALLS,
     "nothing open": f"SELECT {open_calls.NOTHING_OPEN}",
-    "last live role": commit._LAST_LIVE_ROLE,
-    "something to compact": commit._HAS_COMPACTABLE,
+    "last live role": turn_transitions._LAST_LIVE_ROLE,
+    "something to compact": turn_transitions._HAS_COMPACTABLE,
 }
 
 

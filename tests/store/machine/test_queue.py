@@ -316,7 +316,7 @@ async def _interrupt_action(rig: Rig, chat_id: ChatId) -> object:
 
 
 async def _fail(rig: Rig, chat_id: ChatId) -> None:
-    await rig.run(chat_id, machine.finish_error, machine.commit.REPAIRED)
+    await rig.run(chat_id, machine.finish_error, machine.turn_transitions.REPAIRED)
 
 
 async def _promote_failed(rig: Rig, chat_id: ChatId) -> object:

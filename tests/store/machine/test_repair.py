@@ -13,7 +13,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind
-from rookery.store.machine.commit import REPAIRED
+from rookery.store.machine.turn_transitions import REPAIRED
 from tests.store.machine.machine_rig import Rig, call, calling, closure_of, words
 from tests.store.machine.transition_calls import MOVES
 

@@ -303,7 +303,7 @@ async def test_second_send_is_answered_even_if_the_chat_was_archived_meanwhile(r
 async def test_second_send_into_an_archived_backlog_returns_the_queued_row(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     first = await rig.send(chat_id, "later", client_id="c-1")
-    await rig.run(chat_id, machine.finish_error, machine.commit.REPAIRED)
+    await rig.run(chat_id, machine.finish_error, machine.turn_transitions.REPAIRED)
     await rig.run(chat_id, machine.set_archived, True)
 
     assert await rig.send(chat_id, "later", client_id="c-1") == first

@@ -1,4 +1,6 @@
-"""What moves no version, and what moves which. The table of all transitions is in `test_effects`."""
+"""Changes that increment no version, and the version that each other change increments. `test_matrix` has all
+transitions.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rookery.domain.access.rights import Role
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.mcp.oauth import ClientAuth
 from rookery.domain.mcp.server import AuthType, Availability, McpServer
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.mcp import logins, servers, tool_lists
 from rookery.store.mcp.logins import NewLogin

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.models.options import ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft

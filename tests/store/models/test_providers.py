@@ -13,7 +13,7 @@ import pytest
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import KEYLESS, ProviderType
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import key_rotation, model_configs, preset_providers, providers, user_keys
 from rookery.store.models.errors import (

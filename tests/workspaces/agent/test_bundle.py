@@ -16,7 +16,7 @@ import pytest
 
 import rookery.workspaces.agent
 from rookery.workspaces import agent_bundle
-from rookery.workspaces.agent import state as agents
+from rookery.workspaces.agent import shared_state as agents
 from tests.workspaces import python_versions
 from tests.workspaces.agent import agent_rig as rigs
 

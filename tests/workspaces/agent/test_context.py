@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rookery.workspaces.agent import discovery
-from rookery.workspaces.agent.discovery import Discovery, Resource
+from rookery.workspaces.agent import context_discovery
+from rookery.workspaces.agent.context_discovery import Discovery, Resource
 from tests.eventually import until
 from tests.workspaces.agent import agent_rig as rigs
 from tests.workspaces.agent.agent_rig import PATIENCE_S, Rig
@@ -27,7 +27,7 @@ class Place:
         self.outside = root / "outside"
         self.outside.mkdir()
 
-    def find(self, *sources: str) -> discovery.Found:
+    def find(self, *sources: str) -> context_discovery.Found:
         return Discovery(str(self.home), str(self.project), sources).find()
 
     def one(self) -> Resource:
@@ -188,7 +188,7 @@ def test_resources_beyond_the_limits_are_excluded_in_order(place: Place) -> None
 
     statuses = [item.status for item in place.find().resources]
 
-    fitting = discovery.TOTAL_BYTES // 60_003
+    fitting = context_discovery.TOTAL_BYTES // 60_003
     assert statuses == ["ok"] * fitting + ["excluded"] * (40 - fitting) + ["ok"]
 
 

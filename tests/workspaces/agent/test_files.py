@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from rookery.workspaces.agent import disk as disks
+from rookery.workspaces.agent import disk_limit as disks
 from rookery.workspaces.agent.config import Config
 from tests.eventually import until
 from tests.workspaces.agent import agent_rig as rigs

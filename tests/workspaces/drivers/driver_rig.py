@@ -18,8 +18,8 @@ import pytest
 
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces.drivers import bubblewrap
+from rookery.workspaces.drivers.driver_interface import DriverUnavailable, WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.egress.sockets import EgressSockets
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces.drivers.protocol import Ssh
+from rookery.workspaces.drivers.driver_interface import Ssh
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 

@@ -21,7 +21,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.bubblewrap import Bubblewrap
-from rookery.workspaces.drivers.protocol import DriverUnavailable, Sandbox
+from rookery.workspaces.drivers.driver_interface import DriverUnavailable, Sandbox
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.test_with_agent import run
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN

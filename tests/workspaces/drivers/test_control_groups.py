@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from rookery.workspaces.drivers.driver_interface import Limits
 from rookery.workspaces.drivers.launcher import cgroups
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
-from rookery.workspaces.drivers.protocol import Limits
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 from tests.workspaces.drivers.driver_rig import known_machine, local_driver, run, spec
 
 TOP = Path("/sys/fs/cgroup")

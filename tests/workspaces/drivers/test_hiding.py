@@ -10,7 +10,7 @@ import pytest
 
 from rookery.workspaces.drivers.launcher import bwrap_arguments, hidden_files, source_access
 from rookery.workspaces.drivers.launcher.hidden_files import Bound, Cover
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 
 DATA = "/no-such-data"
 

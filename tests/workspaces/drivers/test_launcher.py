@@ -13,7 +13,7 @@ import pytest
 
 from rookery.workspaces.drivers import launcher
 from rookery.workspaces.drivers.launcher import bwrap_arguments, seccomp, template_archive
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 
 MODULES = sorted(Path(launcher.__file__).parent.glob("*.py"))
 

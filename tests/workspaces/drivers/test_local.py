@@ -17,11 +17,18 @@ from typing import Any
 import pytest
 
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.driver_interface import (
+    DriverError,
+    DriverUnavailable,
+    Limits,
+    Sandbox,
+    Script,
+    WorkspaceSpec,
+)
 from rookery.workspaces.drivers.launcher import bwrap_arguments
 from rookery.workspaces.drivers.launcher.sandbox_processes import find_all
 from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import bounded, namespaces_advice
 from rookery.workspaces.network_levels import Network
 from tests.eventually import until

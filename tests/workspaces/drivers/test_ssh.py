@@ -21,9 +21,9 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers import ssh
+from rookery.workspaces.drivers.driver_interface import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import directory_setup
 from rookery.workspaces.drivers.launcher.workspace_users import NOBODY, SSH_RANGE
-from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.drivers.ssh_connection import Facts
 from rookery.workspaces.errors import AgentUnreachable

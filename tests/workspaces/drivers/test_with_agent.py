@@ -14,8 +14,8 @@ from rookery.workspaces import agent_bundle
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
+from rookery.workspaces.drivers.driver_interface import Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.errors import AgentError
 from tests.eventually import until

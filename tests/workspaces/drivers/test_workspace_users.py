@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rookery.workspaces.drivers.driver_interface import Sandbox
 from rookery.workspaces.drivers.launcher import directory_setup, tree_removal, workspace_users
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 from rookery.workspaces.drivers.launcher.workspace_users import STATE, Users
-from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.drivers.workspace_directory import Layout
 from tests.workspaces.drivers.driver_rig import spec
 from tests.workspaces.drivers.test_local import LocalRig, local_rig

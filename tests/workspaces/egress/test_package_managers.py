@@ -24,8 +24,8 @@ from pathlib import Path
 import pytest
 
 from rookery.workspaces import agent_bundle
+from rookery.workspaces.drivers.driver_interface import WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.egress.sockets import EgressSockets
 from tests.certificates import make_certificate

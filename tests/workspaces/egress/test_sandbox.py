@@ -17,9 +17,9 @@ import pytest
 
 from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.driver_interface import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.egress.sockets import EgressSockets

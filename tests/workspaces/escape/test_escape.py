@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from rookery.workspaces import agent_bundle
+from rookery.workspaces.drivers.driver_interface import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from tests.eventually import until
 from tests.workspaces.drivers import driver_rig

@@ -21,7 +21,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat import system_blocks
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.system_blocks import Awareness
 from rookery.domain.content import search_query
 from rookery.store.authorized.chat_changes import CreatedChat, Replayed

@@ -18,7 +18,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.shares import Share, SharePatch
-from rookery.store.people.accesses import AccessPage
+from rookery.store.people.admin_accesses import AccessPage
 from rookery.store.people.audit import MAX_LIMIT
 from rookery.store.people.users import PublicUser
 

@@ -24,8 +24,8 @@ from rookery.domain.chat.messages import check_storable
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import shared_folders, templates
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.parameter_values import Value
-from rookery.workspaces.service import as_push
 from rookery.workspaces.template_errors import Problem, TemplateInvalid
 
 ARCHIVE_SECONDS = 120.0

@@ -20,7 +20,7 @@ from rookery.api.routes import PREFIX, Items, Page, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
-from rookery.store.people.accesses import AccessNotice, AccessPage
+from rookery.store.people.admin_accesses import AccessNotice, AccessPage
 from rookery.store.people.audit import MAX_ID
 from rookery.store.people.audit import MAX_LIMIT as AUDIT_LIMIT
 from rookery.store.people.one_time_links import NewLink

@@ -15,7 +15,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.workspaces import ChatContext
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.people.errors import Denied
 
 

@@ -27,7 +27,7 @@ from rookery.store.authorized.workspaces import WorkspaceView as StoredWorkspace
 from rookery.store.db import page_cursors
 from rookery.store.people.users import PublicUser
 from rookery.store.workspaces import workspaces
-from rookery.store.workspaces.requests import Requested
+from rookery.store.workspaces.lifecycle_requests import Requested
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.workspaces.parameter_values import masked
 

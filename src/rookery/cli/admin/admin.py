@@ -14,11 +14,11 @@ from rookery.app import installation, workspaces
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
-from rookery.models import resolve
+from rookery.models import model_resolution
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings.settings import Settings
-from rookery.store.db import job_runs, overview, pool, replica_presence
+from rookery.store.db import installation_overview, job_runs, pool, replica_presence
 from rookery.store.db import migrate as migrations
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.embedded.data_dir import NoDatabase, prepare_data_dir
@@ -28,7 +28,7 @@ from rookery.store.db.migrate import Migration
 from rookery.store.db.pool import Connection, DatabaseConfig
 from rookery.store.models import model_configs, providers
 from rookery.store.settings import settings as stored_settings
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
+from rookery.workspaces.drivers.driver_interface import DriverError, DriverUnavailable
 from rookery.workspaces.drivers.sandbox_check import problem_of_limits, problem_of_users
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.isolation_check import IsolationCheck
@@ -67,7 +67,7 @@ async def status(settings: Settings, out: Output) -> int:
     async with installation.command_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrations.check(conn, advice=_migration_hint(settings))
         running = await replica_presence.list_replicas(conn)
-        found = await overview.read(conn)
+        found = await installation_overview.read(conn)
         runs = await job_runs.list_last_runs(conn)
     slots = await asyncio.to_thread(replica_slots.read, settings.data_dir)
     out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
@@ -129,7 +129,7 @@ def _slot_row(slot: ReplicaSlot) -> tuple[object, ...]:
     return slot.index, slot.state, slot.deaths, "" if slot.exit_code is None else slot.exit_code, again
 
 
-def _chat_rows(found: overview.Overview) -> list[tuple[str, int]]:
+def _chat_rows(found: installation_overview.Overview) -> list[tuple[str, int]]:
     return [*found.chats.items(), ("waiting for a worker", found.unowned), ("all, about", found.total_estimate)]
 
 
@@ -243,7 +243,7 @@ async def _check_binaries() -> tuple[str, str]:
 
 async def _check_database(found: Doctor, conn: Connection, settings: Settings, *, config: DatabaseConfig) -> None:
     async def check_server() -> tuple[str, str]:
-        seen = await overview.read_server(conn)
+        seen = await installation_overview.read_server(conn)
         if seen.read_only:
             return "fail", f"PostgreSQL {seen.version} is read-only; use the address of the primary."
         return "ok", f"PostgreSQL {seen.version}"
@@ -255,7 +255,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
 
     async def check_clock() -> tuple[str, str]:
         asked = time.monotonic()
-        theirs = await overview.read_clock(conn)
+        theirs = await installation_overview.read_clock(conn)
         # Half of the round trip is the best estimate of the answer's age.
         offset = (datetime.now(UTC) - theirs).total_seconds() - (time.monotonic() - asked) / 2
         if abs(offset) > CLOCK_OFFSET_SECONDS:
@@ -277,7 +277,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
             return "ok", f"local workspaces reach hosts that their template lists{also}"
         if most == "public":
             return "ok", f"local workspaces reach public hosts at most{also}"
-        users = 0 if await migrations.plan(conn) else await overview.count_users(conn)
+        users = 0 if await migrations.plan(conn) else await installation_overview.count_users(conn)
         if users > 1:
             return "warn", (
                 f"{users} users may reach the networks of this machine, including its localhost, from workspaces whose "
@@ -296,7 +296,7 @@ async def _check_database(found: Doctor, conn: Connection, settings: Settings, *
         chosen = await stored_settings.find_setting(conn, "models")
         if isinstance(chosen, dict) and chosen.get("title_generation") is not None:
             return "ok", "made by the model that is chosen for titles"
-        if not asked or resolve.small_models([(each.id, each.model, each.price_output) for each in asked]):
+        if not asked or model_resolution.small_models([(each.id, each.model, each.price_output) for each in asked]):
             return "ok", "made by a small model" if asked else "no model of a provider is set up yet"
         return "warn", (
             "No small model is set up, so chats get no labels and no summaries in the list. Choose a model for titles "

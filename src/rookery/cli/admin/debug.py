@@ -31,12 +31,12 @@ from rookery.debug.replay import NotReplayable, Replay, ReplayAnswer, ReplayChan
 from rookery.debug.run_comparison import ComparedStepView, ComparisonView, RunFigures, StepPair
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.domain.chat.messages import ChatId, Effort
-from rookery.models.connect import Connector
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.clock import SystemClock
 from rookery.settings.settings import Settings
 from rookery.store.authorized.debug import RecordedCall, RunDetail, RunPair, StepDetail
-from rookery.store.chats import chat_reads
+from rookery.store.chats import chat_view_reads
 from rookery.store.db.pool import Connection, Database
 from rookery.store.debug import record_reads
 from rookery.store.debug.export import list_exported
@@ -250,7 +250,7 @@ async def _recorded(conn: Connection, run: RunRow, number: int) -> tuple[Recorde
 
 async def _log(conn: Connection, chat_id: ChatId, action: str, *, run_id: UUID | None = None) -> None:
     """Write the command to the audit log, for the chat's owner."""
-    chat = await chat_reads.find_owner(conn, chat_id)
+    chat = await chat_view_reads.find_owner(conn, chat_id)
     if chat is None:
         raise Refused(f"There is no chat {chat_id}.", code=Exit.USAGE)
     event = Event(

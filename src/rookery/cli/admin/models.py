@@ -15,7 +15,7 @@ from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.domain.models.options import ProviderType
-from rookery.models import capability_catalog, cost, reported_models, resolve
+from rookery.models import capability_catalog, cost, model_resolution, reported_models
 from rookery.models.directory import windows_of
 from rookery.settings.settings import Settings
 from rookery.store.db.pool import Connection
@@ -208,7 +208,7 @@ def _state(config: ModelConfig, provider: Provider) -> str:
     if not provider.enabled:
         return "its provider is disabled"
     has_central = provider.api_key_enc is not None or provider.is_env
-    match resolve.choose_key(provider, has_user_key=False, has_central_key=has_central):
+    match model_resolution.choose_key(provider, has_user_key=False, has_central_key=has_central):
         case Unusable.USER_API_KEY_REQUIRED:
             return "needs a user's own key"
         case Unusable():

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from rookery.app import installation
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
-from rookery.models import secrets
-from rookery.models.secrets import KeyRing, SecretsError
+from rookery.models import key_ring
+from rookery.models.key_ring import KeyRing, SecretsError
 from rookery.settings.settings import Problem, Settings, SettingsError
 from rookery.store.db import migrate
 from rookery.store.db.pool import Connection
@@ -75,7 +75,7 @@ def load_ring(settings: Settings) -> KeyRing | None:
     If the database is embedded, create a missing ring. An invalid ring is a settings error.
     """
     try:
-        return secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
+        return key_ring.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
     except SecretsError as error:
         raise _refused(str(error)) from error
 
@@ -85,7 +85,7 @@ def require_ring(settings: Settings) -> KeyRing:
 
     A missing ring is not created, because a new ring opens no stored value and would hide the loss of the file.
     """
-    path = settings.data_dir / secrets.KEY_FILE
+    path = settings.data_dir / key_ring.KEY_FILE
     if settings.secret_keys is None and settings.database_url is None and not path.exists():
         raise _refused(
             f"There is no key file {path}. The first start of `rookery serve` creates it; if keys were saved before, "
@@ -107,7 +107,7 @@ async def load_checked_ring(settings: Settings, conn: Connection) -> KeyRing | N
 
 async def check_ring(conn: Connection, ring: KeyRing) -> None:
     """Refuse to write with a ring that did not seal the stored values."""
-    if not await secrets.check_ring(conn, ring):
+    if not await key_ring.check_ring(conn, ring):
         raise _refused(WRONG_RING)
 
 

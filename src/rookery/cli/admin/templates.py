@@ -21,7 +21,7 @@ from rookery.workspaces import manifest as manifests
 from rookery.workspaces import network_levels, shared_folders
 from rookery.workspaces import templates as folders
 from rookery.workspaces.manifest import Manifest
-from rookery.workspaces.service import as_push
+from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.template_errors import TemplateInvalid
 
 ADVICE = "`rookery admin template push DIR` adds one; the server adds its own at its next start."

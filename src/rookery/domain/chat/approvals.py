@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.domain.chat import approval_patterns
+from rookery.domain.chat.approval_arguments import CallValues, TooComplex, is_within, text_of
 from rookery.domain.chat.approval_patterns import literal
-from rookery.domain.chat.approval_values import CallValues, TooComplex, is_within, text_of
 from rookery.domain.chat.elicitation import Elicitation
 from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
 

@@ -6,7 +6,7 @@ import unicodedata
 from enum import StrEnum
 
 from rookery.domain.chat.errors import InvalidInput
-from rookery.domain.content import prompt_text
+from rookery.domain.content import invisible_characters
 
 MAX_NAME_CHARS = 60
 # Chosen: more than a sidebar can show.
@@ -24,7 +24,7 @@ class FolderColor(StrEnum):
 
 def checked_name(name: str) -> str:
     """Return the name in stored form: without invisible characters, with single spaces. Raises `InvalidInput`."""
-    shown = unicodedata.normalize("NFC", " ".join(prompt_text.clean(name).split()))
+    shown = unicodedata.normalize("NFC", " ".join(invisible_characters.clean(name).split()))
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in shown):
         raise InvalidInput("name", "A name cannot contain control characters.")
     if not 1 <= len(shown) <= MAX_NAME_CHARS:

@@ -1,4 +1,4 @@
-"""The request for a summary. `overflow` handles a conversation that is too long for the summarizing model.
+"""The request for a summary. `context_overflow` handles a conversation that is too long for the summarizing model.
 
 The request is the prompt that the next model call would send, followed by an instruction to summarize. The prefix stays
 the same, so the provider's cache and stored reasoning stay valid. A model of another provider gets a changed copy.

@@ -16,7 +16,7 @@ from rookery.domain.chat import default_prompt
 from rookery.domain.chat.default_prompt import PLAN_PATH
 from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text
-from rookery.domain.content import prompt_text
+from rookery.domain.content import invisible_characters
 from rookery.domain.content.attachments import cut_utf8
 
 MAX_INSTRUCTION_BYTES = 64 * 1024
@@ -88,7 +88,7 @@ def chat_blocks(
     """Return the blocks that are stored when a chat is created, in order."""
     if is_subagent:
         deployment_prompt = without_orchestration(deployment_prompt)
-    texts = (deployment_prompt, prompt_text.clean(system_prompt or ""), _AWARENESS[awareness])
+    texts = (deployment_prompt, invisible_characters.clean(system_prompt or ""), _AWARENESS[awareness])
     return tuple(text for text in texts if text.strip())
 
 
@@ -98,7 +98,7 @@ def deployment_prompt(custom: str | None = None, *, include_default: bool | None
 
     Without arguments, return the built-in prompt. The caller does this if the setting cannot be read.
     """
-    own = prompt_text.clean(custom or "")
+    own = invisible_characters.clean(custom or "")
     if include_default is None:
         include_default = not own
     texts = (default_prompt.DEFAULT_PROMPT if include_default else "", own)
@@ -107,7 +107,7 @@ def deployment_prompt(custom: str | None = None, *, include_default: bool | None
 
 def without_orchestration(prompt: str) -> str:
     """Return the prompt for a subagent: without the text about subagents, because a subagent cannot start others."""
-    return prompt_text.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
+    return invisible_characters.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
 
 
 def step_blocks(context: StepBlockInputs) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def step_blocks(context: StepBlockInputs) -> tuple[str, ...]:
 def _subagent_instruction(context: StepBlockInputs) -> str:
     if not context.is_subagent:
         return ""
-    return prompt_text.clean(context.subagent_instruction) or default_prompt.SUBAGENT
+    return invisible_characters.clean(context.subagent_instruction) or default_prompt.SUBAGENT
 
 
 def _overlay(context: StepBlockInputs) -> str:
@@ -140,14 +140,14 @@ def _overlay(context: StepBlockInputs) -> str:
         case Mode.PLAN if context.is_subagent:
             return default_prompt.PLAN_SUBAGENT
         case Mode.PLAN:
-            extra = prompt_text.clean(context.plan_instructions)
+            extra = invisible_characters.clean(context.plan_instructions)
             has_file = context.tools is None or "propose_plan" in context.tools
             plan = default_prompt.PLAN if has_file else default_prompt.PLAN_WITHOUT_FILE
             return f"{plan}\n\n{extra}" if extra else plan
 
 
 def user_instructions(text: str) -> str:
-    cleaned = prompt_text.clean(text)
+    cleaned = invisible_characters.clean(text)
     return f"<user-instructions>\n{cleaned}\n</user-instructions>" if cleaned else ""
 
 
@@ -171,7 +171,7 @@ def workspace_context(
 
 def instruction_text(file: InstructionFile) -> str:
     """Return the text of an instruction file for the block; empty if nothing of it is for the model."""
-    text = prompt_text.clean_markdown(file.text)
+    text = invisible_characters.clean_markdown(file.text)
     if not text:
         return ""
     data = text.encode("utf-8", "replace")
@@ -201,7 +201,7 @@ def _alias(skill: Skill, *, is_shared: bool) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(prompt_text.clean(text).split())
+    return " ".join(invisible_characters.clean(text).split())
 
 
 def for_tools(text: str, tools: Collection[str]) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
-from rookery.domain.content import front_matter, prompt_text
+from rookery.domain.content import front_matter, invisible_characters
 from rookery.domain.content.front_matter import FrontMatterProblem
 
 MAX_DESCRIPTION_CHARS = 1000
@@ -55,10 +55,10 @@ def checked(kind: KindDefinition) -> KindDefinition:
         )
     if kind.name in RESERVED:
         raise InvalidInput("name", f"{kind.name} is a built-in kind. Choose another name.")
-    description = " ".join(prompt_text.clean(kind.description).split())
+    description = " ".join(invisible_characters.clean(kind.description).split())
     if not 1 <= len(description) <= MAX_DESCRIPTION_CHARS:
         raise InvalidInput("description", f"A description has 1 to {MAX_DESCRIPTION_CHARS} characters.")
-    prompt = prompt_text.clean_markdown(kind.prompt)
+    prompt = invisible_characters.clean_markdown(kind.prompt)
     if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
         raise InvalidInput("prompt", f"A prompt has at most {MAX_PROMPT_BYTES} bytes.")
     if kind.tools is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rookery.domain.content import front_matter, prompt_text
+from rookery.domain.content import front_matter, invisible_characters
 from rookery.domain.content.front_matter import FrontMatterProblem
 
 PERSONAL, WORKSPACE = "personal", "workspace"
@@ -52,7 +52,7 @@ def read(text: str, *, folder: str) -> tuple[str, str, str]:
     try:
         fields, body = front_matter.read(text)
         name = (fields.text("name") or "").strip()
-        description = " ".join(prompt_text.clean(fields.text("description") or "").split())
+        description = " ".join(invisible_characters.clean(fields.text("description") or "").split())
     except FrontMatterProblem as error:
         raise SkillProblem(str(error)) from None
     if not is_name(name):
@@ -64,7 +64,7 @@ def read(text: str, *, folder: str) -> tuple[str, str, str]:
 
 def body_text(text: str) -> str:
     """Return the instructions for a model: without front matter, comments and invisible characters."""
-    return prompt_text.clean_markdown(front_matter.split(text)[1])
+    return invisible_characters.clean_markdown(front_matter.split(text)[1])
 
 
 def aliases(skills: Iterable[SkillFile]) -> dict[str, SkillFile]:

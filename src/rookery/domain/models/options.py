@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
-from rookery.domain.content import value_texts
+from rookery.domain.content import value_descriptions
 
 DEFAULT_MAX_OUTPUT_TOKENS = 32_000
 
@@ -303,7 +303,7 @@ def _parse(struct: type[S], raw: Mapping[str, object], *, allowed: frozenset[str
         try:
             values[name] = msgspec.convert(value, type=types[name])
         except msgspec.ValidationError:
-            text = f"Option {name} must be {value_texts.describe(types[name])}."
+            text = f"Option {name} must be {value_descriptions.describe(types[name])}."
             raise InvalidInput(f"options.{name}", text) from None
         _check_storable(name, value)
     return struct(**values)

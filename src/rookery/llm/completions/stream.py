@@ -18,10 +18,10 @@ from rookery.domain.chat.parts import ContentError, json_text
 from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import error_bodies, errors
 from rookery.llm.completions import chunks
-from rookery.llm.completions.calls import OpenCalls
 from rookery.llm.completions.chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder
 from rookery.llm.completions.messages import IN_CONTENT, merge_details
 from rookery.llm.completions.think_tags import ThinkTags
+from rookery.llm.completions.tool_calls import OpenCalls
 from rookery.llm.types import (
     HIT_LIMIT,
     Finish,

@@ -1,1 +1,1 @@
-"""The store on behalf of one actor, by subject. Read `store` first; `rights` has the checks."""
+"""The store on behalf of one actor, by subject. Read `actor_store` first; `rights` has the checks."""

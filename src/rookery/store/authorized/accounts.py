@@ -11,8 +11,8 @@ from rookery.domain.access.rights import Action, Resource, Role, Scope, UserActo
 from rookery.domain.chat.errors import ChatBusy, InvalidInput
 from rookery.store import machine
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
-from rookery.store.people import accesses, audit, disabled_users, logins, one_time_links, sessions, tokens, users
-from rookery.store.people.accesses import AccessNotice, AccessPage
+from rookery.store.people import admin_accesses, audit, disabled_users, logins, one_time_links, sessions, tokens, users
+from rookery.store.people.admin_accesses import AccessNotice, AccessPage
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Forbidden, InUse
 from rookery.store.people.one_time_links import LinkKind, NewLink
@@ -133,17 +133,17 @@ class Accesses(AuthorizedMethods):
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
         """List the times when administrators read a chat by break-glass or reset the password, newest first."""
-        return await accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
+        return await admin_accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def find_notice(self, at: Grant, user_id: UUID) -> AccessNotice | None:
         """Return the accesses that the user has not dismissed."""
-        return await accesses.find_notice(at.conn, user_id, credential_id=at.credential_id)
+        return await admin_accesses.find_notice(at.conn, user_id, credential_id=at.credential_id)
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def dismiss_notice(self, at: Grant, user_id: UUID, *, through: int) -> None:
         """Dismiss the notice. Only the user can do this, so that an administrator cannot hide an access."""
-        await accesses.dismiss(at.conn, user_id, through=through, credential_id=at.credential_id, now=at.now)
+        await admin_accesses.dismiss(at.conn, user_id, through=through, credential_id=at.credential_id, now=at.now)
 
 
 class Sessions(AuthorizedMethods):

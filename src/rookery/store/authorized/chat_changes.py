@@ -42,7 +42,7 @@ from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.authorized import files
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authorized_by, authz
-from rookery.store.chats import chat_reads, chat_rows, chat_views, messages, subagents
+from rookery.store.chats import chat_rows, chat_view_reads, chat_views, messages, subagents
 from rookery.store.chats.chat_views import ChatView
 from rookery.store.chats.subagents import NewSubagent
 from rookery.store.db import idempotency
@@ -563,12 +563,12 @@ async def _changed(at: Grant, tx: Tx) -> ChangedChat:
 
 async def _view(at: Grant, chat_id: ChatId) -> ChatView:
     """Return the chat as the caller sees it. An administrator may stop a chat without the right to read it."""
-    seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
+    seen = await chat_view_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)
     if not seen.is_reader:
         return chat_views.without_contents(seen.chat)
-    return await chat_reads.with_single_members(at.conn, seen.chat)
+    return await chat_view_reads.with_single_members(at.conn, seen.chat)
 
 
 async def _check_model(at: Grant, model_config_id: UUID) -> None:

@@ -14,14 +14,14 @@ from rookery.domain.chat import labels as label_rules
 from rookery.domain.chat import messages
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, MessageId
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.content.search_query import ChatQuery
 from rookery.store import machine
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.chats import (
     chat_list,
-    chat_reads,
     chat_rows,
+    chat_view_reads,
     chat_views,
     folders,
     pins,
@@ -29,7 +29,7 @@ from rookery.store.chats import (
     shares,
     subagents,
 )
-from rookery.store.chats.chat_reads import ViewerChat
+from rookery.store.chats.chat_view_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.chats.shares import Share, ShareChange, SharePatch
 from rookery.store.chats.subagents import AgentList
@@ -37,8 +37,8 @@ from rookery.store.db.hints import WatchKind
 from rookery.store.debug import recording_state as debug_state
 from rookery.store.debug.record_rows import DebugMode
 from rookery.store.mcp import servers as mcp_servers
-from rookery.store.people import accesses, preferences
-from rookery.store.people.accesses import AccessPage
+from rookery.store.people import admin_accesses, preferences
+from rookery.store.people.admin_accesses import AccessPage
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import ArchiveFirst, Disabled
 from rookery.store.settings import limit_settings, settings
@@ -125,7 +125,7 @@ class Chats(AuthorizedMethods):
     async def get(self, at: Grant, chat_id: ChatId) -> ChatView:
         """Return the chat with all fields, and its subagents' chats in the same archive state."""
         seen = await _load(at, chat_id)
-        return await chat_reads.with_single_members(at.conn, seen.chat)
+        return await chat_view_reads.with_single_members(at.conn, seen.chat)
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_agents(self, at: Grant, chat_id: ChatId) -> AgentList:
@@ -275,11 +275,11 @@ class Chats(AuthorizedMethods):
     ) -> AccessPage:
         """List the times when administrators read a chat of this family or reset its owner's password."""
         assert at.owner_id is not None
-        return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
+        return await admin_accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 
 
 async def _load(at: Grant, chat_id: ChatId) -> ViewerChat:
-    seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
+    seen = await chat_view_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)  # deleted since the right was checked
     return seen

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, authz
-from rookery.store.db import job_runs, overview, replica_presence
+from rookery.store.db import installation_overview, job_runs, replica_presence
 from rookery.store.db.job_runs import JobRun
 from rookery.store.db.replica_presence import ReplicaStatus
 from rookery.store.people import audit
@@ -29,7 +29,7 @@ class Installation(AuthorizedMethods):
     @authz(Resource.REPLICA, Action.READ)
     async def owned_chats(self, at: Grant) -> dict[UUID, int]:
         """Return the number of chats that each replica owns."""
-        return await overview.count_owned(at.conn)
+        return await installation_overview.count_owned(at.conn)
 
     @authz(Resource.REPLICA, Action.READ)
     async def job_runs(self, at: Grant) -> list[JobRun]:

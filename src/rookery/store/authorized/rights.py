@@ -452,7 +452,7 @@ class Context:
         grant.owner_id = owner_id
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
-        """Log the access before the chat is read. `store.people.accesses` lists it for the owner."""
+        """Log the access before the chat is read. `store.people.admin_accesses` lists it for the owner."""
         await grant.log(
             Event(
                 action=audit.BREAK_GLASS,

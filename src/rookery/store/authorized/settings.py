@@ -24,7 +24,7 @@ from rookery.store.people import audit, preferences
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Conflict
 from rookery.store.people.preferences import OverridePolicy, PreferencesPatch
-from rookery.store.settings import agent_kinds, limit_settings, locked, setting_groups, settings
+from rookery.store.settings import agent_kinds, limit_settings, locked_settings, setting_groups, settings
 from rookery.store.settings.agent_kinds import StoredKind
 from rookery.store.settings.setting_groups import GROUPS, AdvisorSettings, Group, GroupState
 
@@ -231,7 +231,7 @@ class Settings(AuthorizedMethods):
             row = await settings.find_setting_row(at.conn, group)
             if seen is not None and (row is None or row.updated_at != seen):
                 raise StaleSetting
-            pinned = (await locked.read(at.conn)).get(group, {})
+            pinned = (await locked_settings.read(at.conn)).get(group, {})
             if held := sorted(pinned.keys() & change.keys()):
                 raise SettingLocked(group, held)
             before = setting_groups.read(known, row.value if row is not None else None)
@@ -407,9 +407,9 @@ async def _log_key(at: Grant, action: str, provider_id: UUID) -> None:
 
 async def _groups(at: Grant, groups: Iterable[Group], *, public: bool = False) -> dict[str, GroupState]:
     known = {group.name: group for group in groups}
-    rows = await settings.list_setting_rows(at.conn, [*known, locked.ROW])
-    pins = rows.pop(locked.ROW, None)
-    pinned = locked.decode(pins.value if pins is not None else None)
+    rows = await settings.list_setting_rows(at.conn, [*known, locked_settings.ROW])
+    pins = rows.pop(locked_settings.ROW, None)
+    pinned = locked_settings.decode(pins.value if pins is not None else None)
     found = {}
     for name, group in known.items():
         row = rows.get(name)

@@ -19,8 +19,8 @@ from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
-from rookery.store.chats import diffs
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats import repository_states
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.db import idempotency
 from rookery.store.db.hints import ConfigHint, WatchHint, WatchKind
 from rookery.store.people import audit, users
@@ -28,11 +28,11 @@ from rookery.store.people.audit import Event
 from rookery.store.people.errors import Forbidden, Missing
 from rookery.store.people.users import PublicUser
 from rookery.store.settings.limit_settings import read_workspace_settings
-from rookery.store.workspaces import context, mcp_consents, operation_rows, requests, templates, workspaces
+from rookery.store.workspaces import context, lifecycle_requests, mcp_consents, operation_rows, templates, workspaces
 from rookery.store.workspaces.context import CaptureState, ContextResource
+from rookery.store.workspaces.lifecycle_requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.mcp_consents import NamedServer
 from rookery.store.workspaces.operation_rows import Operation, OperationLog, Reason
-from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
 from rookery.store.workspaces.workspaces import Workspace
 
@@ -162,7 +162,7 @@ class Workspaces(AuthorizedMethods):
             raise Forbidden("A workspace can be created only by its owner.")
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
-        made = await requests.create(at.conn, draft, reason=reason, now=at.now)
+        made = await lifecycle_requests.create(at.conn, draft, reason=reason, now=at.now)
         if chat_id is not None:
             await _bind(at, chat_id, draft.id)
         await _tell(at, made)
@@ -188,19 +188,21 @@ class Workspaces(AuthorizedMethods):
     async def start(self, at: Grant, workspace_id: UUID, plan: Planner, *, reason: Reason = Reason.USER) -> Requested:
         """Start a workspace. If it is already starting or running, return its open operation or the workspace."""
         assert at.owner_id is not None
-        found = await requests.find_startable(at.conn, workspace_id, at.owner_id)
+        found = await lifecycle_requests.find_startable(at.conn, workspace_id, at.owner_id)
         if found is not None:
             return found
         workspace = await workspaces.get_workspace(at.conn, workspace_id)
         template = await templates.find_template(at.conn, workspace.template or "")
         recorded = await templates.find_revision(at.conn, workspace.template or "", workspace.template_revision or "")
-        made = await requests.start(at.conn, workspace, plan(workspace, template, recorded), reason=reason, now=at.now)
+        made = await lifecycle_requests.start(
+            at.conn, workspace, plan(workspace, template, recorded), reason=reason, now=at.now
+        )
         await _tell(at, made)
         return made
 
     @authz(Resource.WORKSPACE, Action.INTERRUPT, via=Via.WORKSPACE, how=How.WRITE)
     async def stop(self, at: Grant, workspace_id: UUID, *, reason: Reason = Reason.USER) -> Requested:
-        made = await requests.stop(at.conn, workspace_id, reason=reason)
+        made = await lifecycle_requests.stop(at.conn, workspace_id, reason=reason)
         await _tell(at, made)
         await _log_foreign(at, made, "workspace.stop")
         return made
@@ -209,7 +211,7 @@ class Workspaces(AuthorizedMethods):
     async def delete(
         self, at: Grant, workspace_id: UUID, *, force: bool = False, reason: Reason = Reason.USER
     ) -> Requested:
-        made = await requests.delete(at.conn, workspace_id, reason=reason, force=force)
+        made = await lifecycle_requests.delete(at.conn, workspace_id, reason=reason, force=force)
         await _tell(at, made)
         if made.is_new:
             await at.log(_event("workspace.delete", workspace_id, name=made.workspace.name))
@@ -253,7 +255,7 @@ async def _bind(at: Grant, chat_id: ChatId, workspace_id: UUID) -> None:
 
 
 async def _tell(at: Grant, made: Requested) -> None:
-    at.tell(*await requests.hints_of(at.conn, made))
+    at.tell(*await lifecycle_requests.hints_of(at.conn, made))
 
 
 async def _log_template(at: Grant, action: str, name: str, **said: Mapping[str, object]) -> None:
@@ -297,14 +299,14 @@ class Contexts(AuthorizedMethods):
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_diffs(self, at: Grant, chat_id: ChatId) -> Sequence[DiffStatus]:
         """Return the last known state of the repositories."""
-        return await diffs.list_diffs(at.conn, chat_id)
+        return await repository_states.list_diffs(at.conn, chat_id)
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
     async def write_diffs(
         self, at: Grant, chat_id: ChatId, found: Sequence[DiffStatus], removed: Sequence[str] = ()
     ) -> None:
         """Store the current state of repositories."""
-        if await diffs.write_diffs(at.conn, chat_id, found=found, removed=removed):
+        if await repository_states.write_diffs(at.conn, chat_id, found=found, removed=removed):
             at.tell_watchers(chat_id, WatchKind.GIT)
 
 

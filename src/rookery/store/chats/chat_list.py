@@ -25,8 +25,8 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.states import Status
 from rookery.domain.content import search_query
 from rookery.domain.content.search_query import ME, Activity, Archived, ChatQuery, Source
-from rookery.store.chats import chat_reads, chat_rows, chat_views, read_cursors, search, shares
-from rookery.store.chats.chat_reads import ViewerChat
+from rookery.store.chats import chat_rows, chat_view_reads, chat_views, read_cursors, search, shares
+from rookery.store.chats.chat_view_reads import ViewerChat
 from rookery.store.chats.chat_views import ChatListPage, ChatView, SearchMatch
 from rookery.store.db import page_cursors
 from rookery.store.db.pool import Connection
@@ -232,7 +232,7 @@ async def list_chats(
         records = await search.fetch_with_custom_plan(conn, statement.sql, *statement.arguments)
     else:
         records = await conn.fetch(statement.sql, *statement.arguments)
-    found = chat_reads.families(records, actor=actor)
+    found = chat_view_reads.families(records, actor=actor)
     pinned = 0 if wanted.hides_contents else sum(row.chat.pin_order is not None for row in found)
     rows, end = _cut(found, limit=limit, pinned=pinned)
     chats = await _with_matches(conn, rows, wanted.query.search) if wanted.query.search else [row.chat for row in rows]
@@ -261,7 +261,7 @@ def build(wanted: ResolvedQuery, *, viewer_id: UUID, position: Position | None, 
         unpinned="".join(f"\n          UNION ALL {each}" for each in unpinned),
         message_id="(SELECT found.message_id FROM found WHERE found.root_id = page.id)" if found else "NULL::bigint",
         archived=_ARCHIVED[query.archived],
-        views=chat_reads.VIEWS,
+        views=chat_view_reads.VIEWS,
     )
     return Statement(sql, tuple(arguments.values))
 
@@ -330,7 +330,7 @@ def _filters(wanted: ResolvedQuery, labels: dict[str, str], arguments: _Argument
 
 def _has_status(wanted: frozenset[Status | Activity], arguments: _Arguments, *, hides_contents: bool) -> str:
     # A viewer who cannot read a chat must not learn which question it asks.
-    needs_you = "c.status = 'requires_action'" if hides_contents else f"({chat_reads.NEEDS_USER}) IS NOT NULL"
+    needs_you = "c.status = 'requires_action'" if hides_contents else f"({chat_view_reads.NEEDS_USER}) IS NOT NULL"
     found = []
     if exact := sorted(each for each in wanted if isinstance(each, Status)):
         found.append(f"c.status = ANY ({arguments.add(exact)}::text[])")

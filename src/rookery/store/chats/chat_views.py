@@ -18,7 +18,7 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import Offers
 from rookery.domain.chat.elicitation import Elicitation
 from rookery.domain.chat.messages import ChatId, MessageId
-from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.chats.stream_reads import PendingCall
 from rookery.store.people.users import PublicUser
 

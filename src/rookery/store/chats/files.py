@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.domain.chat.errors import ChatNotFound, FileCapExceeded
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.submission import FileFacts
+from rookery.domain.chat.submitted_content import FileFacts
 from rookery.domain.content.attachments import StoredFile
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock

@@ -27,7 +27,7 @@ from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.history import is_from_user
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.prompt import PromptRow
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock

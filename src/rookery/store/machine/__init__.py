@@ -18,19 +18,6 @@ from rookery.store.machine.capacity import (
     give_way,
     is_queued_for_capacity,
 )
-from rookery.store.machine.commit import (
-    StepCommitted,
-    TurnFinished,
-    commit_step,
-    finish_error,
-    finish_turn,
-    reconcile_invalid_state,
-    record_generation_attempt,
-    record_retry_state,
-    request_compaction,
-    require_compactable,
-    retry_turn,
-)
 from rookery.store.machine.create import ChatSpec, Created, create_chat
 from rookery.store.machine.edit import Edited, edit_message
 from rookery.store.machine.interrupt import (
@@ -72,6 +59,19 @@ from rookery.store.machine.queue import (
 from rookery.store.machine.queue_rows import MAX_QUEUE
 from rookery.store.machine.send import Sent, find_sent, send_message
 from rookery.store.machine.subagent_notices import MAX_WAKES, Woken, keep_at_rest, tell_ends, try_wake, wake_parent
+from rookery.store.machine.turn_transitions import (
+    StepCommitted,
+    TurnFinished,
+    commit_step,
+    finish_error,
+    finish_turn,
+    reconcile_invalid_state,
+    record_generation_attempt,
+    record_retry_state,
+    request_compaction,
+    require_compactable,
+    retry_turn,
+)
 
 __all__ = [
     "MAX_FILES_PER_CHAT",

@@ -11,14 +11,14 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.chat import approvals, brake, elicitation, open_tool_calls, parts
+from rookery.domain.chat import approvals, elicitation, open_tool_calls, parts, repetition_brake
 from rookery.domain.chat.approvals import Answer, Decision, Offers
 from rookery.domain.chat.elicitation import Elicitation, Given
 from rookery.domain.chat.errors import InvalidInput, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, Message
 from rookery.domain.chat.open_tool_calls import CloseReason, OpenCall
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import message_rows, open_calls, settlement
+from rookery.store.machine import message_rows, open_calls, transition_update
 from rookery.store.machine.bundle import Tx, transition
 
 _ASK = """
@@ -70,7 +70,7 @@ async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_second
         Transition.ASK_APPROVALS,
         "status = 'requires_action', awaits_approval = true,"
         " requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
-        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
+        f" {transition_update.DROP_COMPACTION}, {transition_update.TOUCH}",
         timeout_seconds,
     )
 
@@ -109,7 +109,7 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
         if asked_by is not None:
             note = elicitation.declined(asked_by.server, answer.reason)
         else:
-            denied_by = brake.stopped_by_user if token in braked else approvals.denied_by_user
+            denied_by = repetition_brake.stopped_by_user if token in braked else approvals.denied_by_user
             note = denied_by(answer.reason)
         denied += message_rows.closures(
             tx,
@@ -123,7 +123,8 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
         await tx.conn.execute(_APPROVE, tx.chat.id, approved, answered_by)
     inserted = await message_rows.insert(tx, denied) if denied else []
     await tx.settle(
-        Transition.ANSWER_APPROVALS, f"{settlement.RUN}, history_version = snapshot_version, generation_attempt = 0"
+        Transition.ANSWER_APPROVALS,
+        f"{transition_update.RUN}, history_version = snapshot_version, generation_attempt = 0",
     )
     return inserted
 

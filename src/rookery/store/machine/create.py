@@ -13,11 +13,11 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
 from rookery.domain.chat.messages import Effort, Message, NewMessage
 from rookery.domain.chat.open_tool_calls import CloseReason
-from rookery.domain.chat.permissions import PermissionMode
+from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import chat_rows as stored_chats
-from rookery.store.machine import message_rows, settlement
+from rookery.store.machine import message_rows, transition_update
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
 # FOR SHARE serializes the creation of a subagent's chat with the archiving of its family. The new chat is committed
@@ -150,7 +150,7 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     tx = bundle.enlist(Chat(*record), entered=None)
     given = [message_rows.row_of(message) for message in spec.messages]
     inserted = await message_rows.insert(tx, message_rows.with_closures(tx, given, CloseReason.NEW_USER_MESSAGE))
-    model, effort = settlement.model_choice(tx, inserted)
+    model, effort = transition_update.model_choice(tx, inserted)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, inserted)
 

@@ -22,7 +22,7 @@ from rookery.domain.chat.messages import (
 from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
+from rookery.store.machine import message_rows, open_calls, queue_rows, transition_update
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.message_rows import Row
 from rookery.telemetry.tracing import spans
@@ -93,7 +93,7 @@ async def edit_message(
         tx, message_rows.with_closures(tx, given, CloseReason.MESSAGE_EDITED, open_before=left_open)
     )
     deleted_queue = await queue_rows.delete_queue(tx) if tx.chat.queue_len else []
-    await settlement.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
+    await transition_update.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
     return Edited(
         replacement=inserted[len(left_open)],
         closures=inserted[: len(left_open)],

@@ -19,7 +19,7 @@ from rookery.domain.chat.open_tool_calls import CloseReason, OpenCall, Submitted
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import subagents
-from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
+from rookery.store.machine import message_rows, open_calls, queue_rows, transition_update
 from rookery.store.machine.bundle import Tx, transition
 
 DYNAMIC_TOOL_TIMEOUT_SECONDS = 300.0
@@ -47,7 +47,8 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
         await tx.settle(
-            Transition.INTERRUPT, f"status = 'interrupting', {settlement.DROP_COMPACTION}, {settlement.TOUCH}"
+            Transition.INTERRUPT,
+            f"status = 'interrupting', {transition_update.DROP_COMPACTION}, {transition_update.TOUCH}",
         )
         return Interrupted()
     closed = message_rows.closures(tx, await open_calls.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
@@ -59,7 +60,7 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
     """Save the partial output and close the open calls. The chat continues with the queue, or rests."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await message_rows.insert(tx, [message_rows.row_of(message) for message in partials]) if partials else []
-    model, _ = settlement.model_choice(tx, saved)
+    model, _ = transition_update.model_choice(tx, saved)
     closed = message_rows.closures(tx, await open_calls.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
     return await _stop(tx, Transition.FINISH_INTERRUPTION, closed, saved=saved)
 
@@ -75,9 +76,9 @@ async def _stop(
         inserted = [*saved, *(await message_rows.insert(tx, closed) if closed else [])]
         await tx.settle(
             by,
-            f"status = 'error', last_error = $4, requires_action_deadline_at = NULL, {settlement.REST},"
-            f" {settlement.CHOOSE_MODEL}",
-            *settlement.model_choice(tx, inserted),
+            f"status = 'error', last_error = $4, requires_action_deadline_at = NULL, {transition_update.REST},"
+            f" {transition_update.CHOOSE_MODEL}",
+            *transition_update.model_choice(tx, inserted),
             parts.to_jsonb(OWNER_DISABLED),
         )
         return Interrupted(inserted)
@@ -85,15 +86,16 @@ async def _stop(
     pending = [*closed, *([message_rows.promoted_row(head)] if head else [])]
     inserted = [*saved, *(await message_rows.insert(tx, pending) if pending else [])]
     if head is not None:
-        await settlement.settle_running(tx, by, inserted)
+        await transition_update.settle_running(tx, by, inserted)
         if not tx.chat.is_root:
             # Renewed after the status change, because the trigger of that change reads the old deadline.
             await subagents.renew_deadline(tx.conn, tx.chat.id)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
         by,
-        f"status = 'waiting', requires_action_deadline_at = NULL, {settlement.REST}, {settlement.CHOOSE_MODEL}",
-        *settlement.model_choice(tx, inserted),
+        f"status = 'waiting', requires_action_deadline_at = NULL, {transition_update.REST}, "
+        f"{transition_update.CHOOSE_MODEL}",
+        *transition_update.model_choice(tx, inserted),
     )
     return Interrupted(inserted)
 
@@ -106,7 +108,7 @@ async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL
     await tx.settle(
         Transition.ENTER_REQUIRES_ACTION,
         "status = 'requires_action', requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
-        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
+        f" {transition_update.DROP_COMPACTION}, {transition_update.TOUCH}",
         timeout_seconds,
     )
     deadline = tx.chat.requires_action_deadline_at
@@ -150,7 +152,7 @@ async def complete_requires_action(
             tx, given, CloseReason.NEW_USER_MESSAGE, open_before=await open_calls.turn_calls(tx)
         )
     inserted = await message_rows.insert(tx, given)
-    await settlement.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
+    await transition_update.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
     return inserted
 
 
@@ -174,7 +176,7 @@ async def cancel_requires_action(tx: Tx) -> list[Message]:
     if tx.chat.awaits_approval:
         reason = CloseReason.APPROVAL_TIMED_OUT
     inserted = await message_rows.insert(tx, message_rows.closures(tx, pending, reason))
-    await settlement.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
+    await transition_update.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
     return inserted
 
 

@@ -19,7 +19,7 @@ from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import message_rows, queue_rows, settlement
+from rookery.store.machine import message_rows, queue_rows, transition_update
 from rookery.store.machine.bundle import Tx, transition
 
 _EDIT = f"""
@@ -128,10 +128,12 @@ async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted
     if source in (State.E1, State.A1):
         queued = await queue_rows.delete_queued(tx, queued_id)
         by, reason = Transition.PROMOTE_QUEUED_MESSAGE, CloseReason.QUEUED_MESSAGE
-        return Promoted(queued, await settlement.start_turn(tx, by, message_rows.promoted_row(queued), reason))
+        return Promoted(queued, await transition_update.start_turn(tx, by, message_rows.promoted_row(queued), reason))
     queued, reordered = await _move_to_head(tx, queued_id)
-    interrupt = f"status = 'interrupting', {settlement.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
-    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + settlement.TOUCH)
+    interrupt = (
+        f"status = 'interrupting', {transition_update.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
+    )
+    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + transition_update.TOUCH)
     return Promoted(queued, reordered=reordered)
 
 

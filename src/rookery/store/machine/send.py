@@ -11,7 +11,7 @@ from rookery.domain.chat.open_tool_calls import CloseReason
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store.db.pool import Connection
-from rookery.store.machine import message_rows, queue_rows, settlement
+from rookery.store.machine import message_rows, queue_rows, transition_update
 from rookery.store.machine.bundle import Tx, transition
 
 _FIND_MESSAGE = "SELECT id FROM chat_messages WHERE chat_id = $1 AND client_id = $2"
@@ -62,14 +62,14 @@ async def find_sent(conn: Connection, chat_id: ChatId, *, client_id: str) -> Sen
 
 
 async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: CloseReason) -> Sent:
-    return Sent(await settlement.start_turn(tx, by, message_rows.user_row(message), reason))
+    return Sent(await transition_update.start_turn(tx, by, message_rows.user_row(message), reason))
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     # Pop before append, so that a full queue accepts the message.
     head = await queue_rows.pop_head(tx)
     queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
-    inserted = await settlement.start_turn(
+    inserted = await transition_update.start_turn(
         tx, busy.transition, message_rows.promoted_row(head), CloseReason.QUEUED_MESSAGE
     )
     return Sent(inserted, queued)
@@ -82,7 +82,9 @@ async def _enqueue(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sen
     else:
         queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
     if busy is BusyBehavior.INTERRUPT and tx.chat.status == Status.RUNNING:
-        await tx.settle(busy.transition, f"status = 'interrupting', {settlement.DROP_COMPACTION}, {settlement.TOUCH}")
+        await tx.settle(
+            busy.transition, f"status = 'interrupting', {transition_update.DROP_COMPACTION}, {transition_update.TOUCH}"
+        )
     else:
-        await tx.settle(busy.transition, settlement.TOUCH)
+        await tx.settle(busy.transition, transition_update.TOUCH)
     return Sent(queued=queued)

@@ -17,7 +17,7 @@ from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.messages import ChatId, Message, NewQueuedMessage
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior, Transition
-from rookery.store.machine import message_rows, settlement
+from rookery.store.machine import message_rows, transition_update
 from rookery.store.machine.bundle import CHAT_COLUMNS, CHAT_COLUMNS_AT_BEAT
 from rookery.store.machine.capacity import HAS_ROOM, Limits
 from rookery.store.machine.lock import Machine
@@ -110,7 +110,7 @@ SEND_AT_REST = f"""
                   generation_attempt = 0,
                   last_model_config_id = coalesce($8, last_model_config_id),
                   last_reasoning_effort = coalesce($9, last_reasoning_effort),
-                  {settlement.RUN}
+                  {transition_update.RUN}
              FROM rested
             WHERE chats.id = rested.id
            RETURNING {CHAT_COLUMNS.replace("id, owner_id", "chats.id, owner_id", 1)}),

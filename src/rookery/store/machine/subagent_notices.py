@@ -20,7 +20,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import Transition
 from rookery.store.chats import subagents
 from rookery.store.chats.subagents import UntoldEnd
-from rookery.store.machine import commit, message_rows, settlement
+from rookery.store.machine import message_rows, transition_update, turn_transitions
 from rookery.store.machine.bundle import Bundle, Tx, transition
 from rookery.store.machine.lock import Machine, View
 
@@ -53,7 +53,7 @@ async def tell_ends(tx: Tx) -> Message | None:
     ends = await subagents.list_untold(tx.conn, tx.chat.id)
     if not ends:
         return None
-    committed = await commit.commit_step(tx, [await _notice(tx, ends)])
+    committed = await turn_transitions.commit_step(tx, [await _notice(tx, ends)])
     message = committed.inserted[0]
     await subagents.tell_by_notice(tx.conn, ends, notice_id=message.id, woke_parent=False)
     return message
@@ -105,7 +105,7 @@ async def wake_parent(tx: Tx, notice: NewMessage) -> Message:
     """Start a turn with a notice instead of a user's message."""
     tx.require(Transition.WAKE_PARENT)
     row = message_rows.row_of(notice)
-    *_, message = await settlement.start_turn(tx, Transition.WAKE_PARENT, row, CloseReason.NEW_USER_MESSAGE)
+    *_, message = await transition_update.start_turn(tx, Transition.WAKE_PARENT, row, CloseReason.NEW_USER_MESSAGE)
     return message
 
 

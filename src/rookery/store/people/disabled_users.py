@@ -14,9 +14,9 @@ import msgspec
 from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Bundle, interrupt
-from rookery.store.workspaces import requests
+from rookery.store.workspaces import lifecycle_requests
+from rookery.store.workspaces.lifecycle_requests import OperationInProgress
 from rookery.store.workspaces.operation_rows import Reason
-from rookery.store.workspaces.requests import OperationInProgress
 from rookery.store.workspaces.workspaces import WorkspaceNotFound
 
 NOTE = "The account of the user was disabled."
@@ -76,8 +76,8 @@ async def stop_workspaces(conn: Connection, user_id: UUID) -> list[Hint]:
     hints: list[Hint] = []
     for record in await conn.fetch(WORKSPACES_UP, user_id):
         try:
-            requested = await requests.stop(conn, record["id"], reason=Reason.DISABLED)
+            requested = await lifecycle_requests.stop(conn, record["id"], reason=Reason.DISABLED)
         except (OperationInProgress, WorkspaceNotFound):
             continue  # it is being deleted, or is deleted
-        hints += await requests.hints_of(conn, requested)
+        hints += await lifecycle_requests.hints_of(conn, requested)
     return hints

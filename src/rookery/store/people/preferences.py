@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from rookery.domain.chat.approvals import Rule, Rules
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
-from rookery.domain.content import prompt_text
+from rookery.domain.content import invisible_characters
 from rookery.store.chats import approval_rules as chats_approval_rules
 from rookery.store.chats import chat_rows
 from rookery.store.db.pool import Connection
@@ -116,7 +116,7 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
         after: dict[str, object] = {}
         if patch.custom_prompt is not UNSET:
             text = chat_rows.storable(patch.custom_prompt or "")
-            after["custom_prompt"] = prompt_text.check_prompt(text, field="custom_prompt")
+            after["custom_prompt"] = invisible_characters.check_prompt(text, field="custom_prompt")
         if patch.context_auto_refresh is not UNSET:
             after["context_auto_refresh"] = bool(patch.context_auto_refresh)
         if patch.model_overrides is not UNSET:

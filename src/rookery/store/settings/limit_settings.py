@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from rookery.domain.access.rights import AdminAccess
-from rookery.domain.chat import brake
+from rookery.domain.chat import repetition_brake
 from rookery.store.db.pool import Connection
 from rookery.store.machine.capacity import Limits
 from rookery.store.settings import settings
@@ -20,7 +20,7 @@ from rookery.telemetry.log import get_logger
 CHATS = "chats"
 # Chosen: the look-back of the brake stays short.
 MAX_REPEATS = 50
-_brake = brake.Limits()
+_brake = repetition_brake.Limits()
 WORKSPACES = "workspaces"
 AUDIT = "audit"
 SUBAGENTS = "subagents"
@@ -59,11 +59,11 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Limits(running_roots=self.running_roots, running_subagents=self.running_subagents)
 
     @property
-    def brake(self) -> brake.Limits:
+    def brake(self) -> repetition_brake.Limits:
         notice_after, ask_after = self.repeat_notice_after, self.repeat_ask_after
-        return brake.Limits(
-            notice_after=notice_after and max(notice_after, brake.MIN_NOTICE_AFTER),
-            ask_after=ask_after and max(ask_after, brake.MIN_ASK_AFTER),
+        return repetition_brake.Limits(
+            notice_after=notice_after and max(notice_after, repetition_brake.MIN_NOTICE_AFTER),
+            ask_after=ask_after and max(ask_after, repetition_brake.MIN_ASK_AFTER),
         )
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
-from rookery.domain.content import prompt_text, value_texts
+from rookery.domain.content import invisible_characters, value_descriptions
 from rookery.store.chats import approval_rules, chat_rows, shares
 from rookery.store.chats.approval_rules import ApprovalSettings
 from rookery.store.chats.shares import SharingSettings
@@ -146,13 +146,13 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
         try:
             values[key] = msgspec.convert(value, type=types[key], from_attributes=True)
         except msgspec.ValidationError:
-            raise InvalidInput(key, f"This must be {value_texts.describe(types[key])}.") from None
+            raise InvalidInput(key, f"This must be {value_descriptions.describe(types[key])}.") from None
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
         if group is APPROVALS and key == "rules":
             values[key] = approval_rules.checked(values[key])
         if group is PROMPTS and isinstance(values[key], str):
-            values[key] = prompt_text.check_prompt(chat_rows.storable(values[key]), field=key)
+            values[key] = invisible_characters.check_prompt(chat_rows.storable(values[key]), field=key)
     return msgspec.structs.replace(current, **values)
 
 

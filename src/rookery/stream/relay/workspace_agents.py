@@ -30,8 +30,8 @@ from rookery.telemetry.log import get_logger
 from rookery.telemetry.tracing import spans
 from rookery.telemetry.tracing.spans import Kind
 from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
-from rookery.workspaces.drivers.protocol import Connector, DriverError
-from rookery.workspaces.relay import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
+from rookery.workspaces.drivers.driver_interface import Connector, DriverError
+from rookery.workspaces.relayed_connector import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
 
 log = get_logger("stream.relay")
 

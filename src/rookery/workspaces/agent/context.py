@@ -11,11 +11,11 @@ import json
 import os
 from typing import Any
 
-from rookery.workspaces.agent.discovery import Discovery, Found
+from rookery.workspaces.agent.context_discovery import Discovery, Found
 from rookery.workspaces.agent.mcp.servers import McpServers
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 POLL_S = 2.0
 DEBOUNCE_S = 0.25

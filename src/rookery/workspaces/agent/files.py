@@ -11,13 +11,13 @@ from io import FileIO
 from typing import Any
 
 from rookery.workspaces.agent import directory_handles, file_lines, file_replace, journal, paths
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt
 from rookery.workspaces.agent.process import spill_file
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
 MAX_RESULT_BYTES = 16 * 1024 * 1024

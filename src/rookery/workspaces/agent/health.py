@@ -6,10 +6,10 @@ import getpass
 import platform
 
 from rookery.workspaces.agent.context import Context
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import API, VERSION, Agent
+from rookery.workspaces.agent.shared_state import API, VERSION, Agent
 
 
 class Health:

@@ -17,9 +17,9 @@ from rookery.workspaces.agent import config, files, health
 from rookery.workspaces.agent import context as contexts
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.context import Context
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.edit import routes
-from rookery.workspaces.agent.egress import Forwarder
+from rookery.workspaces.agent.egress_forwarder import Forwarder
 from rookery.workspaces.agent.git import routes as git_routes
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
@@ -30,8 +30,8 @@ from rookery.workspaces.agent.process.processes import Processes
 from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.server.connections import Server
 from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.shared_state import Agent
 from rookery.workspaces.agent.shutdown import Shutdown
-from rookery.workspaces.agent.state import Agent
 
 MAX_THREADS = 8
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -16,7 +16,7 @@ from typing import Any
 from rookery.workspaces.agent.errors import invalid
 from rookery.workspaces.agent.process import children
 from rookery.workspaces.agent.server.http import Request, Response
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 TERMINATE_S = 5.0
 KILL_S = 2.0

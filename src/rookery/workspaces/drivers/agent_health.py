@@ -7,7 +7,7 @@ import json
 
 import msgspec
 
-from rookery.workspaces.drivers.protocol import Connector, DriverError
+from rookery.workspaces.drivers.driver_interface import Connector, DriverError
 
 MAX_ANSWER = 64 * 1024
 

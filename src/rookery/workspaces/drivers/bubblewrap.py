@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.workspaces.drivers.protocol import DriverUnavailable
+from rookery.workspaces.drivers.driver_interface import DriverUnavailable
 
 _MANAGERS = {
     "apt-get": "apt-get install -y bubblewrap",

@@ -18,10 +18,7 @@ import msgspec
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import network_levels
 from rookery.workspaces.drivers import agent_health, sandbox_check, sandboxes, workspace_directory
-from rookery.workspaces.drivers.launcher import bwrap_arguments, cgroups, directory_setup, tree_removal
-from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.launcher.sandbox_processes import Running
-from rookery.workspaces.drivers.protocol import (
+from rookery.workspaces.drivers.driver_interface import (
     DriverError,
     DriverUnavailable,
     Endpoint,
@@ -30,6 +27,9 @@ from rookery.workspaces.drivers.protocol import (
     Probe,
     WorkspaceSpec,
 )
+from rookery.workspaces.drivers.launcher import bwrap_arguments, cgroups, directory_setup, tree_removal
+from rookery.workspaces.drivers.launcher.launch_plan import Plan
+from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.drivers.workspace_directory import Inside, Layout
 from rookery.workspaces.egress.policy import Policy

@@ -17,10 +17,10 @@ import msgspec
 
 from rookery.workspaces.drivers import bubblewrap, sandboxes
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
+from rookery.workspaces.drivers.driver_interface import DriverError, DriverUnavailable, Limits
 from rookery.workspaces.drivers.launcher import cgroups, tree_removal
-from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.launcher.launch_plan import Plan
 from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE, Users
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
 from rookery.workspaces.network_levels import Network
 
 USUAL_PYTHON = "/usr/bin/python3"

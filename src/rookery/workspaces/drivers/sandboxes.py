@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 import rookery
+from rookery.workspaces.drivers.driver_interface import DriverError, DriverUnavailable, ErrorCode
 from rookery.workspaces.drivers.launcher import sandbox_processes
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 from rookery.workspaces.drivers.launcher.sandbox_processes import Running
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, ErrorCode
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from rookery.workspaces.drivers import agent_health, workspace_directory
+from rookery.workspaces.drivers.driver_interface import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import bwrap_arguments
-from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
+from rookery.workspaces.drivers.launcher.launch_plan import Plan
 from rookery.workspaces.drivers.ssh_connection import Done, Facts, Host, name_of
 from rookery.workspaces.drivers.workspace_directory import Inside
 from rookery.workspaces.network_levels import BY_PROXY

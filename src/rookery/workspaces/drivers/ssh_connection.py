@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Ssh
+from rookery.workspaces.drivers.driver_interface import DriverError, DriverUnavailable, Ssh
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _BOOT = (
     "    def exec_module(self, module):\n"
     "        exec(compile(modules[module.__name__], module.__name__, 'exec'), module.__dict__)\n"
     "sys.meta_path.insert(0, Told())\n"
-    "from rookery.workspaces.drivers.launcher.remote import main\n"
+    "from rookery.workspaces.drivers.launcher.remote_actions import main\n"
     "main()\n"
 )
 
@@ -130,7 +130,7 @@ class Host:
             self.epoch += 1
 
     async def run(self, header: dict[str, Any], *blobs: bytes, kind: type[T]) -> T:
-        """Run an action of the launcher's `remote` module on the machine, and return its result."""
+        """Run an action of the launcher's `remote_actions` module on the machine, and return its result."""
         await self.connect()
         modules = program()
         input_bytes = b"%d\n%s%s\n%s" % (len(modules), modules, json.dumps(header).encode(), b"".join(blobs))

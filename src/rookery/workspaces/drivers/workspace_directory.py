@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from rookery.workspaces.drivers.driver_interface import DriverError, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.launcher.directory_setup import File
-from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

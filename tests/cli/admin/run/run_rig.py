@@ -19,15 +19,15 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.types import Call
 from rookery.loop.tool import Tool
-from rookery.models.connect import default_scripts
-from rookery.models.secrets import KeyRing
+from rookery.models.connector import default_scripts
+from rookery.models.key_ring import KeyRing
 from rookery.settings import settings
 from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
 from rookery.tools.step_tools import PlainToolbox
-from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.drivers.driver_interface import Driver
 
 HELLO = (Say("Good morning."),)
 

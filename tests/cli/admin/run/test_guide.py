@@ -18,10 +18,10 @@ import pytest
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import CapabilityOverrides, ProviderType
 from rookery.llm.types import ErrorKind, Finish, ProviderError, TextDelta
-from rookery.models import connect
-from rookery.models.connect import Connector
+from rookery.models import connector as connect
+from rookery.models.connector import Connector
 from rookery.models.directory import Directory, ReadyModel
-from rookery.models.secrets import KeyRing, new_key
+from rookery.models.key_ring import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
 from rookery.store.models import preset_providers
 from rookery.testing import fake_anthropic, fake_completions, fake_responses_events

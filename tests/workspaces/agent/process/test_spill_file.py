@@ -9,7 +9,7 @@ import pytest
 
 from rookery.workspaces.agent import directory_handles
 from rookery.workspaces.agent.config import Config
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.process import spill_file
 from rookery.workspaces.agent.process.output import VIEW_BYTES, Output
 from rookery.workspaces.agent.process.spill_file import SpillFile

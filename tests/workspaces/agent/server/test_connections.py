@@ -20,7 +20,7 @@ from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.server import connections, http
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 from tests.eventually import until
 from tests.workspaces.agent.agent_rig import PATIENCE_S, TOKEN, Rig
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.models.options import ProviderType
-from rookery.models import resolve
+from rookery.models import model_resolution
 from rookery.models.directory import Directory
 from rookery.store.db.pool import Connection
 from rookery.store.models import model_configs, providers
@@ -80,13 +80,13 @@ async def choose(
     models = await directory.models(owner_id)
     if reference is not None:
         model = find_model(found, reference)
-        resolve.for_new_chat(models, requested=model.config.id)
+        model_resolution.for_new_chat(models, requested=model.config.id)
         return model
     try:
         if last is None:
-            choice = resolve.for_new_chat(models, requested=None)
+            choice = model_resolution.for_new_chat(models, requested=None)
         else:
-            choice = resolve.for_message(models, requested=None, last=last)
+            choice = model_resolution.for_message(models, requested=None, last=last)
     except NoDefaultModel as error:
         usable = [model for model in found if models.is_usable(model.config.id)]
         more = f" Choose with --model: {_names(usable)}." if usable else ""

@@ -38,7 +38,7 @@ from rookery.domain.chat.errors import ChatError, InvalidInput
 from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.models.secrets import KeyRing
+from rookery.models.key_ring import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings.settings import Settings
 from rookery.store import machine

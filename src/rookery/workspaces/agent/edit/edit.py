@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.agent.edit import hints, lines, match, replace
+from rookery.workspaces.agent.edit import lines, match, mismatch_messages, replace
 
 BOM = "\ufeff"
 
@@ -54,14 +54,16 @@ def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
 def _apply_one(text: str, edit: Edit, index: int) -> tuple[str, Applied]:
     old_text, new_text = edit.old_text, edit.new_text
     if not old_text:
-        raise EditFailed(hints.EMPTY, index)
+        raise EditFailed(mismatch_messages.EMPTY, index)
     intent = lines.has_ending_intent(old_text, new_text)
     literal = edit.exact or intent
     found = match.find(text, old_text, passes=(match.EXACT,) if literal else match.ALL_PASSES)
     if found is None:
-        raise EditFailed(hints.not_found(text, old_text=old_text, new_text=new_text, exact=edit.exact), index)
+        raise EditFailed(
+            mismatch_messages.not_found(text, old_text=old_text, new_text=new_text, exact=edit.exact), index
+        )
     if len(found.starts) > 1 and not edit.replace_all:
-        raise EditFailed(hints.ambiguous(found), index)
+        raise EditFailed(mismatch_messages.ambiguous(found), index)
     forced = None if intent else lines.forced_ending(text, new_text)
     if found.pass_number == match.EXACT:
         text = replace.replace_exact(

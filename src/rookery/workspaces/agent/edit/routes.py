@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rookery.workspaces.agent import directory_handles, file_replace, journal, paths
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.edit import edit, unified_diff
 from rookery.workspaces.agent.edit.edit import Applied, Edit
 from rookery.workspaces.agent.errors import AgentError
@@ -23,7 +23,7 @@ from rookery.workspaces.agent.file_replace import Staged, Version
 from rookery.workspaces.agent.journal import Attempt
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024

@@ -22,7 +22,7 @@ from rookery.workspaces.agent.git import diff
 from rookery.workspaces.agent.git.command import Git, GitFailed
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 INTERVAL_S = 5.0
 MIN_INTERVAL_S = 1.0

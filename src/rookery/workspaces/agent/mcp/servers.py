@@ -20,7 +20,7 @@ from rookery.workspaces.agent.mcp.config import ServerConfig, is_name
 from rookery.workspaces.agent.mcp.stdio import CALL_S, CONNECT_S, McpFailed, StdioSession
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import VERSION, Agent
+from rookery.workspaces.agent.shared_state import VERSION, Agent
 
 MCP_SERVER = "mcp_server"
 PENDING = "pending"

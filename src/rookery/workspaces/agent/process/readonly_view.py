@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rookery.workspaces.agent import config
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 PROBE_S = 20.0
 SCRATCH = "/tmp"  # noqa: S108 - a mount of the view, made for each command

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rookery.workspaces.agent import config
-from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.disk_limit import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt, hash_of
 from rookery.workspaces.agent.process import processes, readonly_view
@@ -17,7 +17,7 @@ from rookery.workspaces.agent.process.processes import Process, ProcessSpec
 from rookery.workspaces.agent.process.spill_file import SpillFile, is_name
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10

@@ -27,7 +27,7 @@ from rookery.workspaces.agent.server.http import (
     parse_head,
 )
 from rookery.workspaces.agent.server.routing import Router, checked_query
-from rookery.workspaces.agent.state import Agent
+from rookery.workspaces.agent.shared_state import Agent
 
 MAX_CONNECTIONS = 128
 # Chosen: longer than the five minutes after which the server closes an idle connection.

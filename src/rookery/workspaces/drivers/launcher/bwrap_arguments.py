@@ -10,7 +10,7 @@ from typing import NamedTuple, Union
 
 from rookery.workspaces.drivers.launcher import hidden_files, seccomp
 from rookery.workspaces.drivers.launcher.hidden_files import Bound, within
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 
 HOME = "/home/agent"
 RUN = "/run/rookery"

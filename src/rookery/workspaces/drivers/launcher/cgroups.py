@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 
 MIB = 1024 * 1024
 PERIOD_US = 100_000

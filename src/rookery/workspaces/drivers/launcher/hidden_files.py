@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 
 MAX_LINKS = 40  # the limit of the kernel
 MAX_SIBLINGS = 1000  # chosen: bubblewrap accepts 9000 arguments

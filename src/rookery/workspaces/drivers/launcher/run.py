@@ -23,7 +23,7 @@ from rookery.workspaces.drivers.launcher import (
     sandbox_processes,
     source_access,
 )
-from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError, Plan
 
 OPEN_FILES = 4096
 PROCESSES = 4096  # chosen: stops a fork bomb if the template has no limit

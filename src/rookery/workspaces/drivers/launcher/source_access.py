@@ -10,7 +10,7 @@ import ctypes
 import os
 import stat
 
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 
 CLONE_NEWNS = 0x00020000
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18

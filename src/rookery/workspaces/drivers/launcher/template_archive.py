@@ -10,7 +10,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 1024**3

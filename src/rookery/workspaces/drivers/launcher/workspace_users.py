@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rookery.workspaces.drivers.launcher.plan import LaunchError
+from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 
 NOBODY = 65534
 # Chosen: no distribution, container engine or systemd assigns these, and they fit a signed integer.

@@ -1,0 +1,110 @@
+"""Release of chats by their runner: the abandon task, and giving way to owners below their fair share.
+
+A released chat has no owner, and its slot is free. Everything it has produced is committed, so its next runner
+continues where this one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from rookery.domain.chat.transitions import Transition
+from rookery.store.db.hints import OwnershipHint
+from rookery.store.machine import Publisher, Slot, Tx, find_receiver, give_way, leave
+from rookery.store.machine.capacity import Limits
+from rookery.telemetry.log import get_logger
+from rookery.worker.stats import WorkerStats
+from rookery.worker.tasks import TaskHandle
+
+log = get_logger("worker.chat_release")
+
+
+class AbandonWork:
+    """The abandon task: releases a chat that has no work, or that another replica is to continue.
+
+    If slots are limited, the task publishes a hint, because a chat of another replica may wait for this slot.
+    """
+
+    def __init__(self, publisher: Publisher, limits: Callable[[], Awaitable[Limits]]) -> None:
+        self._publisher = publisher
+        self._limits = limits
+
+    async def __call__(self, handle: TaskHandle) -> None:
+        limits = await handle.read(self._limits)
+        left: int | None = None
+
+        async def abandon(tx: Tx) -> None:
+            nonlocal left
+            left = (await leave(tx)).snapshot_version
+
+        try:
+            await handle.update(abandon, transition=Transition.ABANDON)
+        finally:
+            # In `finally`, because the runner cancels this task as soon as it learns of the commit. A superfluous hint
+            # costs one query.
+            if left is not None and (limits.running_roots or limits.running_subagents):
+                self._publisher.publish([OwnershipHint(chat_id=handle.input.chat_id, snapshot_version=left)])
+
+
+class SlotRequests:
+    """The owners who are asked to give up slots, as this replica last read them. The list may be stale, so `GiveWay`
+    checks again."""
+
+    def __init__(self) -> None:
+        self._slots: frozenset[Slot] = frozenset()
+
+    def replace(self, slots: Collection[Slot]) -> None:
+        self._slots = frozenset(slots)
+
+    def withdraw(self, slot: Slot) -> None:
+        """Withdraw the request: this owner may keep its slots."""
+        self._slots -= {slot}
+
+    def includes(self, slot: Slot | None) -> bool:
+        return slot in self._slots
+
+
+class GiveWay:
+    """Releases a chat, instead of running its next step, if its owner is asked to give up slots."""
+
+    def __init__(
+        self, slot_requests: SlotRequests, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats
+    ) -> None:
+        self._slot_requests = slot_requests
+        self._limits = limits
+        self._stats = stats
+
+    async def __call__(self, handle: TaskHandle, slot: Slot) -> bool:
+        """Release the chat if another owner still needs its slot. Return whether it was released."""
+        limits = await handle.read(self._limits)
+        is_done = False
+
+        async def run(tx: Tx) -> None:
+            nonlocal is_done
+            receiver = await find_receiver(tx, limits)
+            if receiver is None:
+                raise _NotNeeded
+            await give_way(tx, to=receiver)
+            is_done = True
+
+        try:
+            await handle.update(run, transition=Transition.GIVE_WAY)
+        except _NotNeeded:
+            self._slot_requests.withdraw(slot)
+            return False
+        except asyncio.CancelledError:
+            # The runner cancels this task as soon as it learns of the commit.
+            if is_done:
+                self._count(slot)
+            raise
+        self._count(slot)
+        return True
+
+    def _count(self, slot: Slot) -> None:
+        self._stats.gave_way[slot.pool] += 1
+        log.info("gave_way", pool=slot.pool)
+
+
+class _NotNeeded(Exception):
+    """Raised to roll back the transaction: the slot is not needed, and the chat keeps it."""
