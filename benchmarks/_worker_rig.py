@@ -25,7 +25,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import _process
+from benchmarks import _provider_process
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
 from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
@@ -156,7 +156,7 @@ async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: flo
 
 
 def serving() -> AbstractAsyncContextManager[str]:
-    return _process.serving(__file__)
+    return _provider_process.serving(__file__)
 
 
 # The worker
@@ -381,4 +381,4 @@ class Floor:
 
 
 if __name__ == "__main__":
-    uvloop.run(_process.serve(Provider().serve))
+    uvloop.run(_provider_process.serve(Provider().serve))

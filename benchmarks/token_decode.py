@@ -31,17 +31,17 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import _process
+from benchmarks import _provider_process
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, Capabilities, Finish, StreamError, TextDelta
 from rookery.llm.wire import WireFormat
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.runtime.secret_str import SecretStr
 
 WIRES = ("anthropic", "responses", "completions")
@@ -159,7 +159,7 @@ async def send(writer: asyncio.StreamWriter, packets: list[bytes], pace: float) 
 
 
 def serving() -> AbstractAsyncContextManager[str]:
-    return _process.serving(__file__, "--serve")
+    return _provider_process.serving(__file__, "--serve")
 
 
 # The readers. Each gets a model id, `<tokens>@<pace>`, and returns the number of characters that it read.
@@ -369,7 +369,7 @@ async def compare(readers: dict[str, Reader], setting: Setting) -> dict[str, lis
 
 
 async def run(*, quick: bool) -> int:
-    claims: dict[str, dict[str, object]] = {"import rookery.llm.model, ms": claim(import_ms(), IMPORT_BUDGET_MS)}
+    claims: dict[str, dict[str, object]] = {"import rookery.llm.wire_model, ms": claim(import_ms(), IMPORT_BUDGET_MS)}
     settings = (
         Setting("paced", 100 if quick else 500, PACE, 10, 5 if quick else 7, PACED_BUDGET),
         Setting("burst", 1000 if quick else 10_000, 0.0, 4, 5, BURST_BUDGET),
@@ -416,7 +416,9 @@ async def memory(base: str, clients: HttpClients) -> float:
 def import_ms() -> float:
     """Return the CPU time of a new Python process that imports the wires; the best of three."""
     code = "import time; t = time.process_time(); import {}; print((time.process_time() - t) * 1000)"
-    wires = "rookery.llm.model, rookery.llm.anthropic.wire, rookery.llm.responses.wire, rookery.llm.completions.wire"
+    wires = (
+        "rookery.llm.wire_model, rookery.llm.anthropic.wire, rookery.llm.responses.wire, rookery.llm.completions.wire"
+    )
     command = [sys.executable, "-c", code.format(wires)]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
     return min(float(run.stdout) for run in runs)
@@ -433,7 +435,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if arguments.serve:
-            runner.run(_process.serve(answer))
+            runner.run(_provider_process.serve(answer))
             return 0
         return runner.run(run(quick=arguments.quick))
 

@@ -58,7 +58,7 @@ from rookery.workspaces.drivers.driver_interface import Connector, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from rookery.workspaces.relayed_connector import Peer, RelayedConnector
 
 TOKEN = "t" * 43

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import _process
+from benchmarks import _provider_process
 from benchmarks.token_decode import sse
 
 PACE = 200.0
@@ -99,8 +99,8 @@ async def speak(writer: asyncio.StreamWriter, seconds: int) -> None:
 
 def providing() -> AbstractAsyncContextManager[str]:
     """The address of a provider that runs meanwhile."""
-    return _process.serving(__file__)
+    return _provider_process.serving(__file__)
 
 
 if __name__ == "__main__":
-    asyncio.run(_process.serve(answer))
+    asyncio.run(_provider_process.serve(answer))

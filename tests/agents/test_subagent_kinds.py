@@ -22,7 +22,7 @@ from rookery.store.db.pubsub import Bus
 from rookery.store.workspaces.context import ContextResource
 from tests.agents.family_rig import open_family, texts
 from tests.agents.test_subagent_operations import steps, wait_for
-from tests.loop_turns import calls_by_turn
+from tests.event_loop_turns import calls_by_turn
 from tests.scripted_tools import ScriptedTool
 
 

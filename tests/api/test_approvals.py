@@ -21,7 +21,7 @@ from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CHATS, ChatRig, fields
 from tests.api.test_stats import stats_of
-from tests.loop_turns import matches_by_turn
+from tests.event_loop_turns import matches_by_turn
 
 ARGS: dict[str, object] = {"command": "git push", "model_intent": "push it"}
 OFFERS = Offers({"command": "git *"}, {"command": "git push"})

@@ -26,7 +26,7 @@ from rookery.store.people.users import User
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import ChatRig
 from tests.api.debug_rig import DebugRecords, said
-from tests.programs import requires
+from tests.required_programs import requires
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = sorted(FOLDER.glob("*.md"))

@@ -29,7 +29,7 @@ from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import text
 from tests.api.test_docs_examples import CURL, Reader, blocks
 from tests.eventually import until
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.workspaces_rig import MANIFEST
 

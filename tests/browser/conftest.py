@@ -18,10 +18,10 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import web_app
+from tests.browser.browser_user import PASSWORD, Visitor, visiting
 from tests.browser.faulty_connection import Backstage, FaultyConnection
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import StoredChats
-from tests.browser.visitor import PASSWORD, Visitor, visiting
 from tests.cli.serve.server_process import Served, serving
 from tests.database import fresh_database, lease_server
 from tests.sandbox_cleanup import end_sandboxes

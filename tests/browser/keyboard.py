@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, expect
 
-from tests.browser.visitor import MOST_TABS, Visitor, step_to, wait_until
+from tests.browser.browser_user import MOST_TABS, Visitor, step_to, wait_until
 
 # The edge around what has the focus, or around the box that a field stands in; a menu marks its entry.
 RING = """(element) => {

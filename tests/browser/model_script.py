@@ -10,8 +10,8 @@ from typing import Any
 
 from rookery.testing.fake_completions import Answer, FakeCompletions, Style, events
 from rookery.testing.fake_server import RecordedRequest, Scenario, ScriptedEvent
+from tests.browser.browser_user import Visitor
 from tests.browser.faulty_connection import Backstage
-from tests.browser.visitor import Visitor
 
 _MODEL = "actor"
 

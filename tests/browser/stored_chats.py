@@ -13,8 +13,8 @@ from rookery.store.chats import search
 from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Machine
+from tests.browser.browser_user import Visitor
 from tests.browser.faulty_connection import Backstage
-from tests.browser.visitor import Visitor
 
 # The last row says so, and nothing else does.
 END = "this is the end of chat"

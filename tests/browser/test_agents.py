@@ -10,10 +10,10 @@ from typing import Any
 from playwright.sync_api import Locator, Page, WebSocket, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import PATIENCE_MS, Visitor, wait_until
 from tests.browser.conftest import Visit
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import Cue, ModelScript
-from tests.browser.visitor import PATIENCE_MS, Visitor, wait_until
 
 
 def spawn(title: str, prompt: str) -> FakeCall:

@@ -7,9 +7,9 @@ import json
 from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
 
 EDIT = {"files": [{"path": "/src/hello.py", "edits": [{"old_text": "print('hello')", "new_text": "print('goodbye')"}]}]}
 

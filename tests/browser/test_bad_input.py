@@ -10,11 +10,11 @@ from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_server import failure
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import FaultyConnection
-from tests.browser.hostile import HOSTILE, damage, unfold
+from tests.browser.hostile_texts import HOSTILE, damage, unfold
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PASSWORD, Visitor
 
 BROKEN = "WebSocket connection|net::ERR_|status of 50[23]"
 # A header of a picture, and nothing that could be one behind it.

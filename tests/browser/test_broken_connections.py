@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import PATIENCE_MS, SEND, Visitor
 from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import FaultyConnection
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PATIENCE_MS, SEND, Visitor
 
 # What a browser prints of a line that breaks.
 BROKEN = r"WebSocket connection|net::ERR_"

@@ -7,10 +7,10 @@ import re
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
 from tests.browser.test_broken_connections import wait_until
-from tests.browser.visitor import Visitor
 
 PASTE = """(text) => {
     const data = new DataTransfer();

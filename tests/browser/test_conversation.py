@@ -8,9 +8,9 @@ import re
 from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
 
 
 def test_answer_survives_a_reload_and_a_closed_tab(ada: Visitor, script: ModelScript) -> None:

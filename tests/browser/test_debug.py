@@ -13,14 +13,14 @@ from playwright.sync_api import Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_server import Scenario
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import Backstage
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import StoredChats
 from tests.browser.stored_records import RARE, RARE_STEP, StoredRecords
-from tests.browser.test_sizes import working
-from tests.browser.visitor import PASSWORD, Visitor
+from tests.browser.test_large_chats import working
 
 REFUSED = Scenario(
     status=429,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
+from tests.browser.browser_user import PASSWORD, visiting
 from tests.browser.conftest import CHROMIUM, FLAGS
-from tests.browser.visitor import PASSWORD, visiting
 from tests.cli.serve.server_process import serving
 
 

@@ -6,9 +6,9 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
 
 HOSTILE = '<img src=x onerror="alert(1)"> \u202egnp.exe'
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
-from tests.browser.hostile import HOSTILE, damage, unfold
-from tests.browser.visitor import Visitor
+from tests.browser.hostile_texts import HOSTILE, damage, unfold
 
 BUILT = Path(__file__).parents[2] / "build" / "gallery"
 

@@ -7,10 +7,10 @@ import re
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
 
 QUESTIONS = """{"questions": [
     {"header": "Colour", "question": "Which colour?", "options": [

@@ -7,9 +7,9 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PASSWORD, Visitor
 
 
 def row(page: Page, title: str) -> Locator:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from tests.browser.browser_user import PASSWORD
 from tests.browser.conftest import Visit
-from tests.browser.visitor import PASSWORD
 
 
 def test_user_who_signs_in_gets_to_the_requested_page(visit: Visit) -> None:

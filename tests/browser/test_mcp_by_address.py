@@ -14,9 +14,9 @@ from rookery.testing.fake_authorization import FakeAuthorization
 from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_mcp import FakeCall as McpCall
 from rookery.testing.fake_mcp import FakeMcp, text
+from tests.browser.browser_user import Visitor
 from tests.browser.faulty_connection import Backstage
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import Visitor
 
 FORM = {
     "type": "object",

@@ -10,9 +10,9 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from tests.browser.browser_user import Visitor
 from tests.browser.model_script import ModelScript
-from tests.browser.test_changes import make_project, wait
-from tests.browser.visitor import Visitor
+from tests.browser.test_workspace_panel import make_project, wait
 from tests.workspaces.agent.mcp.test_mcp import SERVER
 
 # Longer than what is shown at first, with the part that matters at its end.

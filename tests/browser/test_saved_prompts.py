@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
-from tests.browser.visitor import PASSWORD, Visitor
 
 
 def test_prompt_is_saved_and_its_variables_are_filled_in_by_keys(ada: Visitor) -> None:

@@ -10,10 +10,10 @@ from functools import partial
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import Visitor, wait_until
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import Cue, ModelScript
 from tests.browser.stored_chats import END, RARE, StoredChats
-from tests.browser.visitor import Visitor, wait_until
 
 MOST_PX = 2
 LONG = "".join(f"Paragraph {{0}}-{number} has some words, so that it fills a line.\n\n" for number in range(50))

@@ -17,9 +17,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.api.openapi_operations import ALL
 from tests.api.test_statuses import missing
+from tests.browser.browser_user import PASSWORD, PATIENCE_MS
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.browser.test_bad_input import upload
-from tests.browser.visitor import PASSWORD, PATIENCE_MS
 from tests.cli.serve.server_process import Served
 
 # Every way in which a page can make a browser ask with the cookie, and what it learns.

@@ -8,8 +8,8 @@ import tarfile
 
 from playwright.sync_api import expect
 
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
-from tests.browser.visitor import PASSWORD, Visitor
 
 
 def test_complaint_of_the_server_stands_under_its_field(ada: Visitor) -> None:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from playwright.sync_api import expect
 
+from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PASSWORD, Visitor
 
 
 def test_list_follows_what_happens_in_another_tab(ada: Visitor) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from playwright.sync_api import Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
 from tests.browser.model_script import Cue, ModelScript
-from tests.browser.visitor import Visitor
 
 
 def begin(visitor: Visitor, script: ModelScript, prompt: str) -> tuple[Page, Cue]:

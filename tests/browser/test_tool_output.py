@@ -10,10 +10,10 @@ from playwright.sync_api import Locator, expect
 
 from rookery.domain.chat.messages import Role
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import PATIENCE_MS, Visitor, wait_until
 from tests.browser.conftest import Visit
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import Step, StoredChats
-from tests.browser.visitor import PATIENCE_MS, Visitor, wait_until
 
 BELOW = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight"
 # An id, a tool, its arguments, its result, and whether it failed.

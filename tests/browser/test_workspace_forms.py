@@ -9,8 +9,8 @@ from uuid import uuid4
 from playwright.sync_api import Browser, Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
+from tests.browser.browser_user import PASSWORD, Visitor, visiting
 from tests.browser.model_script import ModelScript
-from tests.browser.visitor import PASSWORD, Visitor, visiting
 from tests.cli.serve.server_process import serving
 
 WORDS = re.compile("^[a-z]+-[a-z]+$")

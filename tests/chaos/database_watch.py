@@ -15,7 +15,7 @@ import msgspec
 
 from rookery.domain.chat import parts
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from tests.chaos.records import Call, ChatRecord, Result, Row, Sighting
+from tests.chaos.run_results import Call, ChatRecord, Result, Row, Sighting
 
 LOOK_SECONDS = 0.1
 # Leases that are not renewed for this long count as lost. In a fast run, replicas renew every second and fence

@@ -32,8 +32,8 @@ from tests.chaos.effect_server import Effects
 from tests.chaos.postgres_proxy import PostgresProxy
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.providers import KEY, Providers
-from tests.chaos.records import ChatRecord, Run
 from tests.chaos.replica import Orders
+from tests.chaos.run_results import ChatRecord, Run
 from tests.chaos.users import Person
 from tests.eventually import until
 

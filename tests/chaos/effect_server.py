@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
-from tests.chaos.records import Effect
+from tests.chaos.run_results import Effect
 from tests.chaos.schedule import pauses
 
 

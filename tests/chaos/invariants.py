@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.chaos.plans import BOOK, POST, Plan, answered_names
-from tests.chaos.records import Accepted, ChatRecord, Result, Run
+from tests.chaos.conversation_plans import BOOK, POST, Plan, answered_names
+from tests.chaos.run_results import Accepted, ChatRecord, Result, Run
 
 # Acquisitions and counted attempts (docs/decisions/0019-lazy-commits.md). They do not change the history.
 LAZY_COMMITS = 2

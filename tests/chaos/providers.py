@@ -17,8 +17,8 @@ from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_anthropic_checks import content_of, find_fault
 from rookery.testing.fake_server import FakeServer, Fault, RecordedRequest, Scenario, error_body, failure
-from tests.chaos import plans
-from tests.chaos.plans import Reply, Said
+from tests.chaos import conversation_plans
+from tests.chaos.conversation_plans import Reply, Said
 from tests.chaos.schedule import fails_first
 from tests.eventually import until
 
@@ -123,9 +123,9 @@ class Providers:
     def _next(self, server: str, request: RecordedRequest, conversation: Iterator[Said]) -> Reply | Scenario:
         # The bodies of thousands of requests would take too much memory.
         self._servers[server].requests.clear()
-        if not _tool_names(request.body) & set(plans.TOOLS):
+        if not _tool_names(request.body) & set(conversation_plans.TOOLS):
             return Reply("", "Worked on it")  # a label or a summary
-        reply = plans.reply(tuple(conversation))
+        reply = conversation_plans.reply(tuple(conversation))
         if reply is None:
             self.refusals.append("a request without a message of a person")
             return Reply("", "Nobody asked.")

@@ -26,8 +26,8 @@ from rookery.tools.framework import make_tool
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
 from tests.chaos import effect_server, family_jobs, mcp_jobs, workspace_jobs
+from tests.chaos.conversation_plans import BOOK, NOTE, POST
 from tests.chaos.effect_server import Wish
-from tests.chaos.plans import BOOK, NOTE, POST
 from tests.tools.replica_rig import HastyClock
 
 # Leases end five times faster, for runs with many kills; see `deployment`.

@@ -11,7 +11,7 @@ from enum import StrEnum
 from random import Random
 
 from rookery.domain.chat.transitions import BusyBehavior
-from tests.chaos.plans import TOOLS, Plan
+from tests.chaos.conversation_plans import TOOLS, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import pytest
 
 from rookery.domain.chat.transitions import BusyBehavior
 from tests.chaos import debug_records
+from tests.chaos.conversation_plans import Plan
 from tests.chaos.deployment import Deployment, open_deployment
-from tests.chaos.plans import Plan
 from tests.eventually import until
 
 MAX_OPEN_SECONDS = 35.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos import invariants
-from tests.chaos.records import Accepted, Call, ChatRecord, Effect, Result, Row, Run, Sighting
+from tests.chaos.run_results import Accepted, Call, ChatRecord, Effect, Result, Row, Run, Sighting
 
 USER = Row(id=1, revision=1, role="user", text="c0m0 | post book", digest="d1")
 CALLS = Row(id=2, revision=3, role="assistant", calls=(Call("c0m0-0-0", "post"), Call("c0m0-0-1", "book")), digest="d2")

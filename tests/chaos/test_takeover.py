@@ -16,10 +16,10 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.transitions import BusyBehavior
+from tests.chaos.conversation_plans import Plan
 from tests.chaos.deployment import Deployment, open_deployment
-from tests.chaos.plans import Plan
 from tests.chaos.processes import ReplicaProcess
-from tests.chaos.records import Accepted, ChatRecord
+from tests.chaos.run_results import Accepted, ChatRecord
 from tests.eventually import until
 
 TAKEOVER_SECONDS = 3.0

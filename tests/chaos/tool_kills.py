@@ -40,18 +40,18 @@ from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import settings
 from rookery.telemetry import log
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.workspace_directory import Layout
-from tests.chaos import traces
+from rookery.workspaces.drivers.workspace_paths import Layout
 from tests.chaos import workspace_jobs as jobs
+from tests.chaos import workspace_traces
 from tests.chaos.database_watch import Watch
 from tests.chaos.deployment import database_server
 from tests.chaos.processes import ReplicaProcess
-from tests.chaos.records import Accepted
 from tests.chaos.replica import Orders
 from tests.chaos.run import Progress
-from tests.chaos.traces import Result, Trace
+from tests.chaos.run_results import Accepted
 from tests.chaos.users import Person
 from tests.chaos.workspace_jobs import Job
+from tests.chaos.workspace_traces import Result, Trace
 from tests.eventually import until
 from tests.sandbox_cleanup import end_sandboxes
 
@@ -320,7 +320,7 @@ async def kill_tools(
             await asyncio.gather(*crowd, return_exceptions=True)
         found = [await workload.trace(worker) for worker in workload.workers]
         return Outcome(
-            faults=[*stuck, *(fault for trace in found for fault in traces.find_faults(trace))],
+            faults=[*stuck, *(fault for trace in found for fault in workspace_traces.find_faults(trace))],
             kills=killer.kills,
             suspended=killer.suspended,
             chats=len(found),

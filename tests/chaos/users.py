@@ -17,7 +17,7 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import CommitOutcomeUnknown
 from rookery.store.machine import ChatSpec, Machine
 from tests.chaos.database_watch import Watch
-from tests.chaos.records import Accepted
+from tests.chaos.run_results import Accepted
 from tests.chaos.schedule import Act, Say, Stop
 
 AGAIN_SECONDS = 0.05

@@ -41,7 +41,7 @@ from rookery.testing.fake_server import failure
 from tests.debug.recording_rig import MODEL, RecordingRig, call_of, open_recording
 from tests.eventually import until
 from tests.models.connect_rig import KEY, ready_model
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 WIRES = ["anthropic", "responses", "completions"]
 WORDS = "one two three four five six seven eight"

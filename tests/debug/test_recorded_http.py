@@ -24,7 +24,7 @@ from tests.debug.attempt_rig import CollectingStep, RecordedClients
 from tests.eventually import until
 from tests.llm.raw_server import END, Connection, Handler, answer, answering, chunk, serving, stream_head
 from tests.models.connect_rig import KEY, ready_model
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 EVENT = b'data: {"n": 1}\n\n'
 JSON_HEAD = stream_head(content_type="application/json")

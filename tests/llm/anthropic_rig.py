@@ -15,7 +15,7 @@ from rookery.llm.types import (
     Thinking,
 )
 from rookery.llm.wire import Request
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 Json = Any
 

@@ -11,7 +11,6 @@ import msgspec
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -24,9 +23,10 @@ from rookery.llm.types import (
     StreamPart,
     Wire,
 )
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.runtime.secret_str import SecretStr
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, answering, serving
-from tests.llm.words_wire import WordsFormat
+from tests.llm.text_wire import WordsFormat
 
 KEY = "very-secret-key-0123456789"
 ID = UUID("00000000-0000-4000-8000-000000000001")

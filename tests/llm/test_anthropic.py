@@ -33,7 +33,7 @@ from tests.llm.anthropic_rig import (
     text,
     unmarked,
 )
-from tests.wire.prompts import READ, prompts
+from tests.wire.difficult_prompts import READ, prompts
 
 
 def test_whole_request_is_as_written_here() -> None:

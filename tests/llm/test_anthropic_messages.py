@@ -30,7 +30,19 @@ from tests.llm.anthropic_rig import (
     text,
     unmarked,
 )
-from tests.wire.prompts import PNG, READ, assistant, call, image, prompts, result, searched, system, tool, user
+from tests.wire.difficult_prompts import (
+    PNG,
+    READ,
+    assistant,
+    call,
+    image,
+    prompts,
+    result,
+    searched,
+    system,
+    tool,
+    user,
+)
 
 
 def test_results_come_before_everything_else_a_user_says() -> None:

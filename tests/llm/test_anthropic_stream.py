@@ -39,7 +39,7 @@ from tests.llm.anthropic_rig import (
     said,
     text,
 )
-from tests.wire.prompts import assistant, user
+from tests.wire.difficult_prompts import assistant, user
 
 
 def event(name: str, **fields: Any) -> Event:

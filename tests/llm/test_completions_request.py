@@ -19,7 +19,20 @@ from rookery.llm.types import (
     WebSearch,
 )
 from rookery.llm.wire import PromptInvalid, Request
-from tests.wire.prompts import LIST, PDF, PNG, READ, assistant, call, image, prompts, result, system, tool, user
+from tests.wire.difficult_prompts import (
+    LIST,
+    PDF,
+    PNG,
+    READ,
+    assistant,
+    call,
+    image,
+    prompts,
+    result,
+    system,
+    tool,
+    user,
+)
 
 Json = Any
 

@@ -17,8 +17,8 @@ from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import ProviderOptions
 from rookery.llm import complete_answers
 from rookery.llm.errors import CallFailed
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.llm.wire_stats import ModelCounters
 from rookery.models.connector import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel
@@ -32,7 +32,7 @@ from tests.models.connect_rig import PROVIDER_ID, ready_model
 from tests.otlp_collector import exporting, otlp_collector
 from tests.store.models.rows import KEY as CENTRAL_KEY
 from tests.store.models.rows import RING, open_nest
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 # The key matches no pattern, so only its value can be hidden.
 KEY = "aviary.9f8e7d6c5b4a/+x=very~private"

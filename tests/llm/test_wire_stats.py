@@ -15,10 +15,10 @@ from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.chat_caches import ENTRY_BYTES, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, Capabilities, ReplayFault, ResponseStarted, Wire
 from rookery.llm.wire import WireFormat
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.llm.wire_stats import MAX_EVENT_TYPES, ModelCounters, NoStats
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic as fake
@@ -26,7 +26,7 @@ from rookery.testing.fake_anthropic import Answer, FakeAnthropic
 from tests.llm.model_rig import CALL, DONE, Counted, drain, model_at
 from tests.llm.raw_server import answer, answering, serving
 from tests.wire.anthropic_rig import BINDING, KEY, Chat
-from tests.wire.prompts import READ, user
+from tests.wire.difficult_prompts import READ, user
 
 KEY_OF_CHAT = ("chat", UUID(int=1), "m")
 

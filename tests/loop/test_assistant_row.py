@@ -34,7 +34,7 @@ from rookery.llm.types import (
 from rookery.loop.tool import ToolSet, ToolSource
 from rookery.testing import FakeClock
 from tests import scripted_tools
-from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Shown, generate, said
+from tests.loop.loop_rig import DONE, HELLO, PROVIDER_ID, USAGE, Shown, generate, said
 
 CALLS = Finish(FinishReason.TOOL_CALLS, USAGE)
 STAMP = {"wire": "completions", "provider_id": str(PROVIDER_ID), "model": "played-1"}

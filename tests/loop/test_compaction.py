@@ -40,7 +40,7 @@ from rookery.llm.types import (
 from rookery.loop import compaction
 from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
 from rookery.testing import FakeClock
-from tests.loop.rig import CONFIG_ID, DONE, USAGE, Played, PlayedModel, Shown, said, step
+from tests.loop.loop_rig import CONFIG_ID, DONE, USAGE, Played, PlayedModel, Shown, said, step
 
 ASSESSMENT = Assessment(status=Status.NEEDED, threshold_percent=70, tokens=800, limit_tokens=1000)
 READ = Tool(name="read", description="", input_schema={"type": "object", "properties": {}})

@@ -30,7 +30,7 @@ from rookery.loop.tool import Attachment, ToolOutput
 from rookery.testing import FakeClock
 from tests import scripted_tools
 from tests.eventually import until
-from tests.loop.rig import CONFIG_ID, HELLO, BatchRig, Played, PlayedModel, Shown, call, said, step
+from tests.loop.loop_rig import CONFIG_ID, HELLO, BatchRig, Played, PlayedModel, Shown, call, said, step
 
 AT = datetime(2030, 1, 2, tzinfo=UTC)
 

@@ -42,7 +42,7 @@ from rookery.loop.model_step import AssistantOutcome, SilenceLimits, StepMeter, 
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.runtime.nudge import Nudge
 from rookery.testing import FakeClock
-from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Played, PlayedModel, Shown, generate, said, step
+from tests.loop.loop_rig import DONE, HELLO, PROVIDER_ID, USAGE, Played, PlayedModel, Shown, generate, said, step
 
 REFUSED = Finish(FinishReason.CONTENT_FILTER, USAGE, {"category": "weapons"}, "It explains how to build one.")
 

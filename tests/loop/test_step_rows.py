@@ -25,7 +25,7 @@ from rookery.loop.model_step import StepMeter
 from rookery.loop.tool import ToolSet, ToolSource
 from rookery.loop.tool_results import CallName, CallResult, error_result
 from tests import scripted_tools
-from tests.loop.rig import CONFIG_ID, USAGE, generate, said
+from tests.loop.loop_rig import CONFIG_ID, USAGE, generate, said
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}

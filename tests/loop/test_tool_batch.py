@@ -27,7 +27,7 @@ from rookery.loop.tool import (
 from rookery.runtime.nudge import Nudge
 from rookery.testing import FakeClock
 from tests import scripted_tools
-from tests.loop.rig import BatchRig, Shown, call, value
+from tests.loop.loop_rig import BatchRig, Shown, call, value
 from tests.scripted_tools import ScriptedTool
 
 

@@ -25,7 +25,7 @@ from rookery.loop.tool import (
 from rookery.loop.tool_batch import OUTCOME_UNKNOWN
 from tests import scripted_tools
 from tests.eventually import until
-from tests.loop.rig import CHAT_ID, BatchRig, call, value
+from tests.loop.loop_rig import CHAT_ID, BatchRig, call, value
 from tests.scripted_tools import MemoryLedger, ScriptedTool
 
 # Deadlines

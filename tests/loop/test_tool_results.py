@@ -17,7 +17,7 @@ from rookery.domain.chat.prompt import result_text
 from rookery.loop import tool_results
 from rookery.loop.tool import Attachment, Media, ToolOutput
 from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
-from tests.loop.rig import value
+from tests.loop.loop_rig import value
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 CALL = CallName("call_a", "read", UUID(int=3))

@@ -10,17 +10,17 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Capabilities, FinishReason
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCall, FakeCompletions
 from rookery.testing.fake_responses import Ending, FakeResponses, FunctionCall, say
 from rookery.testing.fake_server import FakeServer
-from tests.loop.rig import PROVIDER_ID
-from tests.loop.test_wires import KEY, Turn, anthropic_at, completions_at
+from tests.loop.loop_rig import PROVIDER_ID
+from tests.loop.test_real_sockets import KEY, Turn, anthropic_at, completions_at
 
 # The arguments of an answer's calls. The limit is reached in the last one.
 WHOLE = '{"path": "a"}'

@@ -35,7 +35,7 @@ from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import FakeServer
 from tests.models.connect_rig import KEY, PROVIDER_ID, ready_model
-from tests.wire.prompts import READ, user
+from tests.wire.difficult_prompts import READ, user
 
 HELLO = Prompt((user("Hello."),))
 ORIGIN = Origin(owner_id=UUID(int=1), chat_id=UUID(int=3), root_chat_id=UUID(int=2), workspace_id=UUID(int=4))

@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.chat.messages import Effort
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth
 from rookery.llm.types import Thinking
+from rookery.llm.wire_model import Auth
 from rookery.models.reported_models import (
     FRESH_SECONDS,
     MAX_BYTES,

@@ -6,7 +6,7 @@ import pytest
 
 from rookery.domain.content import invisible_characters
 from rookery.tools.captured_context import CapturedContexts
-from tests.loop_turns import calls_by_turn
+from tests.event_loop_turns import calls_by_turn
 from tests.workspaces.test_context import Rig, instructions, skill
 from tests.workspaces.test_context import rig as rig
 

@@ -15,7 +15,7 @@ from rookery.domain.chat import parts
 from rookery.loop.tool import Replay, ToolContext, ToolOutput, ToolSet, ToolSource
 from rookery.tools import framework
 from rookery.tools.framework import BadArguments
-from tests.loop.rig import BatchRig, call, value
+from tests.loop.loop_rig import BatchRig, call, value
 
 
 class Edit(msgspec.Struct):

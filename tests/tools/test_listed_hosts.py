@@ -15,7 +15,7 @@ from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
 from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.tools.replica_rig import ReplicaRig, open_homestead
 from tests.workspaces.drivers.driver_rig import known_machine
 from tests.workspaces.egress.outside_servers import outside

@@ -24,7 +24,7 @@ from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn, StartedProcess
 from rookery.workspaces.agent_messages import StartProcess
 from tests.eventually import until
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.tools.tools_rig import ToolsRig, open_hands, value_of
 
 PATIENCE = 60.0

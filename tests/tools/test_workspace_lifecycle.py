@@ -33,7 +33,7 @@ from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces.drivers.driver_interface import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
-from tests.loop.rig import Shown
+from tests.loop.loop_rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.store.machine.machine_rig import Rig, assistant, make_rig
 from tests.store.machine.test_compaction import SUMMARY

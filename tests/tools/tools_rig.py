@@ -31,7 +31,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.connection import ChatWorkspace, WorkspaceLocation
-from tests.loop.rig import Shown
+from tests.loop.loop_rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.workspaces.agent import agent_rig as agents
 from tests.workspaces.fake_agent import UnixPath

@@ -40,7 +40,7 @@ from rookery.llm.types import (
 )
 from rookery.llm.wire import Request
 from rookery.testing.fake_anthropic import FakeAnthropic
-from tests.wire.prompts import READ, user
+from tests.wire.difficult_prompts import READ, user
 
 KEY = "sk-ant-test"
 LADDER = (Effort.LOW, Effort.MEDIUM, Effort.HIGH, Effort.XHIGH, Effort.MAX)

@@ -45,7 +45,7 @@ from rookery.testing.fake_responses import (
     Reasoning,
     WebSearch,
 )
-from tests.wire.prompts import READ, tool, user
+from tests.wire.difficult_prompts import READ, tool, user
 
 KEY = "sk-test"
 REASONS = Capabilities(reasoning_model=True, json_schema=True)

@@ -41,8 +41,8 @@ from tests.wire.anthropic_rig import (
     encoded,
     read,
 )
+from tests.wire.difficult_prompts import READ, calls, prompts
 from tests.wire.official_types import check_anthropic, check_anthropic_beta
-from tests.wire.prompts import READ, calls, prompts
 
 CAPS = {
     "adaptive": Capabilities(

@@ -18,7 +18,6 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -27,6 +26,7 @@ from rookery.llm.types import (
     StreamError,
 )
 from rookery.llm.wire import Request
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import Answer, FakeAnthropic
@@ -44,8 +44,8 @@ from tests.wire.anthropic_rig import (
     encoded,
     read,
 )
+from tests.wire.difficult_prompts import prompts
 from tests.wire.official_types import check_anthropic, check_anthropic_beta
-from tests.wire.prompts import prompts
 
 words = st.text(min_size=1, max_size=12).filter(lambda text: bool(text.strip()))
 blocks = st.one_of(

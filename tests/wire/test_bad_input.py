@@ -29,7 +29,7 @@ from rookery.testing.fake_responses import FakeResponses
 from tests.eventually import until
 from tests.llm.raw_server import Connection, Handler, answer, answering, chunk, serving, stream_head
 from tests.models.connect_rig import KEY, ready_model
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 HELLO = Prompt((user("Hello."),))
 KINDS = {

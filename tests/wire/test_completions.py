@@ -52,8 +52,8 @@ from rookery.testing.fake_completions import (
     find_problem,
 )
 from rookery.testing.fake_server import Scenario, failure
+from tests.wire.difficult_prompts import READ, assistant, call, calls, image, result, tool, user
 from tests.wire.official_types import check_completions
-from tests.wire.prompts import READ, assistant, call, calls, image, result, tool, user
 
 Json = Any
 

@@ -13,7 +13,6 @@ import pytest
 
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -26,10 +25,11 @@ from rookery.llm.types import (
     TextEnd,
     ToolCall,
 )
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events, stream_bytes
 from rookery.testing.fake_server import Fault, Scenario
-from tests.wire.prompts import READ, prompts
+from tests.wire.difficult_prompts import READ, prompts
 
 KEY = "sk-test"
 CAPS = Capabilities()

@@ -18,7 +18,7 @@ from rookery.testing.fake_responses import (
     FakeResponses,
     say,
 )
-from tests.wire.prompts import READ, assistant, prompts, user
+from tests.wire.difficult_prompts import READ, assistant, prompts, user
 from tests.wire.responses_rig import (
     KEY,
     READ_A,

@@ -38,8 +38,8 @@ from rookery.testing.fake_responses import (
     WebSearch,
     say,
 )
+from tests.wire.difficult_prompts import calls
 from tests.wire.official_types import check_responses
-from tests.wire.prompts import calls
 from tests.wire.responses_rig import (
     KEY,
     READ_A,

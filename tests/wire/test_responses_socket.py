@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from rookery.llm.http import HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import (
     Call,
@@ -23,6 +22,7 @@ from rookery.llm.types import (
     TextDelta,
     TextEnd,
 )
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.llm.wire_stats import ModelCounters
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing.fake_responses import FakeResponses, say

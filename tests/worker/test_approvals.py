@@ -22,8 +22,8 @@ from rookery.loop.tool import Replay
 from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
 from tests import scripted_tools
+from tests.event_loop_turns import matches_by_turn
 from tests.eventually import until
-from tests.loop_turns import matches_by_turn
 from tests.scripted_tools import ScriptedTool
 from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 

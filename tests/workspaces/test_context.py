@@ -20,7 +20,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
-from tests.loop_turns import calls_by_turn
+from tests.event_loop_turns import calls_by_turn
 from tests.store.builders import World, open_world
 from tests.store.people.accounts import open_pool
 from tests.workspaces.fake_agent import UnixPath, fake_agent

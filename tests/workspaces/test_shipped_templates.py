@@ -17,7 +17,7 @@ from rookery.workspaces import manifest, operation_requests, shipped_templates, 
 from rookery.workspaces.drivers.driver_interface import Limits
 from rookery.workspaces.template_errors import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.store.builders import World, open_world
 from tests.store.machine.machine_rig import Recorder
 

@@ -16,8 +16,8 @@ from rookery.debug.current_run import current_step
 from rookery.debug.recorded_http import RecordedHttp
 from rookery.debug.recorder import ModelFacts, RecordedCall
 from rookery.debug.redaction import BODY_BYTES
-from rookery.llm.model import WireModel
 from rookery.llm.types import Call, Capabilities, Finish, LanguageModel, StreamError, StreamPart, Wire
+from rookery.llm.wire_model import WireModel
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock
 from rookery.store.debug.record_rows import StepStatus

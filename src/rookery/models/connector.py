@@ -22,7 +22,6 @@ from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.chat_caches import EncodedRequests, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import CONNECT_SECONDS, HttpClients
-from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat, wire_of
 from rookery.llm.scripted import TOKENS_PER_SECOND, ScriptedModel, Scripts, echo
 from rookery.llm.types import (
@@ -37,6 +36,7 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import WireFormat
+from rookery.llm.wire_model import Auth, WireModel
 from rookery.llm.wire_stats import ModelStats, NoStats
 from rookery.models import call_options, capability_catalog
 from rookery.models.directory import ReadyModel

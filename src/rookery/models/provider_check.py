@@ -21,8 +21,8 @@ from rookery.llm.anthropic.wire import default_version
 from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed, TransportError
 from rookery.llm.http import HttpClients
-from rookery.llm.model import USER_AGENT
 from rookery.llm.types import ErrorKind, LanguageModel, ProviderError, Usage
+from rookery.llm.wire_model import USER_AGENT
 from rookery.models import cost
 from rookery.models.connector import Connector, make_call
 from rookery.models.directory import Directory, ReadyModel, Snapshot

@@ -20,9 +20,9 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm.anthropic.wire import default_version
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClients
-from rookery.llm.model import USER_AGENT, Auth
 from rookery.llm.response_stream import media_type
 from rookery.llm.types import Capabilities, Thinking
+from rookery.llm.wire_model import USER_AGENT, Auth
 from rookery.models import capability_catalog
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger

@@ -19,10 +19,10 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import GitMessage, Repository
 from rookery.workspaces.connection import ChatWorkspace, Unreadable
-from rookery.workspaces.directory import StoreWorkspaceDirectory, find_reachable
 from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
 from rookery.workspaces.shared_services import WorkspaceServices
+from rookery.workspaces.workspace_lookup import StoreWorkspaceDirectory, find_reachable
 
 log = get_logger("workspaces.chat_repositories")
 

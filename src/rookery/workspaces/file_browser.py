@@ -17,9 +17,9 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import Listing
 from rookery.workspaces.connection import WorkspaceLocation
-from rookery.workspaces.directory import StoreWorkspaceDirectory, find_reachable, require_reachable
 from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.errors import AgentError, NotWatchable, WorkspaceError
+from rookery.workspaces.workspace_lookup import StoreWorkspaceDirectory, find_reachable, require_reachable
 
 log = get_logger("workspaces.file_browser")
 

@@ -25,7 +25,7 @@ from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers.driver_interface import Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.shared_folders import problem_of
 

@@ -17,7 +17,6 @@ from rookery.workspaces.chat_repositories import ChatGit
 from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.context import SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
-from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.ssh import SshDriver
@@ -28,6 +27,7 @@ from rookery.workspaces.operation_executor import Executor
 from rookery.workspaces.operation_requests import Workspaces
 from rookery.workspaces.reconciler import Reconciler
 from rookery.workspaces.shared_services import WorkspaceServices
+from rookery.workspaces.workspace_lookup import StoreWorkspaceDirectory
 
 log = get_logger("workspaces")
 

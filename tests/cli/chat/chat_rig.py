@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from rookery.cli.chat import chat
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat import chat_actions
+from rookery.cli.chat.chat_actions import Terminal
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
 from rookery.domain.access.rights import Role
@@ -33,7 +33,7 @@ class ChatRig:
     def terminal(self, *, client: AsyncRookery | None = None, lines: bool = False, json: bool = False) -> Terminal:
         self.stdout, self.stderr = Stream(), Stream()
         out = Output(self.stdout, self.stderr, json=json)
-        return chat.terminal(client or self.client, out, {"NO_COLOR": "1"}, lines=lines)
+        return chat_actions.terminal(client or self.client, out, {"NO_COLOR": "1"}, lines=lines)
 
     @property
     def said(self) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from rookery.cli.chat import approval_rules as chat_rules
-from rookery.cli.chat import approvals, chat, prompt_loop
+from rookery.cli.chat import approvals, chat_actions, prompt_loop
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall, Elicitation, FormField, FormOption, ServerQuestion
@@ -123,10 +123,10 @@ def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_pa
     with seated(database_url, tmp_path, roots_script) as (rig, runner):
         busy = runner.run(asked_by_a_subagent(rig, "wait"))
         # A client that would follow its root forever is stopped.
-        left = runner.run(chat.turn(rig.terminal(), busy, since=0, until_asked=True))
+        left = runner.run(chat_actions.turn(rig.terminal(), busy, since=0, until_asked=True))
         runner.run(rig.client.chats.interrupt(busy))
         root = runner.run(asked_by_a_subagent(rig, "hello"))
-        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat(), chat_id=root)
+        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat_actions.NewChat(), chat_id=root)
         assert talk.run(person) == Exit.OK
         answered = runner.run(approvals.find_questions(rig.client, root))
 
@@ -199,7 +199,9 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
             await rig.client.chats.wait_idle(made.id, made.snapshot_version)
             return made.id
 
-        talk = prompt_loop.PromptLoop(rig.terminal(), runner, new_chat=chat.NewChat(), chat_id=runner.run(asked_chat()))
+        talk = prompt_loop.PromptLoop(
+            rig.terminal(), runner, new_chat=chat_actions.NewChat(), chat_id=runner.run(asked_chat())
+        )
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]

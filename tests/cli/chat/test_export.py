@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.cli.chat import chat, export
+from rookery.cli.chat import chat_actions, export
 from rookery.cli.exit_codes import Exit
 from rookery.client import Chat, Message
 from rookery.llm.scripted import Say
@@ -38,7 +38,7 @@ def titled(title: str) -> Chat:
 
 async def test_whole_chat_is_printed(rig: ChatRig) -> None:
     with rig.script(HELLO):
-        await chat.new(rig.terminal(), "hello", wait=True)
+        await chat_actions.new(rig.terminal(), "hello", wait=True)
     (made,) = (await rig.client.chats.list()).items
 
     assert await export.export(rig.terminal(), str(made.id)[:8]) == Exit.OK
@@ -54,7 +54,7 @@ async def test_whole_chat_is_printed(rig: ChatRig) -> None:
 
 async def test_on_a_terminal_nothing_is_obeyed(rig: ChatRig) -> None:
     with rig.script((Say("red\x1b[2J\n\tgreen"),)):
-        await chat.new(rig.terminal(), "hello", wait=True)
+        await chat_actions.new(rig.terminal(), "hello", wait=True)
     (made,) = (await rig.client.chats.list()).items
 
     at = rig.terminal()

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.cli.chat import mcp_servers, prompt_loop
 from rookery.cli.chat.approvals import Undecided
-from rookery.cli.chat.chat import NewChat
+from rookery.cli.chat.chat_actions import NewChat
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client.models import WorkspaceMcpServer
 from rookery.domain.chat.mcp_consent import Entry

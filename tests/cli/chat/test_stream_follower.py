@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.cli.chat.stream_follower import Follower, figures
-from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change
 from rookery.client.reducer import View

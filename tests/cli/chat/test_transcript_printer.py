@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.cli.chat.terminal_output import Style
+from rookery.cli.chat.terminal_screen import Style
 from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role

@@ -27,7 +27,7 @@ from rookery.cli.serve.parent import (
     ReplicaSupervisor,
     Restarts,
 )
-from rookery.cli.serve.replica_process import STOP, Child, Orders, Ready
+from rookery.cli.serve.replica_messages import STOP, Child, Orders, Ready
 from rookery.cli.serve.stop_signals import Stop
 from rookery.metrics.merge import MergedMetrics
 from rookery.runtime import replica_slots

@@ -24,10 +24,10 @@ from rookery.stream.relay.workspace_agents import AgentEndpoint, AgentPeers
 from rookery.telemetry.tracing import spans
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import ChatWorkspace
-from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers.driver_interface import Connector
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
 from rookery.workspaces.relayed_connector import TOKEN_HEADER
+from rookery.workspaces.workspace_lookup import StoreWorkspaceDirectory
 from tests.otlp_collector import exporting, otlp_collector
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
 from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard

@@ -32,7 +32,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import bounded, namespaces_advice
 from rookery.workspaces.network_levels import Network
 from tests.eventually import until
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.workspaces.drivers.driver_rig import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0

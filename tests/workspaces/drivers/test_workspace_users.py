@@ -14,7 +14,7 @@ from rookery.workspaces.drivers.driver_interface import Sandbox
 from rookery.workspaces.drivers.launcher import directory_setup, tree_removal, workspace_users
 from rookery.workspaces.drivers.launcher.launch_plan import LaunchError
 from rookery.workspaces.drivers.launcher.workspace_users import STATE, Users
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from tests.workspaces.drivers.driver_rig import spec
 from tests.workspaces.drivers.test_local import LocalRig, local_rig
 

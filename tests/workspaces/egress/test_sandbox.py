@@ -21,10 +21,10 @@ from rookery.workspaces.drivers.driver_interface import DriverError, Sandbox, Sc
 from rookery.workspaces.drivers.launcher.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from rookery.workspaces.egress.sockets import EgressSockets
 from tests.eventually import until
-from tests.programs import requires
+from tests.required_programs import requires
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 

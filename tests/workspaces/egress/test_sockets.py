@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from rookery.workspaces.drivers.launcher import sandbox_processes
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from rookery.workspaces.egress.byte_relay import ByteStream
 from rookery.workspaces.egress.policy import Policies, Policy
 from rookery.workspaces.egress.sockets import ALWAYS_ALLOWED, EgressSockets

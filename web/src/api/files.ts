@@ -1,10 +1,10 @@
 import { ApiError, Unreachable } from "@/api/errors";
 import { address } from "@/api/http";
-import { reasonOf } from "@/api/reasons";
 import { keyHeaders } from "@/api/session_key";
 import type { ErrorBody, FileView } from "@/api/types.gen";
+import { reasonOf } from "./access_reasons";
 
-/** Return the address of a file's bytes. An `<img>` or a link needs the signed form (`links.ts`). */
+/** Return the address of a file's bytes. An `<img>` or a link needs the signed form (`signed_links.ts`). */
 export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
 
 /** Fetch a file of a chat. */

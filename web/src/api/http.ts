@@ -1,7 +1,7 @@
 import { ApiError, Unreachable } from "@/api/errors";
-import { reasonHeaders } from "@/api/reasons";
 import { keyHeaders, sessionKey } from "@/api/session_key";
 import type { ErrorBody } from "@/api/types.gen";
+import { reasonHeaders } from "./access_reasons";
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
 

@@ -9,8 +9,8 @@ import { ChatHeader } from "@/features/header/chat_header";
 import { LiveDot } from "@/features/header/live_dot";
 import { useChat, useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
-import { isMac } from "@/ui/keys";
 import { lazyPart } from "@/ui/lazy_part";
+import { isMac } from "@/ui/modifier_key";
 
 const Panel = lazyPart(async () => (await import("@/features/panel/panel")).Panel);
 

@@ -3,8 +3,8 @@ import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { markOf } from "@/chat/sidebar_list";
 import { appearance } from "@/state/appearance";
+import { subscribeWatch } from "@/state/chat_list_stream";
 import { inOneTab } from "@/state/one_tab";
-import { subscribeWatch } from "@/state/watch";
 import { toast } from "@/ui/toast";
 
 export type News = { event: "done" | "failed" | "needs"; text: string } | null;

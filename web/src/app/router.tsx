@@ -1,11 +1,11 @@
 import type { ComponentType } from "react";
 import { createBrowserRouter } from "react-router";
 import { ChatPage } from "@/app/chat_page";
-import { Guarded } from "@/app/guard";
 import { NewChatPage } from "@/app/new_chat_page";
 import { NotFoundPage, RouteError } from "@/app/problem_page";
 import { Shell } from "@/app/shell";
 import { loadPart } from "@/ui/lazy_part";
+import { Guarded } from "./login_guard";
 
 const page = (load: () => Promise<ComponentType>) => async () => ({ Component: await loadPart(load) });
 

@@ -5,22 +5,22 @@ import { Link, Outlet, useLocation } from "react-router";
 import { useStore } from "zustand";
 import { dismissAccessNotice } from "@/api/account";
 import { sentence } from "@/api/errors";
-import { Loading } from "@/app/guard";
 import { useNotifications } from "@/app/notifications";
 import { Shortcuts } from "@/app/shortcuts";
 import { SkipLinks } from "@/app/skip_links";
-import { usePageTitle } from "@/app/title";
-import { noticeOf } from "@/chat/accesses";
+import { noticeOf } from "@/chat/admin_accesses";
 import { Sidebar } from "@/features/sidebar/sidebar";
-import { layout, setLayout } from "@/state/layout";
+import { layout, setLayout } from "@/state/diff_layout";
+import { meQuery, session, useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { meQuery, session, useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { lazyPart } from "@/ui/lazy_part";
+import { Moment } from "@/ui/relative_time";
 import { Resizer } from "@/ui/resizer";
-import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
+import { Loading } from "./login_guard";
+import { usePageTitle } from "./page_title";
 
 // Rendered with the page, so that it is loaded right after it and not when it is opened.
 const Palette = lazyPart(async () => (await import("@/features/palette/palette")).Palette);

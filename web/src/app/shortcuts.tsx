@@ -4,9 +4,9 @@ import { useStore } from "zustand";
 import { NO_FILTER, sectionsOf } from "@/chat/sidebar_list";
 import { useAppearance } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
-import { layout, setLayout } from "@/state/layout";
+import { layout, setLayout } from "@/state/diff_layout";
 import { Dialog } from "@/ui/dialog";
-import { isMac, isTyping, modKey } from "@/ui/keys";
+import { isMac, isTyping, modKey } from "@/ui/modifier_key";
 
 const HELP: [string, string][] = [
   [`${modKey}-K`, "Search and commands"],

@@ -1,5 +1,5 @@
 /** Texts of questions about tool calls. They are loaded with the first question. */
-import { baseName, capital, fields, list, some, text, words } from "@/chat/tools";
+import { baseName, capital, fields, list, some, text, words } from "./tool_texts";
 
 /** Return what a call would do, as an action that a user can allow: "Run a command", "Edit 2 files". */
 export function actionOf(name: string, input: unknown): string {

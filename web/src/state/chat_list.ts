@@ -5,7 +5,7 @@ import type { ChatListPage, ChatView } from "@/api/types.gen";
 import { mergeChat, removeFromList } from "@/chat/chat_list";
 import { type Filter, filterQuery, withChat } from "@/chat/sidebar_list";
 import { keys, queryClient } from "@/state/queries";
-import { subscribeWatch } from "@/state/watch";
+import { subscribeWatch } from "./chat_list_stream";
 
 const PAGE = 50;
 const REFETCH_MS = 500;

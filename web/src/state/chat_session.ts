@@ -3,10 +3,10 @@
  * class writes to the store.
  */
 import { createStore, type StoreApi } from "zustand/vanilla";
+import { hasReason } from "@/api/access_reasons";
 import * as api from "@/api/chats";
 import { hasCode, isAway, isStatus, sentence } from "@/api/errors";
 import { newId } from "@/api/id";
-import { hasReason } from "@/api/reasons";
 import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
 import {
   type Content,
@@ -16,12 +16,12 @@ import {
   settle,
   shownQueue,
   shownStatus,
-} from "@/chat/pending";
+} from "@/chat/pending_operations";
 import { type ChatData, connected, EMPTY, type Held, take, withMessages, withoutGhost } from "@/chat/reducer";
 import { isActive, type Part, type StreamEvent } from "@/chat/types";
 import { backoff } from "@/lib/backoff";
-import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
 import { Outbox } from "@/state/outbox";
+import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "./stream_connection";
 
 const PUBLISH_MS = 33;
 const RESYNC_MS = 10_000;

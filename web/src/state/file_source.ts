@@ -1,8 +1,8 @@
 /** Sources for files of a chat: a signed URL, or downloaded bytes if the request needs a reason. */
 import { useEffect, useState } from "react";
+import { hasReason } from "@/api/access_reasons";
 import { fetchFile, fileAddress } from "@/api/files";
-import { freshLink, signedLink } from "@/api/links";
-import { hasReason } from "@/api/reasons";
+import { freshLink, signedLink } from "@/api/signed_links";
 
 interface Source {
   src: string | null;

@@ -2,7 +2,7 @@ import { queryOptions, useQuery } from "@tanstack/react-query";
 import { del, get, patch, post } from "@/api/http";
 import type { ChatFolder, FolderChange, FolderColor, FolderCreate, ItemsOfChatFolder } from "@/api/types.gen";
 import { queryClient } from "@/state/queries";
-import { subscribeWatch } from "@/state/watch";
+import { subscribeWatch } from "./chat_list_stream";
 
 export const foldersQuery = queryOptions({
   queryKey: ["folders"],

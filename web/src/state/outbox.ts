@@ -1,5 +1,5 @@
 /** Sent messages that the server has not confirmed, kept in the browser so that a reload does not lose them. */
-import type { PendingSend } from "@/chat/pending";
+import type { PendingSend } from "@/chat/pending_operations";
 
 // Deleted with the drafts after a sign-out.
 const PREFIX = "rookery.draft:outbox";

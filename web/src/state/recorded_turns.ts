@@ -2,13 +2,13 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { useStore } from "zustand";
+import { hasReason } from "@/api/access_reasons";
 import { listRuns, type Run } from "@/api/debug";
-import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { isActive } from "@/chat/types";
 import type { ChatSession } from "@/state/chat_session";
 import { queryClient } from "@/state/queries";
-import { useFeature } from "@/state/session";
+import { useFeature } from "./login_session";
 
 const RUNS = 100;
 // Records are written after the turn has ended.

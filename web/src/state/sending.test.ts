@@ -1,6 +1,6 @@
 // @vitest-environment happy-dom
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { sendRows } from "@/chat/pending";
+import { sendRows } from "@/chat/pending_operations";
 import type { Part } from "@/chat/types";
 import { ChatSession } from "@/state/chat_session";
 import { FakeHost } from "@/testing/fake_host";

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { listTemplates } from "@/api/workspaces";
-import { useFeature } from "@/state/session";
+import { useFeature } from "./login_session";
 
 /** Return the templates of this server. They are loaded only if `enabled`. */
 export function useTemplates({ enabled = true }: { enabled?: boolean } = {}) {

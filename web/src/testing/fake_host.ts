@@ -1,5 +1,5 @@
 /** Replacements for the browser's clock, sockets and fetch in tests. */
-import type { Host } from "@/state/connection";
+import type { Host } from "@/state/stream_connection";
 
 /** A `Host` whose clock, sockets and responses the test controls. */
 export class FakeHost implements Host {

@@ -1,6 +1,6 @@
 import { type MouseEvent, type ReactNode, useState } from "react";
 import { sentence } from "@/api/errors";
-import { freshLink, signedLink } from "@/api/links";
+import { freshLink, signedLink } from "@/api/signed_links";
 import { downloadAddress } from "@/state/file_source";
 import { toast } from "@/ui/toast";
 

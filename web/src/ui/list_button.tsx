@@ -1,9 +1,9 @@
 import { Menu as MenuIcon, PanelLeftOpen } from "lucide-react";
 import { useLocation, useNavigate } from "react-router";
 import { useStore } from "zustand";
-import { layout, setLayout } from "@/state/layout";
+import { layout, setLayout } from "@/state/diff_layout";
 import { IconButton } from "@/ui/button";
-import { modKey } from "@/ui/keys";
+import { modKey } from "./modifier_key";
 
 /** The button that opens the chat list when it is hidden. */
 export function ListButton() {

@@ -1,5 +1,5 @@
 import { cx } from "@/ui/cx";
-import { turning } from "@/ui/motion";
+import { turning } from "./endless_animations";
 
 /** A spinner, which does not move for users who prefer reduced motion. Decorative: the text next to it has the meaning. */
 export function Spinner({ className }: { className?: string }) {

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat.chat_actions import Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client.models import Access
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rookery.cli.chat import chat
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat import chat_actions
+from rookery.cli.chat.chat_actions import Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalSettings, Rule
 
@@ -43,7 +43,7 @@ async def rules(at: Terminal, reference: str | None, *, server: bool, given: byt
         account = at.client.account
         found = await (account.approval_rules() if given is None else account.set_approval_rules(_read_rules(given)))
     else:
-        chats, chat_id = at.client.chats, await chat.find_chat(at.client, reference)
+        chats, chat_id = at.client.chats, await chat_actions.find_chat(at.client, reference)
         if given is None:
             found = await chats.approval_rules(chat_id)
         else:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli.chat import account, chat, credentials, mcp_servers, prompt_loop
+from rookery.cli.chat import account, chat_actions, credentials, mcp_servers, prompt_loop
 from rookery.cli.chat import approval_rules as chat_rules
 from rookery.cli.chat import export as chat_export
 from rookery.cli.chat import login as chat_login
-from rookery.cli.chat.chat import NewChat, Terminal
+from rookery.cli.chat.chat_actions import NewChat, Terminal
 from rookery.cli.chat.credentials import Credentials, CredentialsFile
 from rookery.cli.chat.error_messages import Attempt, failures
 from rookery.cli.chat.mcp_servers import Answer
-from rookery.cli.chat.terminal_output import has_colour
+from rookery.cli.chat.terminal_screen import has_colour
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
@@ -36,16 +36,16 @@ TIMEOUT_SECONDS = 10.0
 
 def new(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        prompt, piped = chat.read_message(arguments.prompt, out)
+        prompt, piped = chat_actions.read_message(arguments.prompt, out)
         new_chat = _new_chat(arguments, piped)
         wait = not arguments.no_wait
-        _act(attempt, arguments, out, run, lambda at: chat.new(at, prompt, new_chat, wait=wait))
+        _act(attempt, arguments, out, run, lambda at: chat_actions.new(at, prompt, new_chat, wait=wait))
     return attempt.code
 
 
 def send(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        prompt, piped = chat.read_message(arguments.prompt, out)
+        prompt, piped = chat_actions.read_message(arguments.prompt, out)
         files: list[Path | tuple[str, bytes]] = [*_files(arguments), *piped]
         wait = not arguments.no_wait
         _act(
@@ -53,7 +53,7 @@ def send(arguments: argparse.Namespace, out: Output, run: Run) -> int:
             arguments,
             out,
             run,
-            lambda at: chat.send(at, arguments.chat, prompt, busy=arguments.busy, wait=wait, files=files),
+            lambda at: chat_actions.send(at, arguments.chat, prompt, busy=arguments.busy, wait=wait, files=files),
         )
     return attempt.code
 
@@ -62,31 +62,33 @@ def attach(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     if _has_terminal() and not arguments.lines and not arguments.watch:
         return _talk(arguments, out, reference=arguments.chat)
     with failures(out) as attempt:
-        _act(attempt, arguments, out, run, lambda at: chat.attach(at, arguments.chat, tail=arguments.tail))
+        _act(attempt, arguments, out, run, lambda at: chat_actions.attach(at, arguments.chat, tail=arguments.tail))
     return attempt.code
 
 
 def list_chats(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        _act(attempt, arguments, out, run, lambda at: chat.list_chats(at, arguments.query, limit=arguments.limit))
+        _act(
+            attempt, arguments, out, run, lambda at: chat_actions.list_chats(at, arguments.query, limit=arguments.limit)
+        )
     return attempt.code
 
 
 def list_models(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        _act(attempt, arguments, out, run, chat.list_models)
+        _act(attempt, arguments, out, run, chat_actions.list_models)
     return attempt.code
 
 
 def interrupt(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        _act(attempt, arguments, out, run, lambda at: chat.interrupt(at, arguments.chat))
+        _act(attempt, arguments, out, run, lambda at: chat_actions.interrupt(at, arguments.chat))
     return attempt.code
 
 
 def list_agents(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     with failures(out) as attempt:
-        _act(attempt, arguments, out, run, lambda at: chat.list_agents(at, arguments.chat))
+        _act(attempt, arguments, out, run, lambda at: chat_actions.list_agents(at, arguments.chat))
     return attempt.code
 
 
@@ -199,7 +201,7 @@ def _act(attempt: Attempt, arguments: argparse.Namespace, out: Output, run: Run,
 
     async def acting() -> int:
         async with AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES) as client:
-            return await act(chat.terminal(client, out, os.environ, lines=arguments.lines))
+            return await act(chat_actions.terminal(client, out, os.environ, lines=arguments.lines))
 
     attempt.code = run(acting(), out)
 
@@ -227,7 +229,7 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
         client = AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES)
         with asyncio.Runner() as runner:
             try:
-                at = chat.terminal(client, out, os.environ)
+                at = chat_actions.terminal(client, out, os.environ)
                 chat_id = runner.run(_begin(at, reference, tail=getattr(arguments, "tail", 0)))
                 loop = prompt_loop.PromptLoop(at, runner, new_chat=new_chat, chat_id=chat_id)
                 attempt.code = loop.run(prompt_loop.read_line)
@@ -274,7 +276,7 @@ def _new_chat(arguments: argparse.Namespace, piped: Sequence[tuple[str, bytes]] 
 def _files(arguments: argparse.Namespace) -> tuple[Path, ...]:
     files = tuple(Path(os.path.expanduser(name)) for name in arguments.files or ())
     for path in files:
-        chat.check_file(path)
+        chat_actions.check_file(path)
     return files
 
 
@@ -284,8 +286,8 @@ async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | No
     at.screen.lines(f"At {at.client.base_url} as {user.username}.")
     if reference is None:
         return None
-    chat_id = await chat.find_chat(at.client, reference)
-    await chat.catch_up(at, chat_id, tail=tail)
+    chat_id = await chat_actions.find_chat(at.client, reference)
+    await chat_actions.catch_up(at, chat_id, tail=tail)
     return chat_id
 
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.chat import chat
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat import chat_actions
+from rookery.cli.chat.chat_actions import Terminal
 from rookery.cli.exit_codes import Exit
 from rookery.client import Chat, Message, Part
 
@@ -17,7 +17,7 @@ PAGE = 200
 
 async def export(at: Terminal, reference: str) -> int:
     """Print a chat with all its messages."""
-    chat_id: UUID = await chat.find_chat(at.client, reference)
+    chat_id: UUID = await chat_actions.find_chat(at.client, reference)
     found = await at.client.chats.get(chat_id)
     messages = [message async for message in at.client.messages.iterate(chat_id, page_size=PAGE)]
     # The text is escaped, because control sequences in tool output must not take effect on a terminal.

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from rookery.cli.chat.block_renderer import MAX_LINE, MarkdownBlocks, Renderer, neutralize
-from rookery.cli.chat.terminal_output import Style, cut, wrapped
+from rookery.cli.chat.terminal_screen import Style, cut, wrapped
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import ToolResult
 

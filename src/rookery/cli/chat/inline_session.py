@@ -29,12 +29,20 @@ from prompt_toolkit.layout import FormattedTextControl, HSplit, Window
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output import Output as TerminalOutput
 
-from rookery.cli.chat import approvals, chat, error_messages, mcp_servers, prompt_loop, stream_follower, terminal_input
+from rookery.cli.chat import (
+    approvals,
+    chat_actions,
+    error_messages,
+    mcp_servers,
+    prompt_loop,
+    stream_follower,
+    terminal_input,
+)
 from rookery.cli.chat.block_renderer import Renderer, neutralize
-from rookery.cli.chat.chat import NewChat
+from rookery.cli.chat.chat_actions import NewChat
 from rookery.cli.chat.inline_screen import InlineScreen
 from rookery.cli.chat.stream_follower import Follower
-from rookery.cli.chat.terminal_output import cut, wrapped
+from rookery.cli.chat.terminal_screen import cut, wrapped
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
@@ -191,7 +199,7 @@ class InlineSession:
         user = await self._client.me()
         self.screen.say(f"At {self._client.base_url} as {user.username}. /help lists the commands.")
         if reference is not None:
-            self._open(await chat.find_chat(self._client, reference), tail=tail)
+            self._open(await chat_actions.find_chat(self._client, reference), tail=tail)
         # Before the input is drawn: tmux keeps what is erased from the top of the screen in its history.
         self._printer.flush()
         ticking = asyncio.ensure_future(self._tick())
@@ -205,7 +213,7 @@ class InlineSession:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.screen.close()
             if self._chat_id is not None:
-                self.screen.lines(f"Continue with: rookery chat attach {chat.short(self._chat_id)}")
+                self.screen.lines(f"Continue with: rookery chat attach {chat_actions.short(self._chat_id)}")
             self._printer.flush()
         return Exit.OK
 
@@ -544,10 +552,10 @@ class InlineSession:
     async def _send_to(self, target: UUID | None, text: str, busy: BusyBehavior) -> None:
         files, self._files = self._files, []
         try:
-            content = await chat.content(self._client, text, [*files, *terminal_input.mentioned(text)])
+            content = await chat_actions.content(self._client, text, [*files, *terminal_input.mentioned(text)])
             if target is None:
                 self.screen.busy("starting")
-                made = await chat.create(self._client, content, self._new_chat)
+                made = await chat_actions.create(self._client, content, self._new_chat)
                 self._open(made.id, tail=None)
                 return
             sent = await self._client.messages.send(target, content, busy_behavior=busy)
@@ -581,14 +589,14 @@ class InlineSession:
         page = await self._client.chats.list(limit=20)
         for each in page.items:
             mark = "*" if each.id == self._chat_id else " "
-            self.screen.note(f"{mark} {chat.short(each.id)}  {chat.state_word(each):<9}  {each.title}")
+            self.screen.note(f"{mark} {chat_actions.short(each.id)}  {chat_actions.state_word(each):<9}  {each.title}")
         if not page.items:
             self.screen.say("There are no chats yet.")
 
     async def _switch(self, reference: str) -> None:
-        found = await self._client.chats.get(await chat.find_chat(self._client, reference))
+        found = await self._client.chats.get(await chat_actions.find_chat(self._client, reference))
         self._open(found.id, tail=TAIL)
-        self.screen.say(f"Chat {chat.short(found.id)}: {found.title}")
+        self.screen.say(f"Chat {chat_actions.short(found.id)}: {found.title}")
 
     async def _plan(self) -> None:
         if self._chat_id is None:
@@ -603,14 +611,14 @@ class InlineSession:
             names = [model.model for provider in await self._client.models.list() for model in provider.models]
             self.screen.say("Models: " + ", ".join(names))
             return
-        found = await chat.find_model(self._client, name)
+        found = await chat_actions.find_model(self._client, name)
         self._new_chat = msgspec.structs.replace(self._new_chat, model=name)
         if self._chat_id is not None:
             await self._client.chats.update(self._chat_id, model_config_id=found)
         self.screen.say(f"The next turn uses {name}.")
 
     async def _attach(self, path: Path) -> None:
-        chat.check_file(path)
+        chat_actions.check_file(path)
         self._files.append(path)
         self.screen.say(f"{path.name} is attached to your next message.")
 
@@ -727,7 +735,7 @@ class InlineSession:
             words.append(f"{len(self._files)} attached")
         words.append("Esc stops" if self._can_stop else "/help")
         if self._chat_id is not None:
-            words.append(f"chat {chat.short(self._chat_id)}")
+            words.append(f"chat {chat_actions.short(self._chat_id)}")
         else:
             words.append("new chat, plan mode" if self._new_chat.plan_mode else "new chat")
         return f" {' | '.join(words)} "

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 from uuid import UUID
 
-from rookery.cli.chat import chat
+from rookery.cli.chat import chat_actions
 from rookery.cli.chat.approvals import Undecided
-from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat.chat_actions import Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import AsyncRookery
 from rookery.client.models import McpServer, WorkspaceMcpServer
@@ -29,7 +29,7 @@ ReadLine = Callable[[str], str]
 
 async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: str | None) -> int:
     """Store an answer about an MCP server, if one is given. Then show the MCP servers of the chat's workspace."""
-    workspace_id = (await at.client.chats.get(await chat.find_chat(at.client, reference))).workspace_id
+    workspace_id = (await at.client.chats.get(await chat_actions.find_chat(at.client, reference))).workspace_id
     if workspace_id is None:
         raise Refused("This chat has no workspace.", code=Exit.FAILED)
     found = await at.client.workspaces.mcp_servers(workspace_id)

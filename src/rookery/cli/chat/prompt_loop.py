@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.chat import approvals, chat, error_messages, mcp_servers
+from rookery.cli.chat import approvals, chat_actions, error_messages, mcp_servers
 from rookery.cli.chat.approvals import Asked
-from rookery.cli.chat.chat import NewChat, Terminal
+from rookery.cli.chat.chat_actions import NewChat, Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
 
@@ -62,7 +62,7 @@ class PromptLoop:
             if line and self._handle(line):
                 self._answer_questions(read_line)
         if self._chat_id is not None:
-            self._at.screen.lines(f"Continue with: rookery chat attach {chat.short(self._chat_id)}")
+            self._at.screen.lines(f"Continue with: rookery chat attach {chat_actions.short(self._chat_id)}")
         return Exit.OK
 
     def _handle(self, line: str) -> bool:
@@ -158,12 +158,12 @@ class PromptLoop:
 
     async def _send(self, line: str) -> None:
         at = self._at
-        said = await chat.content(at.client, line, self._files)
+        said = await chat_actions.content(at.client, line, self._files)
         if self._chat_id is None:
-            made = await chat.create(at.client, said, self._new_chat)
+            made = await chat_actions.create(at.client, said, self._new_chat)
             self._chat_id, since, after_id = made.id, made.snapshot_version, 0
         else:
-            sent, after_id = await chat.say(at, self._chat_id, said, busy="queue")
+            sent, after_id = await chat_actions.say(at, self._chat_id, said, busy="queue")
             since = sent.chat.snapshot_version
         self._files = ()
         await self._follow(since=since, after_id=after_id)
@@ -179,7 +179,7 @@ class PromptLoop:
     async def _follow(self, *, since: int, after_id: int) -> None:
         assert self._chat_id is not None
         self._at.screen.busy("asking the model")
-        await chat.turn(self._at, self._chat_id, since=since, after_id=after_id, until_asked=True)
+        await chat_actions.turn(self._at, self._chat_id, since=since, after_id=after_id, until_asked=True)
 
     async def _stop(self) -> None:
         if self._chat_id is None:

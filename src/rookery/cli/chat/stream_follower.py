@@ -18,7 +18,7 @@ import msgspec
 
 from rookery.cli.chat import approvals
 from rookery.cli.chat.inline_screen import InlineScreen
-from rookery.cli.chat.terminal_output import Screen, Style
+from rookery.cli.chat.terminal_screen import Screen, Style
 from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat

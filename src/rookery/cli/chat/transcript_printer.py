@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from rookery.cli.chat.terminal_output import Style
+from rookery.cli.chat.terminal_screen import Style
 from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import DENIED_BY_RULE
 from rookery.domain.chat.chat import RetryState

@@ -42,7 +42,7 @@ from rookery.app import installation
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.cli.serve import first_account, metrics_port, port
-from rookery.cli.serve.replica_process import HURRY, STOP, Child, Orders
+from rookery.cli.serve.replica_messages import HURRY, STOP, Child, Orders
 from rookery.cli.serve.stop_signals import Stop
 from rookery.metrics.merge import Fetch, MergedMetrics
 from rookery.runtime import replica_slots

@@ -26,7 +26,7 @@ from rookery.cli import main as cli
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.cli.serve import port
-from rookery.cli.serve.replica_process import HURRY, STOP, Orders, Ready, read_line
+from rookery.cli.serve.replica_messages import HURRY, STOP, Orders, Ready, read_line
 from rookery.cli.serve.stop_signals import Stop, leave_at_once
 from rookery.runtime import heap
 from rookery.settings import settings

@@ -21,8 +21,8 @@ from rookery.domain.models.options import DEFAULT_BASE_URLS, ProviderType
 from rookery.llm import error_bodies
 from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
 from rookery.llm.http import CONNECT_SECONDS
-from rookery.llm.model import ModelStats
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
+from rookery.llm.wire_model import ModelStats
 from rookery.runtime.clock import Clock
 from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets

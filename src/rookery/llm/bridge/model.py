@@ -16,7 +16,6 @@ import msgspec
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import LlmError
-from rookery.llm.model import ModelStats, NoStats, known_secrets
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -27,6 +26,7 @@ from rookery.llm.types import (
     Warnings,
     Wire,
 )
+from rookery.llm.wire_model import ModelStats, NoStats, known_secrets
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import network_levels
-from rookery.workspaces.drivers import agent_health, sandbox_check, sandboxes, workspace_directory
+from rookery.workspaces.drivers import agent_health, sandbox_check, sandboxes, workspace_paths
 from rookery.workspaces.drivers.driver_interface import (
     DriverError,
     DriverUnavailable,
@@ -31,7 +31,7 @@ from rookery.workspaces.drivers.launcher import bwrap_arguments, cgroups, direct
 from rookery.workspaces.drivers.launcher.launch_plan import Plan
 from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
-from rookery.workspaces.drivers.workspace_directory import Inside, Layout
+from rookery.workspaces.drivers.workspace_paths import Inside, Layout
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.sockets import EgressSockets
 from rookery.workspaces.network_levels import BY_PROXY, Network
@@ -131,7 +131,7 @@ class LocalDriver:
                 plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
                 nested = bwrap_arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
-                files = workspace_directory.files_of(
+                files = workspace_paths.files_of(
                     ws, inside, is_confined=found.bwrap is not None, bwrap=nested, egress=egress
                 )
                 await self.egress_sockets.stop(ws.id)

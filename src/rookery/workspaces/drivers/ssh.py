@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from rookery.workspaces.drivers import agent_health, workspace_directory
+from rookery.workspaces.drivers import agent_health, workspace_paths
 from rookery.workspaces.drivers.driver_interface import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
 from rookery.workspaces.drivers.launcher import bwrap_arguments
 from rookery.workspaces.drivers.launcher.launch_plan import Plan
 from rookery.workspaces.drivers.ssh_connection import Done, Facts, Host, name_of
-from rookery.workspaces.drivers.workspace_directory import Inside
+from rookery.workspaces.drivers.workspace_paths import Inside
 from rookery.workspaces.network_levels import BY_PROXY
 
 ANSWER_SECONDS = 120.0
@@ -96,7 +96,7 @@ class SshDriver:
         inside = Inside(bwrap_arguments.HOME, bwrap_arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
         unconfined = UNCONFINED.format(host=address.host)
         log("Starting the sandbox." if plan.bwrap else unconfined)
-        files = workspace_directory.files_of(
+        files = workspace_paths.files_of(
             ws, inside, is_confined=plan.bwrap is not None, bwrap=_bwrap_inside(plan.bwrap)
         )
         header = {
@@ -191,7 +191,7 @@ class SshDriver:
         return self._build_agent(self._socket_directory())
 
     async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
-        workspace_directory.check_id(ws.id)
+        workspace_paths.check_id(ws.id)
         return f"{(await host.get_facts()).root}/workspaces/{ws.id}"
 
     async def _wait_for_agent(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
@@ -283,7 +283,7 @@ async def _probe(host: Host, directory: str) -> RemoteState:
 
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
-    workspace_directory.check_id(ws.id)
+    workspace_paths.check_id(ws.id)
     if ws.sandbox.network in BY_PROXY:
         # New templates of this kind are refused. Stored ones may still exist.
         message = f'Workspaces on other machines cannot have network = "{ws.sandbox.network}".'

@@ -19,7 +19,7 @@ from rookery.runtime.address_guard import Guard, Lookups
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.driver_interface import DriverError
 from rookery.workspaces.drivers.launcher import sandbox_processes
-from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_paths import Layout
 from rookery.workspaces.egress.byte_relay import ByteStream
 from rookery.workspaces.egress.policy import Policies, Policy
 from rookery.workspaces.egress.proxy import EgressStats, Proxy, Timeouts

@@ -13,7 +13,7 @@ from rookery.app import installation
 from rookery.cli.admin.run import run as run_run
 from rookery.cli.admin.run.request import Request
 from rookery.cli.admin.run.run import Interrupts
-from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Script, Step

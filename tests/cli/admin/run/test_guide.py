@@ -31,7 +31,7 @@ from rookery.testing.fake_responses import FakeResponses
 from rookery.testing.fake_server import RecordedRequest
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
 from tests.store.models.rows import ModelRows, open_nest
-from tests.wire.prompts import user
+from tests.wire.difficult_prompts import user
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guide" / "models.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,6 @@
 import { FileText, ImageIcon, TextCursorInput, X } from "lucide-react";
 import type { Attachment } from "@/features/composer/attachments";
-import { sizeOf } from "@/features/timeline/files";
+import { sizeOf } from "@/features/timeline/message_files";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 

@@ -13,7 +13,7 @@ import { useShallow } from "zustand/react/shallow";
 import { sentence } from "@/api/errors";
 import { getSavedPrompt, type PromptScope } from "@/api/saved_prompts";
 import type { BusyBehavior } from "@/api/types.gen";
-import { mention, mentionAt, usedReferences, withMention, withoutReference, withRemark } from "@/chat/references";
+import { mention, mentionAt, usedReferences, withMention, withoutReference, withRemark } from "@/chat/file_references";
 import type { ReferencePart } from "@/chat/types";
 import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
@@ -22,15 +22,13 @@ import { selectVariable, useComposerKeys } from "@/features/composer/composer_ke
 import { useDraftAutosave } from "@/features/composer/draft_autosave";
 import { drafts } from "@/features/composer/draft_store";
 import { useEarlyEnter } from "@/features/composer/early_enter";
-import { useHistory } from "@/features/composer/history";
-import { limitFor, shrink } from "@/features/composer/images";
 import { nextMode } from "@/features/composer/mode_switch";
 import { ReferenceList } from "@/features/composer/reference_list";
 import { type BoxContent, type Submission, submissionOf } from "@/features/composer/submission";
 import { askedAt, pickedPrompt, pickedSkill, useSuggestions } from "@/features/composer/suggestions";
 import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
 import { TypedText } from "@/features/composer/typed_text";
-import { sizeOf } from "@/features/timeline/files";
+import { sizeOf } from "@/features/timeline/message_files";
 import { offerComposer } from "@/state/composer_port";
 import type { DraftFile } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
@@ -38,6 +36,8 @@ import { Button } from "@/ui/button";
 import { OptionList } from "@/ui/combobox";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
+import { limitFor, shrink } from "./image_scaling";
+import { useHistory } from "./message_history";
 
 /** Methods of the composer for other components. */
 export interface ComposerHandle {

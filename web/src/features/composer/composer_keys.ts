@@ -1,10 +1,10 @@
 import { type KeyboardEvent, useRef } from "react";
 import type { BusyBehavior } from "@/api/types.gen";
-import type { useHistory } from "@/features/composer/history";
 import type { TypedText } from "@/features/composer/typed_text";
 import { announce } from "@/ui/announcer";
 import { type Option, step } from "@/ui/combobox";
 import { toast } from "@/ui/toast";
+import type { useHistory } from "./message_history";
 
 const ESC_MS = 2_000;
 

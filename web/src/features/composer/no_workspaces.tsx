@@ -1,5 +1,5 @@
 import { useTemplates, whyNone } from "@/state/templates";
-import { Commands } from "@/ui/commands";
+import { Commands } from "@/ui/backtick_code";
 
 /** What is missing on this server so that agents can run things, and the command that helps. Usually nothing. */
 export function NoWorkspaces() {

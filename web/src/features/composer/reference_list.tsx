@@ -1,5 +1,5 @@
 import { FileCode, X } from "lucide-react";
-import { tokenOf } from "@/chat/references";
+import { tokenOf } from "@/chat/file_references";
 import type { ReferencePart } from "@/chat/types";
 import { IconButton } from "@/ui/button";
 

@@ -1,8 +1,8 @@
 import { ChevronUp, CornerDownRight, ListPlus, OctagonPause } from "lucide-react";
 import type { BusyBehavior } from "@/api/types.gen";
 import { IconButton } from "@/ui/button";
-import { modKey } from "@/ui/keys";
 import { Menu } from "@/ui/menu";
+import { modKey } from "@/ui/modifier_key";
 
 interface Props {
   /** What Enter does. */

@@ -1,5 +1,5 @@
 import type { BusyBehavior, SendBody } from "@/api/types.gen";
-import { contentOf } from "@/chat/references";
+import { contentOf } from "@/chat/file_references";
 import type { Part, ReferencePart } from "@/chat/types";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import type { DraftFile } from "@/state/drafts";

@@ -7,8 +7,8 @@ import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker"
 import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/endless_animations";
 import { lazyPart } from "@/ui/lazy_part";
-import { pulsing } from "@/ui/motion";
 
 const ServerPicker = lazyPart(async () => (await import("@/features/mcp/server_picker")).ServerPicker);
 const SendMenu = lazyPart(async () => (await import("@/features/composer/send_menu")).SendMenu);

@@ -13,12 +13,12 @@ import {
   type WorkspaceRow,
 } from "@/api/workspaces";
 import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
+import { useFeature } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useFeature } from "@/state/session";
 import { driverProblem, useTemplates } from "@/state/templates";
+import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
 import { Combobox, type Option } from "@/ui/combobox";
-import { Commands } from "@/ui/commands";
 import { lazyPart } from "@/ui/lazy_part";
 import { Popover } from "@/ui/popover";
 import { Spinner } from "@/ui/spinner";

@@ -3,7 +3,7 @@ import { Link } from "react-router";
 import { useStore } from "zustand";
 import type { AgentView, ChatView } from "@/api/types.gen";
 import { ApprovalCard } from "@/features/tools/approval_card";
-import { askingAgent, reloadAgents, useAgentAction, useAgents } from "@/state/agents";
+import { askingAgent, reloadAgents, useAgentAction, useAgents } from "@/state/subagents";
 import { announce } from "@/ui/announcer";
 
 /** The questions of a root chat's subagents, above the message box, one at a time. They are answered here. */

@@ -2,7 +2,7 @@ import type { RefObject } from "react";
 import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending";
+import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending_operations";
 import { isActive, type Message, type Part, type PermissionMode, permissionModeOf } from "@/chat/types";
 import { Composer, type ComposerHandle } from "@/features/composer/composer";
 import { ContextRing } from "@/features/composer/context_ring";
@@ -11,8 +11,8 @@ import { NoWorkspaces } from "@/features/composer/no_workspaces";
 import type { Submission } from "@/features/composer/submission";
 import { editBanner } from "@/features/conversation/edit_banner";
 import type { ChatSession } from "@/state/chat_session";
-import { useShownStatus } from "@/state/hooks";
 import { useDisplay, useThreshold } from "@/state/queries";
+import { useShownStatus } from "@/state/session_hooks";
 import { toast } from "@/ui/toast";
 
 /** The sent or queued message that is being edited. */

@@ -9,25 +9,25 @@ import type { ComposerHandle } from "@/features/composer/composer";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import type { Submission } from "@/features/composer/submission";
 import { ChatComposer, type Editing, editable, showError } from "@/features/conversation/chat_composer";
-import { type Conversation, ConversationContext } from "@/features/conversation/context";
-import { exportChat } from "@/features/conversation/export";
-import { ConnectionBanner } from "@/features/conversation/notices";
 import { useOpenFile } from "@/features/conversation/open_file";
-import { PrintSheet } from "@/features/conversation/print";
 import { useTurnAnnouncements } from "@/features/conversation/turn_announcements";
-import { useGoToPlace } from "@/features/debug/place";
+import { useGoToPlace } from "@/features/debug/debug_address";
 import { Timeline } from "@/features/timeline/timeline";
-import { useFollowAgents, useHasAgents } from "@/state/agents";
 import type { ChatSession } from "@/state/chat_session";
-import { useSession } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
 import { useHasDebug, useRecordedTurns } from "@/state/recorded_turns";
+import { useSession } from "@/state/session_hooks";
+import { useFollowAgents, useHasAgents } from "@/state/subagents";
 import { cx } from "@/ui/cx";
 import { lazyPart } from "@/ui/lazy_part";
 import { toast } from "@/ui/toast";
+import { type Conversation, ConversationContext } from "./chat_context";
+import { exportChat } from "./chat_export";
+import { ConnectionBanner } from "./connection_banner";
+import { PrintSheet } from "./print_view";
 
 // Loaded with the first running turn, because only messages to a busy chat are queued.
-const Queue = lazyPart(async () => (await import("@/features/composer/queue")).Queue);
+const Queue = lazyPart(async () => (await import("@/features/composer/queued_messages")).Queue);
 // Loaded with the first subagent.
 const AgentQuestions = lazyPart(async () => (await import("@/features/conversation/agent_questions")).AgentQuestions);
 // Loaded with the first chat that has a workspace, because only workspaces have servers.

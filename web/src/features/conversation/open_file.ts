@@ -1,7 +1,7 @@
 import { useCallback, useRef } from "react";
 import { useSearchParams } from "react-router";
 import type { ChatView } from "@/api/types.gen";
-import { useFeature } from "@/state/session";
+import { useFeature } from "@/state/login_session";
 
 export type OpenFile = (path: string, line?: number | null) => void;
 

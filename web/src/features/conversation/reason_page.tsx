@@ -1,5 +1,5 @@
 import { type FormEvent, useState } from "react";
-import { giveReason, MAX_REASON, MIN_REASON } from "@/api/reasons";
+import { giveReason, MAX_REASON, MIN_REASON } from "@/api/access_reasons";
 import { forgetSession } from "@/state/chat_sessions";
 import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";

@@ -2,16 +2,16 @@ import { ChevronRight } from "lucide-react";
 import { useState } from "react";
 import type { Attempt, AttemptSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { attemptError, isFailed, precise } from "@/chat/debug";
+import { attemptError, isFailed, precise } from "@/chat/debug_texts";
 import { BodyView } from "@/features/debug/body_view";
-import { Fact, Figures } from "@/features/debug/marks";
-import { CopyButton } from "@/features/timeline/code";
-import { useAttempt } from "@/state/debug";
+import { CopyButton } from "@/features/timeline/code_block";
+import { useAttempt } from "@/state/debug_records";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Notice } from "@/ui/notice";
+import { Moment } from "@/ui/relative_time";
 import { Spinner } from "@/ui/spinner";
-import { Moment } from "@/ui/time";
+import { Fact, Figures } from "./record_labels";
 
 interface Place {
   chat: string;

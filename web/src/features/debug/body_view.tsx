@@ -1,12 +1,12 @@
 import { useMemo, useState } from "react";
 import type { Body } from "@/api/debug";
-import { bodyKind, headerOf, parsedJson } from "@/chat/debug";
+import { bodyKind, headerOf, parsedJson } from "@/chat/debug_texts";
 import { JsonView } from "@/features/debug/json_view";
-import { LongText } from "@/features/debug/parts";
-import { CopyButton } from "@/features/timeline/code";
+import { CopyButton } from "@/features/timeline/code_block";
 import { type ServerEvent, SseReader } from "@/lib/sse";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { LongText } from "./recorded_parts";
 
 interface Props {
   body: Body | null;

@@ -2,6 +2,7 @@ import { skipToken, useQuery } from "@tanstack/react-query";
 import { type ReactNode, useMemo, useState } from "react";
 import { type Comparison, compareRuns, listRuns, type RecordMessage, type Run, type StepPair } from "@/api/debug";
 import { sentence } from "@/api/errors";
+import { messageText, precise, promptTokens, runLabel } from "@/chat/debug_texts";
 import {
   comparable,
   differenceWords,
@@ -11,19 +12,18 @@ import {
   promptSentence,
   type TextDifference,
   textDifference,
-} from "@/chat/compare";
-import { messageText, precise, promptTokens, runLabel } from "@/chat/debug";
-import { Figures, StatusMark } from "@/features/debug/marks";
-import { PartView } from "@/features/debug/parts";
+} from "@/chat/run_comparison";
 import { RecordList } from "@/features/debug/record_list";
-import { debugKeys } from "@/state/debug";
+import { debugKeys } from "@/state/debug_records";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
+import { Moment, shortTime } from "@/ui/relative_time";
 import { Select } from "@/ui/select";
 import { Spinner } from "@/ui/spinner";
-import { Moment, shortTime } from "@/ui/time";
+import { Figures, StatusMark } from "./record_labels";
+import { PartView } from "./recorded_parts";
 
 const RUNS = 100;
 

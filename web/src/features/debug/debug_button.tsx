@@ -1,10 +1,10 @@
 /** Links from the conversation to the debug records of a turn. They are shown if the turn is recorded. */
 import { Bug } from "lucide-react";
 import { useStore } from "zustand";
-import { useConversation } from "@/features/conversation/context";
-import { useGoToPlace } from "@/features/debug/place";
+import { useConversation } from "@/features/conversation/chat_context";
 import { useRunOfTurn } from "@/state/recorded_turns";
 import { Button, IconButton } from "@/ui/button";
+import { useGoToPlace } from "./debug_address";
 
 /** The button in the footer of a turn, which is given by its first and last message. */
 export function DebugButton({ first, last }: { first: number; last: number }) {

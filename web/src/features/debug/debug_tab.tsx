@@ -3,7 +3,6 @@ import { useSearchParams } from "react-router";
 import type { RunDetail } from "@/api/debug";
 import { isStatus, sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { type DebugPlace, placeOf, useGoToPlace } from "@/features/debug/place";
 import type { RecordListHandle } from "@/features/debug/record_list";
 import { ReplayDialog } from "@/features/debug/replay_dialog";
 import { RunList } from "@/features/debug/run_list";
@@ -11,12 +10,13 @@ import { RunHead, Steps } from "@/features/debug/run_view";
 import { StepView } from "@/features/debug/step_view";
 import { Empty, Waiting } from "@/features/panel/workspace_state";
 import { chatSession } from "@/state/chat_sessions";
-import { type RunFilter, useFollowRecords, useRun, useRunSearch, useRuns, useStep } from "@/state/debug";
-import { useShownStatus } from "@/state/hooks";
+import { type RunFilter, useFollowRecords, useRun, useRunSearch, useRuns, useStep } from "@/state/debug_records";
+import { useShownStatus } from "@/state/session_hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { useDebounced } from "@/ui/debounced";
 import { lazyPart } from "@/ui/lazy_part";
+import { type DebugPlace, placeOf, useGoToPlace } from "./debug_address";
 
 const CompareDialog = lazyPart(async () => (await import("@/features/debug/compare_dialog")).CompareDialog);
 

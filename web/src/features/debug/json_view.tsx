@@ -1,10 +1,10 @@
 import { ChevronDown, ChevronRight, ChevronUp } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { isMark } from "@/chat/debug";
-import { Marked } from "@/features/debug/marks";
+import { isMark } from "@/chat/debug_texts";
 import { foldedAtFirst, type JsonLine, jsonLines, matchingLines, unfoldedTo, visibleLines } from "@/lib/json_lines";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { Marked } from "./record_labels";
 
 const LINES = 2_000;
 const LONG_VALUE = 400;

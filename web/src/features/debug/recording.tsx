@@ -4,7 +4,7 @@ import { patchChat } from "@/api/chats";
 import type { DebugMode, Recording } from "@/api/debug";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { debugKeys } from "@/state/debug";
+import { debugKeys } from "@/state/debug_records";
 import { noteChat, queryClient } from "@/state/queries";
 import { toast } from "@/ui/toast";
 

@@ -3,10 +3,8 @@ import { useState } from "react";
 import { type Answer, type Replay, type ReplayBody, replayStep, type Step } from "@/api/debug";
 import { sentence } from "@/api/errors";
 import type { Effort } from "@/api/types.gen";
-import { cutLength, messageText, partText, precise } from "@/chat/debug";
-import { Fact, tokenWords } from "@/features/debug/marks";
-import { PartView } from "@/features/debug/parts";
-import { CopyButton } from "@/features/timeline/code";
+import { cutLength, messageText, partText, precise } from "@/chat/debug_texts";
+import { CopyButton } from "@/features/timeline/code_block";
 import { useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
@@ -16,6 +14,8 @@ import { dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Spinner } from "@/ui/spinner";
+import { Fact, tokenWords } from "./record_labels";
+import { PartView } from "./recorded_parts";
 
 // The effort that the provider chooses by itself.
 const DEFAULT = "default";

@@ -3,20 +3,20 @@ import { type Ref, useMemo, useState } from "react";
 import { deleteRecords, exportRecords, type Recording, type Run, type RunKind } from "@/api/debug";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { KIND_NAMES, kindName, type NestedRun, nestedRuns, precise, runLabel, tookMs } from "@/chat/debug";
-import { Figures, StatusMark, tokenWords } from "@/features/debug/marks";
+import { KIND_NAMES, kindName, type NestedRun, nestedRuns, precise, runLabel, tookMs } from "@/chat/debug_texts";
 import { RecordList, type RecordListHandle } from "@/features/debug/record_list";
 import { RecordingBar, setMode } from "@/features/debug/recording";
 import { Empty, Waiting } from "@/features/panel/workspace_state";
-import { debugKeys, type RunFilter } from "@/state/debug";
-import { useNow } from "@/state/hooks";
+import { debugKeys, type RunFilter } from "@/state/debug_records";
 import { queryClient } from "@/state/queries";
+import { useNow } from "@/state/session_hooks";
 import { Button, IconButton } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
 import { Menu } from "@/ui/menu";
 import { dollars } from "@/ui/money";
-import { Ago } from "@/ui/time";
+import { Ago } from "@/ui/relative_time";
 import { toast } from "@/ui/toast";
+import { Figures, StatusMark, tokenWords } from "./record_labels";
 
 const ROW_PX = 60;
 

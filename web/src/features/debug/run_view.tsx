@@ -2,18 +2,18 @@ import { ArrowLeft, Columns2, Download, Link as LinkIcon, MessageSquareText, Sea
 import { type Ref, useMemo } from "react";
 import type { Place, Places, RunDetail, StepSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { placeName, precise, retriesOf, runLabel, stepText, stepTiming, tookMs } from "@/chat/debug";
-import { Figures, StatusMark, tokenWords } from "@/features/debug/marks";
+import { placeName, precise, retriesOf, runLabel, stepText, stepTiming, tookMs } from "@/chat/debug_texts";
 import { RecordList, type RecordListHandle } from "@/features/debug/record_list";
 import { runFigures, saveExport } from "@/features/debug/run_list";
 import { TimingBar } from "@/features/debug/timing";
 import { Empty } from "@/features/panel/workspace_state";
-import { MIN_SEARCH_CHARS } from "@/state/debug";
-import { useNow } from "@/state/hooks";
+import { MIN_SEARCH_CHARS } from "@/state/debug_records";
+import { useNow } from "@/state/session_hooks";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 import { dollars } from "@/ui/money";
+import { Figures, StatusMark, tokenWords } from "./record_labels";
 
 const STEP_PX = 64;
 const PLACE_PX = 56;

@@ -4,12 +4,12 @@ import { act, type ReactNode } from "react";
 import { afterEach, expect, test, vi } from "vitest";
 import { Attempts } from "@/features/debug/attempts";
 import { BodyView } from "@/features/debug/body_view";
-import { Prompt } from "@/features/debug/prompt";
 import { replayBody } from "@/features/debug/replay_dialog";
 import { StepView } from "@/features/debug/step_view";
 import { ATTEMPTS, STEPS, wholeStep } from "@/features/gallery/debug_samples";
 import { queryClient } from "@/state/queries";
 import { type Mounted, mount } from "@/testing/mount";
+import { Prompt } from "./recorded_prompt";
 
 const pages: Mounted[] = [];
 function show(node: ReactNode): HTMLElement {

@@ -3,19 +3,19 @@ import { Tabs } from "radix-ui";
 import { type ReactNode, type Ref, useState } from "react";
 import type { RecordResponse, RecordTool, Step, StepSummary } from "@/api/debug";
 import { sentence } from "@/api/errors";
-import { cacheNote, outcomeOf, partText, precise, promptTokens, tookMs } from "@/chat/debug";
+import { cacheNote, outcomeOf, partText, precise, promptTokens, tookMs } from "@/chat/debug_texts";
 import { Attempts } from "@/features/debug/attempts";
 import { JsonView } from "@/features/debug/json_view";
-import { Fact, Figures, StatusMark, tokenWords } from "@/features/debug/marks";
-import { LongText, PartView } from "@/features/debug/parts";
-import { Prompt } from "@/features/debug/prompt";
 import { StepTime } from "@/features/debug/timing";
-import { CopyButton } from "@/features/timeline/code";
-import { useNow } from "@/state/hooks";
+import { CopyButton } from "@/features/timeline/code_block";
+import { useNow } from "@/state/session_hooks";
 import { Button, IconButton } from "@/ui/button";
 import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Spinner } from "@/ui/spinner";
+import { Fact, Figures, StatusMark, tokenWords } from "./record_labels";
+import { LongText, PartView } from "./recorded_parts";
+import { Prompt } from "./recorded_prompt";
 
 export interface StepActions {
   /** Goes to another step; null if there is none. */

@@ -1,5 +1,5 @@
 import type { StepSummary } from "@/api/debug";
-import { precise, type SegmentKind, type StepTiming, stepTiming } from "@/chat/debug";
+import { precise, type SegmentKind, type StepTiming, stepTiming } from "@/chat/debug_texts";
 import { cx } from "@/ui/cx";
 
 const LOOKS: Record<SegmentKind, string> = {

@@ -2,10 +2,10 @@ import type { ChatView } from "@/api/types.gen";
 import { EMPTY, withMessages } from "@/chat/reducer";
 import type { Message, Part, Status } from "@/chat/types";
 import { AGENTS, APPROVAL, MESSAGE } from "@/features/gallery/samples";
-import { said } from "@/features/gallery/words";
 import { AgentsTab } from "@/features/panel/agents_tab";
 import { ApprovalCard } from "@/features/tools/approval_card";
 import { chatSession } from "@/state/chat_sessions";
+import { said } from "./appended_words";
 
 const CHAT = { id: "gallery", my_role: "owner", archived: false } as ChatView;
 

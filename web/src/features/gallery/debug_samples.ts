@@ -13,7 +13,7 @@ import type {
   Step,
   StepSummary,
 } from "@/api/debug";
-import { said } from "@/features/gallery/words";
+import { said } from "./appended_words";
 
 const AT = "2026-01-05T10:00:00Z";
 const after = (ms: number) => new Date(Date.parse(AT) + ms).toISOString();

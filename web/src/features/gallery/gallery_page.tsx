@@ -1,5 +1,5 @@
 import { useState } from "react";
-import { ConversationContext } from "@/features/conversation/context";
+import { ConversationContext } from "@/features/conversation/chat_context";
 import { AgentGallery, fillAgents } from "@/features/gallery/agent_gallery";
 import { DebugGallery } from "@/features/gallery/debug_tab_gallery";
 import {
@@ -26,11 +26,11 @@ import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
 import { PendingRow } from "@/features/timeline/user_row";
 import { ApprovalCard } from "@/features/tools/approval_card";
-import { ToolCard } from "@/features/tools/card";
-import { DynamicCard } from "@/features/tools/dynamic_card";
-import { ToolGroup } from "@/features/tools/group";
+import { ToolGroup } from "@/features/tools/call_group";
+import { DynamicCard } from "@/features/tools/client_tool_card";
+import { ToolCard } from "@/features/tools/tool_card";
 import { ChatSession } from "@/state/chat_session";
-import { setOpen } from "@/state/open_state";
+import { setOpen } from "@/state/opened_cards";
 import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 

@@ -2,10 +2,10 @@
 
 import type { AgentView, WorkspaceMcpServerView } from "@/api/types.gen";
 import { newTool, type ToolView } from "@/chat/preview";
-import type { Row } from "@/chat/rows";
-import { TOOL_NAMES } from "@/chat/tools";
+import type { Row } from "@/chat/timeline_rows";
+import { TOOL_NAMES } from "@/chat/tool_texts";
 import type { Action, ChatError, Message, Retry } from "@/chat/types";
-import { said } from "@/features/gallery/words";
+import { said } from "./appended_words";
 
 const AT = "2026-01-05T10:00:00Z";
 const LATER = "2026-01-05T10:00:03.200Z";

@@ -1,9 +1,9 @@
 /** The cost of a chat in its header. It is loaded again after each step, so that a running chat shows what it spends. */
 import { useEffect, useRef } from "react";
 import { useStore } from "zustand";
-import { useAgents } from "@/state/agents";
-import { useSession } from "@/state/hooks";
 import { keys, queryClient, useCost } from "@/state/queries";
+import { useSession } from "@/state/session_hooks";
+import { useAgents } from "@/state/subagents";
 import { dollars } from "@/ui/money";
 
 // Quick steps share one request.

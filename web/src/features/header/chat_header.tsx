@@ -3,14 +3,14 @@ import { type ReactNode, Suspense } from "react";
 import { Link } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
+import { openChatDialog } from "@/features/sidebar/chat_dialogs";
 import { chatMenu } from "@/features/sidebar/chat_menu";
-import { openChatDialog } from "@/features/sidebar/dialogs";
 import { useChat } from "@/state/queries";
 import { IconButton } from "@/ui/button";
-import { modKey } from "@/ui/keys";
 import { lazyPart } from "@/ui/lazy_part";
 import { ListButton } from "@/ui/list_button";
 import { Menu } from "@/ui/menu";
+import { modKey } from "@/ui/modifier_key";
 
 const ChatCost = lazyPart(async () => (await import("@/features/header/chat_cost")).ChatCost);
 

@@ -5,12 +5,12 @@ import { chooseLinkPassword } from "@/api/account";
 import { ApiError, sentence } from "@/api/errors";
 import { request } from "@/api/http";
 import type { LinkView } from "@/api/types.gen";
-import { Unencrypted } from "@/features/login/unencrypted";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { CardPage } from "@/ui/card_page";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
+import { Unencrypted } from "./unencrypted_warning";
 
 /** The page of an invitation or password reset link. The token is in the URL fragment, and is removed from the URL. */
 export function LinkPage() {

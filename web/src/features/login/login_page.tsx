@@ -2,11 +2,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { Navigate, useLocation, useNavigate } from "react-router";
 import { LoginForm } from "@/features/login/login_form";
-import { nextPath } from "@/features/login/next";
-import { Unencrypted } from "@/features/login/unencrypted";
+import { meQuery, setupQuery } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { meQuery, setupQuery } from "@/state/session";
 import { CardPage } from "@/ui/card_page";
+import { nextPath } from "./next_path";
+import { Unencrypted } from "./unencrypted_warning";
 
 /** The login page. After the login it redirects to the requested page. */
 export function LoginPage() {

@@ -1,6 +1,6 @@
 import { useStore } from "zustand";
 import { LoginForm } from "@/features/login/login_form";
-import { leave, resume, session, useSelf } from "@/state/session";
+import { leave, resume, session, useSelf } from "@/state/login_session";
 import { Dialog } from "@/ui/dialog";
 
 /** The dialog to sign in again after the session has ended. The page stays, so that typed text is not lost. */

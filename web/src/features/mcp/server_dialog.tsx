@@ -9,10 +9,10 @@ import { formOf, isOffered, type McpForm, slugOf, toChange, toCreate, withTool }
 import { nameOf } from "@/features/mcp/connection";
 import { reloadMcpServers, runMcpTest, useMcpTools } from "@/state/mcp_servers";
 import { Button, IconButton } from "@/ui/button";
-import { Choices } from "@/ui/choices";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
+import { Choices } from "@/ui/radio_choices";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 

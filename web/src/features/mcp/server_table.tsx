@@ -8,7 +8,7 @@ import { CatalogDialog } from "@/features/mcp/catalog_dialog";
 import { nameOf, ServerIcon } from "@/features/mcp/connection";
 import { ServerDialog } from "@/features/mcp/server_dialog";
 import { TestResult } from "@/features/mcp/test_result";
-import { Table } from "@/features/settings/table";
+import { Table } from "@/features/settings/responsive_table";
 import { reloadMcpServers, runMcpTest } from "@/state/mcp_servers";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";

@@ -22,7 +22,7 @@ import { Pills } from "@/features/palette/pills";
 import { ChatMark } from "@/features/sidebar/chat_mark";
 import { saveDisplay } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
-import { layout, setLayout } from "@/state/layout";
+import { layout, setLayout } from "@/state/diff_layout";
 import { Combobox, matching, type Option } from "@/ui/combobox";
 import { useDebounced } from "@/ui/debounced";
 

@@ -11,7 +11,7 @@ import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Page } from "@/ui/page";
-import { Ago } from "@/ui/time";
+import { Ago } from "@/ui/relative_time";
 
 /** The page with all results of a search. */
 export function SearchPage() {

@@ -1,5 +1,5 @@
 import type { AgentView, ChatView } from "@/api/types.gen";
-import { isAtWork } from "@/chat/agents";
+import { isAtWork } from "@/chat/subagent_texts";
 import { AgentSummary, StopAgents } from "@/features/tools/agent_summary";
 import { useKnownModels } from "@/state/queries";
 import { dollars } from "@/ui/money";

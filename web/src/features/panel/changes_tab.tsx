@@ -2,8 +2,8 @@ import { Files, Pilcrow, RefreshCw, SquareSplitHorizontal, WrapText } from "luci
 import { type ReactNode, useCallback, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
-import { changedFiles, lastTurn } from "@/chat/changes";
 import { signature } from "@/chat/diff_rows";
+import { changedFiles, lastTurn } from "@/chat/edited_files";
 import { FileList } from "@/features/panel/changed_file_tree";
 import { useKeptRemark } from "@/features/panel/comment_draft";
 import { Counts } from "@/features/panel/diff_line";
@@ -12,8 +12,8 @@ import { StoredSummary, useWorkingTree, WorkingTreeState } from "@/features/pane
 import { type DiffFile, ignoringSpace } from "@/lib/diff";
 import { chatSession } from "@/state/chat_sessions";
 import { composerPorts } from "@/state/composer_port";
-import { type DiffLook, layout, setLayout } from "@/state/layout";
-import { useFeature } from "@/state/session";
+import { type DiffLook, layout, setLayout } from "@/state/diff_layout";
+import { useFeature } from "@/state/login_session";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 

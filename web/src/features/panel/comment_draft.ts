@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef } from "react";
 import { drafts } from "@/features/composer/draft_store";
 import type { OpenRemark } from "@/state/drafts";
-import { useSelf } from "@/state/session";
+import { useSelf } from "@/state/login_session";
 
 const SAVE_MS = 300;
 

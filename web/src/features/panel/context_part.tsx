@@ -4,10 +4,10 @@ import { sentence } from "@/api/errors";
 import type { ChatView, ContextItemView } from "@/api/types.gen";
 import { getContext, refreshContext } from "@/api/workspaces";
 import { problemOf, titleOf } from "@/chat/workspace_context";
-import { sizeOf } from "@/features/timeline/files";
+import { sizeOf } from "@/features/timeline/message_files";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
-import { Ago } from "@/ui/time";
+import { Ago } from "@/ui/relative_time";
 import { toast } from "@/ui/toast";
 
 const ICONS: Record<string, typeof FileText> = { skill: BookOpen, mcp_server: Plug, mcp_config: Plug };

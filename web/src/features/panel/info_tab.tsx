@@ -1,22 +1,22 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { hasReason } from "@/api/access_reasons";
 import { listAccesses } from "@/api/chats";
 import { sentence } from "@/api/errors";
 import { fileAddress } from "@/api/files";
-import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
-import { visitsOf } from "@/chat/accesses";
-import { purposeName } from "@/chat/purposes";
+import { visitsOf } from "@/chat/admin_accesses";
+import { purposeName } from "@/chat/call_purposes";
 import { ContextPart } from "@/features/panel/context_part";
 import { ServersPart } from "@/features/panel/mcp_servers";
 import { WorkspaceLines } from "@/features/panel/workspace_state";
-import { openChatDialog } from "@/features/sidebar/dialogs";
+import { openChatDialog } from "@/features/sidebar/chat_dialogs";
 import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { DownloadLink } from "@/ui/download_link";
 import { compact, dollars } from "@/ui/money";
-import { Moment } from "@/ui/time";
+import { Moment } from "@/ui/relative_time";
 import { toast } from "@/ui/toast";
 
 /** The tab with information about a chat: cost, context, files and ids. */

@@ -7,10 +7,10 @@ import type { ChatView, DiffView, RepositoryState } from "@/api/types.gen";
 import { Counts } from "@/features/panel/diff_line";
 import { Empty, NotRunning, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
 import { type DiffFile, gitFiles } from "@/lib/diff";
-import { type GitState, useGit } from "@/state/git";
 import { queryClient } from "@/state/queries";
+import { type GitState, useGit } from "@/state/repository_stream";
 import { Button } from "@/ui/button";
-import { Ago } from "@/ui/time";
+import { Ago } from "@/ui/relative_time";
 
 export interface WorkingTree {
   git: GitState;

@@ -6,12 +6,12 @@ import type {
   PromptSettingsValues,
   SubagentSettingsValues,
 } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Group } from "@/features/settings/group";
 import { type KnownModel, useKnownModels } from "@/state/queries";
 import { TextArea, TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
+import { Section } from "./settings_form";
+import { Group } from "./settings_group";
 
 /** The system prompt of all agents, the models for other work, subagents and the advisor. */
 export function Agent() {

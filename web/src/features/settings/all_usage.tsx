@@ -1,5 +1,5 @@
-import { Section } from "@/features/settings/form";
 import { UsageReport } from "@/features/settings/usage_report";
+import { Section } from "./settings_form";
 
 const GROUPS = [
   { value: "user", label: "User" },

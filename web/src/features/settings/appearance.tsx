@@ -1,11 +1,11 @@
 import { sentence } from "@/api/errors";
-import { Section } from "@/features/settings/form";
 import { saveDisplay, useAppearance } from "@/state/appearance";
 import { useDisplay } from "@/state/queries";
-import { Choices } from "@/ui/choices";
+import { Choices } from "@/ui/radio_choices";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
+import { Section } from "./settings_form";
 
 /** Save a display setting immediately; its effect is visible. */
 export function keep(change: Record<string, unknown>): void {

@@ -1,12 +1,12 @@
 import { patchPreferences } from "@/api/account";
 import type { ApprovalSettingsValues, PreferencesChange } from "@/api/types.gen";
-import { Form, Section } from "@/features/settings/form";
-import { Group } from "@/features/settings/group";
-import { RulesEditor, readRules, writeRules } from "@/features/settings/rules";
 import { keys, queryClient, useMe, usePreferences } from "@/state/queries";
 import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
+import { RulesEditor, readRules, writeRules } from "./approval_rules";
+import { Form, Section } from "./settings_form";
+import { Group } from "./settings_group";
 
 const ABOUT =
   "A * stands for anything. All rules apply, no matter who wrote them. The strictest matching rule decides: deny, then ask, then allow.";

@@ -3,14 +3,14 @@ import { Download } from "lucide-react";
 import { useState } from "react";
 import { auditCsv, listAudit } from "@/api/admin";
 import { sentence } from "@/api/errors";
-import { Section } from "@/features/settings/form";
-import { Table } from "@/features/settings/table";
 import { Button } from "@/ui/button";
 import { useDebounced } from "@/ui/debounced";
 import { DownloadLink } from "@/ui/download_link";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
-import { Moment } from "@/ui/time";
+import { Moment } from "@/ui/relative_time";
+import { Table } from "./responsive_table";
+import { Section } from "./settings_form";
 
 /** The audit log. */
 export function Audit() {

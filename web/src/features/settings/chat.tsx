@@ -3,15 +3,15 @@ import { sentence } from "@/api/errors";
 import type { ModelOverride, PersonalOverride } from "@/api/types.gen";
 import { keep } from "@/features/settings/appearance";
 import { OwnRecording } from "@/features/settings/debug";
-import { Form, Section } from "@/features/settings/form";
 import { CHATS_OWN, chatOverride, chosenModel, subagentOverride } from "@/features/settings/model_overrides";
 import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
-import { Choices } from "@/ui/choices";
 import { TextField } from "@/ui/field";
-import { modKey } from "@/ui/keys";
+import { modKey } from "@/ui/modifier_key";
+import { Choices } from "@/ui/radio_choices";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
+import { Form, Section } from "./settings_form";
 
 /** The page for the behavior of chats, the user's own models, and when chats are summarized. */
 export function Chat() {

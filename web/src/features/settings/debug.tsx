@@ -3,14 +3,14 @@ import { patchPreferences } from "@/api/account";
 import { getGroup } from "@/api/admin";
 import { sentence } from "@/api/errors";
 import type { DebugSettingsValues, GroupViewOfDebugSettingsValues } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Group } from "@/features/settings/group";
+import { useFeature } from "@/state/login_session";
 import { keys, queryClient, usePreferences } from "@/state/queries";
-import { useFeature } from "@/state/session";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
+import { Section } from "./settings_form";
+import { Group } from "./settings_group";
 
 /** Return the policy of debug records. Members can read it as well. */
 function usePolicy(): DebugSettingsValues | undefined {

@@ -1,7 +1,7 @@
 import { patchPreferences } from "@/api/account";
-import { Form, Section } from "@/features/settings/form";
 import { keys, queryClient, usePreferences } from "@/state/queries";
 import { TextArea } from "@/ui/field";
+import { Form, Section } from "./settings_form";
 
 const MAX_BYTES = 128 * 1024;
 

@@ -11,11 +11,9 @@ import {
 } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ModelConfigView } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
 import { PROVIDERS_KEY } from "@/features/settings/providers";
-import { Table } from "@/features/settings/table";
+import { useSelf } from "@/state/login_session";
 import { keys, queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { Confirm, Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
@@ -24,6 +22,8 @@ import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Section } from "./settings_form";
 
 const KEY = ["model-configs"];
 

@@ -1,9 +1,9 @@
 import { useState } from "react";
 import { keep } from "@/features/settings/appearance";
-import { Section } from "@/features/settings/form";
 import { useAppearance } from "@/state/appearance";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
+import { Section } from "./settings_form";
 
 /** The settings for notifications about chats that are not in view. */
 export function Notifications() {

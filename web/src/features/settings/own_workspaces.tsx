@@ -15,23 +15,23 @@ import {
   stopWorkspace,
   type WorkspaceRow,
 } from "@/api/workspaces";
-import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
 import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
-import { Section } from "@/features/settings/form";
-import { Table } from "@/features/settings/table";
+import { isOpenNetwork, networkName, networkWords } from "@/chat/workspace_networks";
 import { NewWorkspaceDialog } from "@/features/workspaces/workspace_form";
+import { useFeature, useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useFeature, useSelf } from "@/state/session";
 import { useTemplates, whyNone } from "@/state/templates";
+import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
-import { Commands } from "@/ui/commands";
 import { Confirm, Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { Menu } from "@/ui/menu";
 import { Notice } from "@/ui/notice";
+import { Moment } from "@/ui/relative_time";
 import { Switch } from "@/ui/switch";
-import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Section } from "./settings_form";
 
 const KEY = ["workspaces"];
 const reload = () => queryClient.invalidateQueries({ queryKey: KEY });

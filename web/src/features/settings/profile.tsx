@@ -6,16 +6,16 @@ import { patchUser } from "@/api/admin";
 import { ApiError, hasCode, sentence } from "@/api/errors";
 import { del, get } from "@/api/http";
 import type { ItemsOfSessionView } from "@/api/types.gen";
-import { visitsOf } from "@/chat/accesses";
-import { Form, Section } from "@/features/settings/form";
-import { Table } from "@/features/settings/table";
+import { visitsOf } from "@/chat/admin_accesses";
+import { useSelf } from "@/state/login_session";
 import { keys, queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
+import { Ago, Moment } from "@/ui/relative_time";
 import { Switch } from "@/ui/switch";
-import { Ago, Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Form, Section } from "./settings_form";
 
 /** The page for the user's profile, password and sessions. */
 export function Profile() {

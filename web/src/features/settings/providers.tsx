@@ -3,11 +3,9 @@ import { useState } from "react";
 import { createProvider, deleteProvider, listProviders, patchProvider, testProvider } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ProviderCreate, ProviderType, ProviderView } from "@/api/types.gen";
-import { fields } from "@/chat/tools";
-import { Section } from "@/features/settings/form";
-import { Table } from "@/features/settings/table";
+import { fields } from "@/chat/tool_texts";
+import { useSelf } from "@/state/login_session";
 import { keys, queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { Confirm, Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
@@ -15,6 +13,8 @@ import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Section } from "./settings_form";
 
 export const PROVIDERS_KEY = ["providers"];
 

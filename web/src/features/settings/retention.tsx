@@ -1,11 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { countAffected } from "@/api/admin";
 import type { AdminAccess, AuditSettingsValues, ChatSettingsValues } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Group } from "@/features/settings/group";
 import { useDebounced } from "@/ui/debounced";
 import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
+import { Section } from "./settings_form";
+import { Group } from "./settings_group";
 
 const NUMBERS = {
   auto_archive_days: ["Archive inactive chats after", "Days. 0 means never."],

@@ -9,10 +9,8 @@ import {
   putSavedPrompt,
 } from "@/api/saved_prompts";
 import type { SavedPrompt, SavedPromptSummary } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Table } from "@/features/settings/table";
+import { useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { useDebounced } from "@/ui/debounced";
 import { Confirm, Dialog } from "@/ui/dialog";
@@ -20,6 +18,8 @@ import { TextArea, TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Section } from "./settings_form";
 
 const KEY = ["saved_prompts"];
 const PAGE = 50;

@@ -1,10 +1,10 @@
 import { Suspense, useEffect, useRef } from "react";
 import { Link, Navigate, NavLink, useParams } from "react-router";
-import { PAGES, type SettingsEntry } from "@/features/settings/pages";
-import { useFeatures, useSelf } from "@/state/session";
+import { useFeatures, useSelf } from "@/state/login_session";
 import { cx } from "@/ui/cx";
 import { Page } from "@/ui/page";
 import { Spinner } from "@/ui/spinner";
+import { PAGES, type SettingsEntry } from "./page_list";
 
 /** The settings page, with the menu on the left, or above the page on small screens. */
 export function SettingsPage() {

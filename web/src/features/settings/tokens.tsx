@@ -3,17 +3,17 @@ import { useState } from "react";
 import { ApiError, sentence } from "@/api/errors";
 import { del, get, post } from "@/api/http";
 import type { ItemsOfTokenView, NewTokenView, Scope } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Secret } from "@/features/settings/secret";
-import { Table } from "@/features/settings/table";
+import { useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
+import { Ago, Moment } from "@/ui/relative_time";
 import { Select } from "@/ui/select";
-import { Ago, Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Secret } from "./secret_once";
+import { Section } from "./settings_form";
 
 const KEY = ["tokens"];
 const SCOPES: { value: Scope; label: string }[] = [

@@ -1,11 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { getSpend } from "@/api/account";
 import { UsageReport } from "@/features/settings/usage_report";
+import { useSelf } from "@/state/login_session";
 import { keys } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { dollars } from "@/ui/money";
 import { Page } from "@/ui/page";
-import { Moment } from "@/ui/time";
+import { Moment } from "@/ui/relative_time";
 
 const GROUPS = [
   { value: "day", label: "Day" },

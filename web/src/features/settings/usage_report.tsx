@@ -5,12 +5,12 @@ import { Link } from "react-router";
 import { getUsage, usageCsv } from "@/api/admin";
 import { sentence } from "@/api/errors";
 import type { UsageRow } from "@/api/types.gen";
-import { purposeName } from "@/chat/purposes";
-import { Table } from "@/features/settings/table";
+import { purposeName } from "@/chat/call_purposes";
 import { DownloadLink } from "@/ui/download_link";
 import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
+import { Table } from "./responsive_table";
 
 // Running chats add to the sums.
 const REFRESH_MS = 15_000;

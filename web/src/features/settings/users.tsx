@@ -4,11 +4,8 @@ import { useState } from "react";
 import { createUser, deleteUser, listUsers, patchUser, resetPassword } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { OneTimeLink, User, UserPatchBody, UserRole } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Secret } from "@/features/settings/secret";
-import { Table } from "@/features/settings/table";
+import { useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button, IconButton } from "@/ui/button";
 import { useDebounced } from "@/ui/debounced";
 import { Dialog } from "@/ui/dialog";
@@ -16,9 +13,12 @@ import { TextField } from "@/ui/field";
 import { Menu } from "@/ui/menu";
 import { dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
+import { Ago } from "@/ui/relative_time";
 import { Select } from "@/ui/select";
-import { Ago } from "@/ui/time";
 import { toast } from "@/ui/toast";
+import { Table } from "./responsive_table";
+import { Secret } from "./secret_once";
+import { Section } from "./settings_form";
 
 const KEY = ["users"];
 const ROLES: { value: UserRole; label: string }[] = [

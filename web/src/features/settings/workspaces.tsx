@@ -1,8 +1,8 @@
 import type { WorkspaceSettingsValues } from "@/api/types.gen";
-import { Section } from "@/features/settings/form";
-import { Group } from "@/features/settings/group";
 import { Templates } from "@/features/settings/own_workspaces";
 import { TextField } from "@/ui/field";
+import { Section } from "./settings_form";
+import { Group } from "./settings_group";
 
 const FIELDS = {
   max_per_user: ["Workspaces per user", "0 is no limit."],

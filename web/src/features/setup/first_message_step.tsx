@@ -5,8 +5,8 @@ import { createChat } from "@/api/chats";
 import { sentence } from "@/api/errors";
 import { newId } from "@/api/id";
 import { useTemplates, whyNone } from "@/state/templates";
+import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
-import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 
 const PROMPTS = ["What can you do here?", "Plan a small project with me", "Explain how to review a pull request"];

@@ -5,9 +5,9 @@ import { ApiError, sentence } from "@/api/errors";
 import type { ProviderType, ProviderView } from "@/api/types.gen";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
-import { Choices } from "@/ui/choices";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
+import { Choices } from "@/ui/radio_choices";
 import { Select } from "@/ui/select";
 
 type Kind = "offline" | "anthropic" | "openai" | "openai_compat";

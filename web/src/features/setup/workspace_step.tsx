@@ -5,10 +5,10 @@ import { newId } from "@/api/id";
 import { createWorkspace, type NewWorkspace } from "@/api/workspaces";
 import { WorkspaceForm } from "@/features/workspaces/workspace_form";
 import { useTemplates, whyNone } from "@/state/templates";
+import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
-import { Choices } from "@/ui/choices";
-import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
+import { Choices } from "@/ui/radio_choices";
 
 const LATER = {
   value: "",

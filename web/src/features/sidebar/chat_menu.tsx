@@ -20,25 +20,16 @@ import {
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy } from "@/chat/sidebar_list";
-import { exportChat } from "@/features/conversation/export";
-import { printChat } from "@/features/conversation/print";
-import {
-  archive,
-  copyLink,
-  markUnread,
-  movePin,
-  pin,
-  stopAndArchive,
-  unarchive,
-  unpin,
-} from "@/features/sidebar/actions";
-import { openChatDialog } from "@/features/sidebar/dialogs";
-import { openFind } from "@/features/timeline/find";
+import { exportChat } from "@/features/conversation/chat_export";
+import { printChat } from "@/features/conversation/print_view";
+import { openFind } from "@/features/timeline/find_shortcut";
 import { pinnedChats } from "@/state/chat_list";
 import { chatSession } from "@/state/chat_sessions";
-import { modKey } from "@/ui/keys";
 import type { MenuEntry } from "@/ui/menu";
+import { modKey } from "@/ui/modifier_key";
 import { toast } from "@/ui/toast";
+import { archive, copyLink, markUnread, movePin, pin, stopAndArchive, unarchive, unpin } from "./chat_actions";
+import { openChatDialog } from "./chat_dialogs";
 
 /** Return the actions that the user may take on a chat. */
 export function chatMenu(chat: ChatView): MenuEntry[] {

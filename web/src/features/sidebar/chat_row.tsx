@@ -3,13 +3,13 @@ import { type DragEvent, type MouseEvent, memo, useState } from "react";
 import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy, lineOf, type Mark, markOf } from "@/chat/sidebar_list";
-import { movePin } from "@/features/sidebar/actions";
 import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
 import { openRowMenu, openRowMenuAt, useHasRowMenu } from "@/features/sidebar/row_menu";
 import { pinnedChats } from "@/state/chat_list";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
-import { Ago } from "@/ui/time";
+import { Ago } from "@/ui/relative_time";
+import { movePin } from "./chat_actions";
 import { ChatMark } from "./chat_mark";
 
 interface Props {

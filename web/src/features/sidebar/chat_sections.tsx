@@ -8,10 +8,10 @@ import { ChatRow, currentIn } from "@/features/sidebar/chat_row";
 import { useFilter } from "@/features/sidebar/filter_menu";
 import { RowMenu } from "@/features/sidebar/row_menu";
 import { useChatList } from "@/state/chat_list";
-import { layout, setLayout } from "@/state/layout";
+import { layout, setLayout } from "@/state/diff_layout";
 import { Button } from "@/ui/button";
 import { lazyPart } from "@/ui/lazy_part";
-import { useNow } from "@/ui/time";
+import { useNow } from "@/ui/relative_time";
 
 const FolderList = lazyPart(async () => (await import("@/features/sidebar/folder_list")).FolderList);
 const FilterPills = lazyPart(async () => (await import("@/features/sidebar/filter_pills")).FilterPills);

@@ -3,10 +3,10 @@ import { useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { remove } from "@/features/sidebar/actions";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
+import { remove } from "./chat_actions";
 
 /** The dialog to delete a chat permanently. The user has to type the title. */
 export function DeleteDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {

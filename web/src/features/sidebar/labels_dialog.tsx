@@ -1,10 +1,10 @@
 import { Plus, X } from "lucide-react";
 import { type FormEvent, useState } from "react";
 import type { ChatView } from "@/api/types.gen";
-import { relabel } from "@/features/sidebar/actions";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
+import { relabel } from "./chat_actions";
 
 const KEY = /^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,63}$/;
 

@@ -8,8 +8,8 @@ import { changeAtOnce } from "@/state/chat_list";
 import { reloadFolders, useFolders } from "@/state/folders";
 import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
-import { Choices } from "@/ui/choices";
 import { Dialog } from "@/ui/dialog";
+import { Choices } from "@/ui/radio_choices";
 import { toast } from "@/ui/toast";
 
 const NONE = "none";

@@ -3,10 +3,10 @@ import { type FormEvent, useState } from "react";
 import { proposeTitle } from "@/api/chats";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { rename } from "@/features/sidebar/actions";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
+import { rename } from "./chat_actions";
 
 /** The dialog to rename a chat, with a title suggested by a model. */
 export function RenameDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {

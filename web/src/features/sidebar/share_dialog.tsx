@@ -4,14 +4,14 @@ import { useState } from "react";
 import { sentence } from "@/api/errors";
 import { get, patch } from "@/api/http";
 import type { ChatView, ItemsOfPublicUser, ItemsOfShareView, SharesBody } from "@/api/types.gen";
-import { copyLink } from "@/features/sidebar/actions";
+import { useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
-import { useSelf } from "@/state/session";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
+import { copyLink } from "./chat_actions";
 
 /** The dialog to share a chat. */
 export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {

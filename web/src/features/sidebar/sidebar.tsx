@@ -2,14 +2,14 @@ import { PanelLeftClose, Search, SquarePen } from "lucide-react";
 import { Link, useLocation, useSearchParams } from "react-router";
 import { filterSearch } from "@/chat/sidebar_list";
 import { ChatSections } from "@/features/sidebar/chat_sections";
-import { ChatDialogs } from "@/features/sidebar/dialogs";
 import { FilterMenu } from "@/features/sidebar/filter_menu";
 import { UserMenu } from "@/features/sidebar/user_menu";
-import { setLayout } from "@/state/layout";
+import { setLayout } from "@/state/diff_layout";
 import { IconButton } from "@/ui/button";
-import { modKey } from "@/ui/keys";
 import { Logo } from "@/ui/logo";
+import { modKey } from "@/ui/modifier_key";
 import { Tooltip } from "@/ui/tooltip";
+import { ChatDialogs } from "./chat_dialogs";
 
 /** The sidebar: the chat list, search, and the user menu. */
 export function Sidebar() {

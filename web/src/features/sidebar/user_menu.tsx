@@ -3,8 +3,8 @@ import { ChartNoAxesColumn, ChevronsUpDown, Keyboard, LogOut, Settings } from "l
 import { useNavigate } from "react-router";
 import { getSpend } from "@/api/account";
 import { sentence } from "@/api/errors";
-import { setLayout } from "@/state/layout";
-import { signOut, useSelf } from "@/state/session";
+import { setLayout } from "@/state/diff_layout";
+import { signOut, useSelf } from "@/state/login_session";
 import { Menu } from "@/ui/menu";
 import { dollars } from "@/ui/money";
 import { toast } from "@/ui/toast";

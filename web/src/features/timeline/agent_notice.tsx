@@ -1,10 +1,10 @@
 import { Bot, ChevronDown, ChevronUp } from "lucide-react";
-import { endOf, noticeTitle } from "@/chat/agents";
+import { endOf, noticeTitle } from "@/chat/subagent_texts";
 import type { NoticePart } from "@/chat/types";
 import { Markdown } from "@/features/timeline/markdown";
 import { OpenAgent } from "@/features/tools/agent_line";
-import { isLongBody } from "@/features/tools/parts";
-import { useOpen } from "@/state/open_state";
+import { isLongBody } from "@/features/tools/card_bodies";
+import { useOpen } from "@/state/opened_cards";
 import { cx } from "@/ui/cx";
 
 /** The end of a subagent's turn, with its report. A long report is folded. */

@@ -1,9 +1,9 @@
 import { useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
-import { errorCard } from "@/chat/errors";
-import type { Row } from "@/chat/rows";
+import type { Row } from "@/chat/timeline_rows";
+import { errorCard } from "@/chat/turn_errors";
 import { isActive } from "@/chat/types";
-import { type Conversation, ConversationContext, useConversation } from "@/features/conversation/context";
+import { type Conversation, ConversationContext, useConversation } from "@/features/conversation/chat_context";
 import { RowBoundary } from "@/features/timeline/article";
 import { LiveRow } from "@/features/timeline/live_row";
 import { RowView } from "@/features/timeline/row";

@@ -1,6 +1,6 @@
 import { Component, memo, type ReactNode } from "react";
-import { plainText } from "@/chat/pending";
-import type { Row } from "@/chat/rows";
+import { plainText } from "@/chat/pending_operations";
+import type { Row } from "@/chat/timeline_rows";
 import { RowView } from "@/features/timeline/row";
 import { Button } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";

@@ -1,9 +1,9 @@
 import { Code, Download, Maximize2, Workflow } from "lucide-react";
 import { memo, useEffect, useState, useSyncExternalStore } from "react";
-import { CodeBlock, CopyButton, download } from "@/features/timeline/code";
 import { type Drawn, drawDiagram, keptDrawing } from "@/features/timeline/diagram_frame";
 import { Lightbox } from "@/features/timeline/lightbox";
 import { IconButton } from "@/ui/button";
+import { CodeBlock, CopyButton, download } from "./code_block";
 
 /** A Mermaid diagram, drawn in a sandboxed frame and shown as an image. If that fails, its source is shown. */
 export const Diagram = memo(function Diagram({ source }: { source: string }) {

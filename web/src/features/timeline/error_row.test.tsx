@@ -2,7 +2,7 @@
 import { act } from "react";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { useStore } from "zustand";
-import { type Conversation, ConversationContext } from "@/features/conversation/context";
+import { type Conversation, ConversationContext } from "@/features/conversation/chat_context";
 import { RetryBanner } from "@/features/timeline/error_row";
 import { ChatSession } from "@/state/chat_session";
 import { hostOnFakeTimers } from "@/testing/fake_host";

@@ -2,17 +2,17 @@ import { ChevronRight, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { Link } from "react-router";
 import { sentence } from "@/api/errors";
-import { type ErrorAction, errorCard, offeredActions } from "@/chat/errors";
+import { type ErrorAction, errorCard, offeredActions } from "@/chat/turn_errors";
 import type { ChatError, Retry } from "@/chat/types";
-import { useConversation } from "@/features/conversation/context";
+import { useConversation } from "@/features/conversation/chat_context";
 import { LastTurnDebugButton } from "@/features/debug/debug_button";
-import { CopyButton } from "@/features/timeline/code";
 import { TryAgainNow } from "@/features/timeline/live_row";
-import { useNow } from "@/state/hooks";
 import { useMe } from "@/state/queries";
+import { useNow } from "@/state/session_hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
+import { CopyButton } from "./code_block";
 
 /** The banner for a retry after a provider error: the time of the next attempt, its number, and a stop button. */
 export function RetryBanner({ retry, clockSkew }: { retry: Retry; clockSkew: number }) {

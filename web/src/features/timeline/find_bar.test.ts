@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Row } from "@/chat/rows";
+import type { Row } from "@/chat/timeline_rows";
 import { hitsOf } from "@/features/timeline/find_bar";
 
 const prose = (message: number, index: number, text: string): Row => ({

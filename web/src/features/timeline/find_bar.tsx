@@ -1,12 +1,12 @@
 import { ChevronDown, ChevronUp, X } from "lucide-react";
 import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
 import { searchChat } from "@/api/chats";
-import { plainText } from "@/chat/pending";
-import type { Row } from "@/chat/rows";
-import { labelOf } from "@/chat/tools";
-import type { FindProps } from "@/features/timeline/find";
+import { plainText } from "@/chat/pending_operations";
+import type { Row } from "@/chat/timeline_rows";
+import { labelOf } from "@/chat/tool_texts";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import type { FindProps } from "./find_shortcut";
 
 /** Return the searchable text of a row. */
 export function rowText(row: Row): string {

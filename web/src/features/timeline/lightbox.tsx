@@ -1,8 +1,8 @@
 import { ChevronLeft, ChevronRight, Download, X, ZoomIn, ZoomOut } from "lucide-react";
 import { Dialog } from "radix-ui";
 import { type KeyboardEvent, type ReactNode, useState } from "react";
+import { hasReason } from "@/api/access_reasons";
 import { fileAddress } from "@/api/files";
-import { hasReason } from "@/api/reasons";
 import { useFileSource } from "@/state/file_source";
 import { cx } from "@/ui/cx";
 import { DownloadLink } from "@/ui/download_link";

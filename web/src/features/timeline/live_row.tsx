@@ -1,20 +1,20 @@
 import { memo, useMemo, useState } from "react";
 import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
-import { NUDGE_SECONDS, phaseOf, silenceOf } from "@/chat/phase";
+import { NUDGE_SECONDS, phaseOf, silenceOf } from "@/chat/agent_phase";
 import { isOnlyLonger, lastWords, type Preview, shownBlocks } from "@/chat/preview";
-import { liveRows, namesAfter, type Row, storedCalls } from "@/chat/rows";
-import { useConversation } from "@/features/conversation/context";
+import { liveRows, namesAfter, type Row, storedCalls } from "@/chat/timeline_rows";
+import { useConversation } from "@/features/conversation/chat_context";
 import { LiveMarkdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
 import { type Arriving, useSmoothText } from "@/features/timeline/smooth_text";
 import type { ChatSession, ChatSessionState } from "@/state/chat_session";
-import { useNow, useShownStatus } from "@/state/hooks";
 import { useChat, useDisplay } from "@/state/queries";
+import { useNow, useShownStatus } from "@/state/session_hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
-import { pulsing } from "@/ui/motion";
+import { pulsing } from "@/ui/endless_animations";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
 

@@ -27,8 +27,6 @@ import {
   type Token,
   type Tokens,
 } from "@/chat/markdown";
-import { CodeBlock, download } from "@/features/timeline/code";
-import { sizeOf } from "@/features/timeline/files";
 import { languageOf } from "@/features/timeline/highlighter";
 import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
@@ -36,6 +34,8 @@ import { copyText } from "@/ui/clipboard";
 import { Confirm } from "@/ui/dialog";
 import { lazyPart } from "@/ui/lazy_part";
 import { AGAIN_MS, MenuAt, placeOf } from "@/ui/menu";
+import { CodeBlock, download } from "./code_block";
+import { sizeOf } from "./message_files";
 
 const Formula = lazyPart(async () => (await import("@/features/timeline/formula")).Formula);
 const Diagram = lazyPart(async () => (await import("@/features/timeline/diagram")).Diagram);

@@ -3,7 +3,7 @@ import { QueryClientProvider } from "@tanstack/react-query";
 import { act } from "react";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Message, Part } from "@/chat/types";
-import { type Conversation, ConversationContext } from "@/features/conversation/context";
+import { type Conversation, ConversationContext } from "@/features/conversation/chat_context";
 import { LiveRow } from "@/features/timeline/live_row";
 import { RowView } from "@/features/timeline/row";
 import { useRows } from "@/features/timeline/timeline";

@@ -1,6 +1,6 @@
 import { createContext, type MouseEvent, type ReactNode, useContext } from "react";
-import { filePlace } from "@/chat/paths";
-import { ConversationContext } from "@/features/conversation/context";
+import { filePlace } from "@/chat/file_paths";
+import { ConversationContext } from "@/features/conversation/chat_context";
 import { type OpenFile, withFile } from "@/features/conversation/open_file";
 import { cx } from "@/ui/cx";
 

@@ -1,12 +1,12 @@
 import { ChevronDown, ChevronUp } from "lucide-react";
 import { useEffect, useMemo, useRef } from "react";
 import { type StoreApi, useStore } from "zustand";
-import { plainText } from "@/chat/pending";
-import type { Row } from "@/chat/rows";
-import { useConversation } from "@/features/conversation/context";
+import { plainText } from "@/chat/pending_operations";
+import type { Row } from "@/chat/timeline_rows";
+import { useConversation } from "@/features/conversation/chat_context";
 import { appearance } from "@/state/appearance";
 import { IconButton } from "@/ui/button";
-import { isTyping } from "@/ui/keys";
+import { isTyping } from "@/ui/modifier_key";
 
 interface Props {
   rows: readonly Row[];

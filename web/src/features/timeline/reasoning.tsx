@@ -1,11 +1,11 @@
 import { Brain, ChevronRight } from "lucide-react";
 import { memo, useEffect, useRef } from "react";
-import { duration } from "@/chat/tools";
+import { duration } from "@/chat/tool_texts";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
-import { useOpen } from "@/state/open_state";
+import { useOpen } from "@/state/opened_cards";
 import { useDisplay } from "@/state/queries";
 import { cx } from "@/ui/cx";
-import { pulsing } from "@/ui/motion";
+import { pulsing } from "@/ui/endless_animations";
 
 /** Return the topic of reasoning: its first heading or bold line. */
 export function topicOf(text: string): string {

@@ -1,26 +1,26 @@
 import { CircleStop, Globe, Info, Rows3, TriangleAlert } from "lucide-react";
 import { memo } from "react";
 import { sentence } from "@/api/errors";
-import { errorCard } from "@/chat/errors";
 import { hostOf } from "@/chat/markdown";
-import type { Row, TurnFigures } from "@/chat/rows";
-import { duration, number, text } from "@/chat/tools";
+import type { Row, TurnFigures } from "@/chat/timeline_rows";
+import { duration, number, text } from "@/chat/tool_texts";
+import { errorCard } from "@/chat/turn_errors";
 import type { ChatError } from "@/chat/types";
-import { useConversation } from "@/features/conversation/context";
+import { useConversation } from "@/features/conversation/chat_context";
 import { DebugButton } from "@/features/debug/debug_button";
 import { AgentNoticeCard } from "@/features/timeline/agent_notice";
-import { CopyButton } from "@/features/timeline/code";
-import { Files } from "@/features/timeline/files";
 import { Link, Markdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { dayName, When } from "@/features/timeline/timestamp";
 import { UserRow } from "@/features/timeline/user_row";
-import { ToolCard } from "@/features/tools/card";
-import { ToolGroup } from "@/features/tools/group";
-import { useOpen } from "@/state/open_state";
+import { ToolGroup } from "@/features/tools/call_group";
+import { ToolCard } from "@/features/tools/tool_card";
+import { useOpen } from "@/state/opened_cards";
 import { Button } from "@/ui/button";
 import { compact, dollars } from "@/ui/money";
 import { toast } from "@/ui/toast";
+import { CopyButton } from "./code_block";
+import { Files } from "./message_files";
 
 /** One row of a timeline. Memoized, because unchanged rows are the same objects. */
 export const RowView = memo(function RowView({ row }: { row: Row }) {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Row } from "@/chat/rows";
+import type { Row } from "@/chat/timeline_rows";
 import { estimate, firstRow, Heights, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 
 const row = (name: string, text = "word"): Row => ({ kind: "prose", key: name, text, refusal: false, messageId: 1 });

@@ -1,5 +1,5 @@
 /** The rows of a long chat that are mounted, computed from measured heights, and estimates for rows never shown. */
-import type { Row } from "@/chat/rows";
+import type { Row } from "@/chat/timeline_rows";
 
 /** Up to this number all rows are mounted, so that the browser's search and selection work. */
 export const ALL_UP_TO = 150;

@@ -1,7 +1,7 @@
 /** Scrolling to a row: to the message that was just sent, and to a message or row that may not be loaded yet. */
 import { type RefObject, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
-import type { Row } from "@/chat/rows";
+import type { Row } from "@/chat/timeline_rows";
 import { messageOf } from "@/features/timeline/article";
 import { keysOf, type MountedKeys, type Range } from "@/features/timeline/row_heights";
 import type { Scroller } from "@/features/timeline/scroller";

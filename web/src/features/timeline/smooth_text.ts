@@ -1,8 +1,8 @@
 import { useEffect, useRef, useState } from "react";
 import { flushSync } from "react-dom";
-import { advance, cut } from "@/chat/smooth";
-import { afterNextKey, showsKey } from "@/features/timeline/typing";
-import { wantsLessMotion } from "@/ui/motion";
+import { advance, cut } from "@/chat/text_pace";
+import { wantsLessMotion } from "@/ui/endless_animations";
+import { afterNextKey, showsKey } from "./typing_pauses";
 
 /** The minimum time between two updates: more than one frame and less than two at 60 Hz. */
 const PAUSE_MS = 20;

@@ -3,26 +3,26 @@ import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } fr
 import { flushSync } from "react-dom";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
-import { shownOrder } from "@/chat/pending";
-import { type Row, RowMaker } from "@/chat/rows";
+import { shownOrder } from "@/chat/pending_operations";
+import { type Row, RowMaker } from "@/chat/timeline_rows";
 import { isActive } from "@/chat/types";
 import { Article, messageOf } from "@/features/timeline/article";
 import { useAllRows } from "@/features/timeline/deferred_rows";
 import { walksFeed } from "@/features/timeline/feed_keys";
-import { Find } from "@/features/timeline/find";
-import { OlderMessages, useLoadOlder } from "@/features/timeline/older";
 import { PromptBar } from "@/features/timeline/prompt_bar";
 import { useReadMark } from "@/features/timeline/read_mark";
 import { ALL_UP_TO, Heights, keysOf, type MountedKeys, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 import { useScrollTarget, useSentRows } from "@/features/timeline/scroll_targets";
 import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
-import { Tail } from "@/features/timeline/tail";
 import { dayKey } from "@/features/timeline/timestamp";
 import type { ChatSession } from "@/state/chat_session";
-import { useShownStatus } from "@/state/hooks";
 import { useDisplay } from "@/state/queries";
+import { useShownStatus } from "@/state/session_hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { Find } from "./find_shortcut";
+import { OlderMessages, useLoadOlder } from "./older_messages";
+import { Tail } from "./running_step";
 
 /** Chosen: an opened chat stays at its end this long while rows change their height, for example by highlighted code. */
 const OPENING_MS = 1500;

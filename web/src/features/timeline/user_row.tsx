@@ -1,17 +1,17 @@
 import { ChevronDown, ChevronUp, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
 import { memo, useMemo, useState } from "react";
-import { filesOf, plainText } from "@/chat/pending";
-import { spaced, tokenOf } from "@/chat/references";
+import { spaced, tokenOf } from "@/chat/file_references";
+import { filesOf, plainText } from "@/chat/pending_operations";
 import type { Message, Part } from "@/chat/types";
-import { useConversation } from "@/features/conversation/context";
-import { CopyButton } from "@/features/timeline/code";
-import { Files } from "@/features/timeline/files";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Rest } from "@/features/timeline/markdown";
 import { PathLink } from "@/features/timeline/path_link";
 import { When } from "@/features/timeline/timestamp";
 import { Button, IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
+import { CopyButton } from "./code_block";
+import { Files } from "./message_files";
 
 const FOLD_LINES = 12;
 const FOLD_CHARS = 1600;

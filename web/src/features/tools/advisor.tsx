@@ -1,8 +1,8 @@
 import { Lightbulb } from "lucide-react";
-import { fields, number, text } from "@/chat/tools";
+import { fields, number, text } from "@/chat/tool_texts";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
-import { Facts, Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Facts, Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call, state }: BodyProps) {
   const question = text(fields(call.args).question);

@@ -1,12 +1,12 @@
 /** The header and the body of calls about one subagent: the message to it, or its report. */
-import { toldState } from "@/chat/agents";
-import { fields, labelOf, text } from "@/chat/tools";
-import { useConversation } from "@/features/conversation/context";
+import { toldState } from "@/chat/subagent_texts";
+import { fields, labelOf, text } from "@/chat/tool_texts";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Markdown } from "@/features/timeline/markdown";
 import { AgentLine } from "@/features/tools/agent_line";
-import { Box, Note } from "@/features/tools/parts";
-import type { BodyProps } from "@/features/tools/tool";
-import { useAgents } from "@/state/agents";
+import { useAgents } from "@/state/subagents";
+import { Box, Note } from "./card_bodies";
+import type { BodyProps } from "./tool_display";
 
 /** The header with the title of the subagent, which is known before the result. */
 export function AgentLabel({ call, state }: BodyProps) {

@@ -1,7 +1,7 @@
 /** The state of a subagent, and the link to it. */
 import { ArrowUpRight, CircleCheck, CirclePause, Clock, Hand, TriangleAlert } from "lucide-react";
 import { Link } from "react-router";
-import type { AgentState, AgentTone } from "@/chat/agents";
+import type { AgentState, AgentTone } from "@/chat/subagent_texts";
 import { cx } from "@/ui/cx";
 import { Spinner } from "@/ui/spinner";
 

@@ -2,12 +2,12 @@
 import { type ReactNode, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { AgentView } from "@/api/types.gen";
-import { agentState, agentTime, isAtWork } from "@/chat/agents";
-import { duration } from "@/chat/tools";
+import { agentState, agentTime, isAtWork } from "@/chat/subagent_texts";
+import { duration } from "@/chat/tool_texts";
 import { agentFigures } from "@/features/tools/agent_figures";
 import { OpenAgent, StateText } from "@/features/tools/agent_line";
-import { askingAgent, stopAgents } from "@/state/agents";
-import { useNow } from "@/state/hooks";
+import { useNow } from "@/state/session_hooks";
+import { askingAgent, stopAgents } from "@/state/subagents";
 import { Button } from "@/ui/button";
 import { toast } from "@/ui/toast";
 

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Message } from "@/chat/types";
-import { alwaysOffers, matchingCommands } from "@/features/tools/always_offers";
+import { alwaysOffers, matchingCommands } from "./always_rules";
 
 const call = (command: string, always: object | null) =>
   ({ tool_call_id: "now", tool_name: "execute", args: { command }, always }) as never;

@@ -3,8 +3,7 @@ import { type MouseEvent, type ReactNode, Suspense, useState } from "react";
 import { sentence } from "@/api/errors";
 import { post } from "@/api/http";
 import type { Action } from "@/api/types.gen";
-import { useConversation } from "@/features/conversation/context";
-import { type AlwaysOffer, alwaysOffers, matchingCommands } from "@/features/tools/always_offers";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Asked, type AskedCall } from "@/features/tools/asked_call";
 import { BrakeCard, isOnHold } from "@/features/tools/brake_card";
 import { useChat } from "@/state/queries";
@@ -12,6 +11,7 @@ import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { lazyPart } from "@/ui/lazy_part";
 import { toast } from "@/ui/toast";
+import { type AlwaysOffer, alwaysOffers, matchingCommands } from "./always_rules";
 
 const ServerQuestions = lazyPart(async () => (await import("@/features/tools/server_questions")).ServerQuestions);
 

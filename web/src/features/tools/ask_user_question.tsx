@@ -1,7 +1,7 @@
 import { MessageCircleQuestion } from "lucide-react";
 import { type ComponentProps, Suspense } from "react";
-import type { Tool } from "@/features/tools/tool";
 import { lazyPart } from "@/ui/lazy_part";
+import type { Tool } from "./tool_display";
 
 // Loaded with the first question, because few chats have any.
 const QuestionCard = lazyPart(async () => (await import("@/features/tools/question_form")).QuestionCard);

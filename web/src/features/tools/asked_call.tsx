@@ -1,9 +1,9 @@
 import type { Action } from "@/api/types.gen";
 import { actionOf } from "@/chat/approval_texts";
-import { fields, text } from "@/chat/tools";
+import { fields, text } from "@/chat/tool_texts";
 import { languageOfPath } from "@/features/timeline/highlighter";
 import { Intended } from "@/features/tools/edit_files";
-import { Code, Json, Output } from "@/features/tools/parts";
+import { Code, Json, Output } from "./card_bodies";
 
 export type AskedCall = Action["tool_calls"][number];
 

@@ -1,7 +1,7 @@
 import { Paperclip } from "lucide-react";
-import { fields, number, text } from "@/chat/tools";
-import { FileChip } from "@/features/timeline/files";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { fields, number, text } from "@/chat/tool_texts";
+import { FileChip } from "@/features/timeline/message_files";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const result = fields(call.result);

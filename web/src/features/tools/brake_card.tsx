@@ -5,7 +5,7 @@ import { interrupt } from "@/api/chats";
 import { sentence } from "@/api/errors";
 import { post } from "@/api/http";
 import type { Action } from "@/api/types.gen";
-import { useConversation } from "@/features/conversation/context";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Asked } from "@/features/tools/asked_call";
 import { Button } from "@/ui/button";
 import { toast } from "@/ui/toast";

@@ -1,6 +1,6 @@
 import { CircleDashed, Hand, TriangleAlert } from "lucide-react";
 import type { ToolView } from "@/chat/preview";
-import { closedBecause, denialOf, failureOf, type ToolState } from "@/chat/tools";
+import { closedBecause, denialOf, failureOf, type ToolState } from "@/chat/tool_texts";
 import { Spinner } from "@/ui/spinner";
 
 /** The state of a call as an icon with a name. */

@@ -1,5 +1,5 @@
 import { PackagePlus } from "lucide-react";
-import type { Tool } from "@/features/tools/tool";
 import { WorkspaceBody } from "@/features/tools/workspace_card";
+import type { Tool } from "./tool_display";
 
 export const createWorkspace: Tool = { icon: PackagePlus, Body: WorkspaceBody, opensWhileRunning: true };

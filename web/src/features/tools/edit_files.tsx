@@ -1,8 +1,8 @@
 import { FilePen } from "lucide-react";
-import { diffCounts, fields, list, text } from "@/chat/tools";
+import { diffCounts, fields, list, text } from "@/chat/tool_texts";
 import { PathLink } from "@/features/timeline/path_link";
-import { Diff, Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Diff, Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call, state }: BodyProps) {
   const files = list(fields(call.result).files);

@@ -1,7 +1,7 @@
 import { SquareTerminal } from "lucide-react";
-import { fields, hasRun, number, text } from "@/chat/tools";
-import { Facts, Note, Output, outputView } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { fields, hasRun, number, text } from "@/chat/tool_texts";
+import { Facts, Note, Output, outputView } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call, state }: BodyProps) {
   const args = fields(call.args);

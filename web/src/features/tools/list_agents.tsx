@@ -1,9 +1,9 @@
 import { Bot } from "lucide-react";
-import { toldState } from "@/chat/agents";
-import { fields, list, text } from "@/chat/tools";
+import { toldState } from "@/chat/subagent_texts";
+import { fields, list, text } from "@/chat/tool_texts";
 import { StateText } from "@/features/tools/agent_line";
-import { Rows } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Rows } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const agents = list(fields(call.result).agents);

@@ -1,7 +1,7 @@
 import { LayoutTemplate } from "lucide-react";
-import { fields, list, text } from "@/chat/tools";
-import { Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { fields, list, text } from "@/chat/tool_texts";
+import { Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const result = fields(call.result);

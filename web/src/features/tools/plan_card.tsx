@@ -4,15 +4,15 @@ import { useState } from "react";
 import { useStore } from "zustand";
 import { isStatus } from "@/api/errors";
 import { fetchFile } from "@/api/files";
-import { failureOf, fields, text } from "@/chat/tools";
-import { useConversation } from "@/features/conversation/context";
-import { CopyButton, download } from "@/features/timeline/code";
+import { failureOf, fields, text } from "@/chat/tool_texts";
+import { useConversation } from "@/features/conversation/chat_context";
+import { CopyButton, download } from "@/features/timeline/code_block";
 import { Markdown } from "@/features/timeline/markdown";
-import type { BodyProps } from "@/features/tools/tool";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
-import { pulsing } from "@/ui/motion";
+import { pulsing } from "@/ui/endless_animations";
 import { Spinner } from "@/ui/spinner";
+import type { BodyProps } from "./tool_display";
 
 interface Props extends BodyProps {
   active: boolean;

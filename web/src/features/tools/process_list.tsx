@@ -1,7 +1,7 @@
 import { ListTree } from "lucide-react";
-import { fields, list, text } from "@/chat/tools";
-import { Note, Rows } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { fields, list, text } from "@/chat/tool_texts";
+import { Note, Rows } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const processes = list(fields(call.result).processes);

@@ -1,7 +1,7 @@
 import { CircleStop } from "lucide-react";
-import { fields, text } from "@/chat/tools";
-import { Facts } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { fields, text } from "@/chat/tool_texts";
+import { Facts } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const args = fields(call.args);

@@ -1,5 +1,5 @@
 import { ClipboardList } from "lucide-react";
 import { PlanCard } from "@/features/tools/plan_card";
-import type { Tool } from "@/features/tools/tool";
+import type { Tool } from "./tool_display";
 
 export const proposePlan: Tool = { icon: ClipboardList, Card: PlanCard };

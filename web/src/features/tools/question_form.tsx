@@ -1,15 +1,15 @@
 import { Hand, MessageCircleQuestion } from "lucide-react";
 import { type KeyboardEvent, useEffect, useId, useState } from "react";
 import { useStore } from "zustand";
-import { fields, list, text } from "@/chat/tools";
+import { fields, list, text } from "@/chat/tool_texts";
 import { drafts } from "@/features/composer/draft_store";
-import { useConversation } from "@/features/conversation/context";
-import type { BodyProps } from "@/features/tools/tool";
+import { useConversation } from "@/features/conversation/chat_context";
 import type { Answering } from "@/state/drafts";
 import { useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Spinner } from "@/ui/spinner";
+import type { BodyProps } from "./tool_display";
 
 interface Question {
   header: string;

@@ -1,9 +1,9 @@
 import { FileText } from "lucide-react";
-import { fields, number, text } from "@/chat/tools";
+import { fields, number, text } from "@/chat/tool_texts";
 import { languageOfPath } from "@/features/timeline/highlighter";
 import { PathLink } from "@/features/timeline/path_link";
-import { Code, Facts, Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Code, Facts, Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 /** Remove the line numbers from the result; the card shows them separately. */
 export function withoutNumbers(content: string): { first: number; lines: string } {

@@ -1,8 +1,8 @@
 import { BookOpen } from "lucide-react";
-import { fields, text } from "@/chat/tools";
+import { fields, text } from "@/chat/tool_texts";
 import { Markdown } from "@/features/timeline/markdown";
-import { Box } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Box } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const body = text(fields(call.result).body);

@@ -1,8 +1,8 @@
 import { BookOpen } from "lucide-react";
-import { fields, text } from "@/chat/tools";
+import { fields, text } from "@/chat/tool_texts";
 import { languageOfPath } from "@/features/timeline/highlighter";
-import { Code } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Code } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call }: BodyProps) {
   const content = text(fields(call.result).content);

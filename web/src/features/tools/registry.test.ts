@@ -1,8 +1,8 @@
 import { existsSync } from "node:fs";
 import { expect, test } from "vitest";
-import { TOOL_NAMES } from "@/chat/tools";
+import { TOOL_NAMES } from "@/chat/tool_texts";
 import { TOOLS, toolOf } from "@/features/tools/registry";
-import { unknownTool } from "@/features/tools/unknown";
+import { unknownTool } from "./unknown_tool";
 
 test("every tool has a module of its own name and is registered", () => {
   const folder = new URL(".", import.meta.url);

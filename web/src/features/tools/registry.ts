@@ -23,11 +23,11 @@ import { readTemplate } from "@/features/tools/read_template";
 import { spawnAgent } from "@/features/tools/spawn_agent";
 import { startWorkspace } from "@/features/tools/start_workspace";
 import { stopWorkspace } from "@/features/tools/stop_workspace";
-import type { Tool } from "@/features/tools/tool";
-import { unknownTool } from "@/features/tools/unknown";
 import { waitAgent } from "@/features/tools/wait_agent";
 import { webSearch } from "@/features/tools/web_search";
 import { writeFile } from "@/features/tools/write_file";
+import type { Tool } from "./tool_display";
+import { unknownTool } from "./unknown_tool";
 
 export const TOOLS: Record<string, Tool> = {
   advisor,

@@ -14,7 +14,7 @@ import {
   siteOf,
   valuesOf,
 } from "@/chat/elicitation";
-import { useConversation } from "@/features/conversation/context";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Asked, type AskedCall } from "@/features/tools/asked_call";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";

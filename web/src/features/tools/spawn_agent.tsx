@@ -1,7 +1,7 @@
 import { Bot } from "lucide-react";
 import { Suspense } from "react";
-import type { BodyProps, Tool } from "@/features/tools/tool";
 import { lazyPart } from "@/ui/lazy_part";
+import type { BodyProps, Tool } from "./tool_display";
 
 // Loaded with the first subagent. A direct import would be circular, because the card shows a timeline.
 const SpawnCard = lazyPart(async () => (await import("@/features/tools/spawn_card")).SpawnCard);

@@ -1,16 +1,16 @@
 import { Bot, ChevronRight } from "lucide-react";
-import { isAtWork } from "@/chat/agents";
-import { fields, labelOf, text } from "@/chat/tools";
-import { useConversation } from "@/features/conversation/context";
+import { isAtWork } from "@/chat/subagent_texts";
+import { fields, labelOf, text } from "@/chat/tool_texts";
+import { useConversation } from "@/features/conversation/chat_context";
 import { AgentTimeline } from "@/features/timeline/agent_timeline";
 import { OpenAgent } from "@/features/tools/agent_line";
 import { AgentSummary } from "@/features/tools/agent_summary";
-import { Box, Note } from "@/features/tools/parts";
-import type { BodyProps } from "@/features/tools/tool";
-import { useAgents } from "@/state/agents";
-import { useOpen } from "@/state/open_state";
+import { useOpen } from "@/state/opened_cards";
+import { useAgents } from "@/state/subagents";
 import { cx } from "@/ui/cx";
 import { Mark } from "./call_mark";
+import { Box, Note } from "./card_bodies";
+import type { BodyProps } from "./tool_display";
 
 /** The live card of a subagent: its state, figures and last activity. It opens to its task and its timeline. */
 export function SpawnCard({ call, state }: BodyProps) {

@@ -1,5 +1,5 @@
 import { Square } from "lucide-react";
-import type { Tool } from "@/features/tools/tool";
 import { WorkspaceBody } from "@/features/tools/workspace_card";
+import type { Tool } from "./tool_display";
 
 export const stopWorkspace: Tool = { icon: Square, Body: WorkspaceBody, opensWhileRunning: true };

@@ -1,13 +1,13 @@
 import { Hourglass } from "lucide-react";
-import { agentState, toldState } from "@/chat/agents";
-import { awaitedIds, fields, text, waitedFor } from "@/chat/tools";
-import { useConversation } from "@/features/conversation/context";
+import { agentState, toldState } from "@/chat/subagent_texts";
+import { awaitedIds, fields, text, waitedFor } from "@/chat/tool_texts";
+import { useConversation } from "@/features/conversation/chat_context";
 import { Markdown } from "@/features/timeline/markdown";
 import { AgentLabel } from "@/features/tools/agent_card";
 import { AgentLine } from "@/features/tools/agent_line";
-import { Box, Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
-import { useAgents } from "@/state/agents";
+import { useAgents } from "@/state/subagents";
+import { Box, Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 /** The subagents that a running call waits for, as they are now. */
 function Awaited({ ids }: { ids: readonly string[] }) {

@@ -2,10 +2,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { getText } from "@/api/http";
-import { fields, list, number, text } from "@/chat/tools";
-import { Facts, Note, Output, outputView, type View } from "@/features/tools/parts";
-import type { BodyProps } from "@/features/tools/tool";
+import { fields, list, number, text } from "@/chat/tool_texts";
 import { followLog } from "@/state/workspace_operation_log";
+import { Facts, Note, Output, outputView, type View } from "./card_bodies";
+import type { BodyProps } from "./tool_display";
 
 /** Return the id of the operation from the call's result or live output. */
 export function operationOf(call: BodyProps["call"]): string {

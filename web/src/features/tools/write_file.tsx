@@ -1,9 +1,9 @@
 import { FilePen } from "lucide-react";
-import { fields, number, text } from "@/chat/tools";
+import { fields, number, text } from "@/chat/tool_texts";
 import { languageOfPath } from "@/features/timeline/highlighter";
 import { PathLink } from "@/features/timeline/path_link";
-import { Code, Diff, Facts, Note } from "@/features/tools/parts";
-import type { BodyProps, Tool } from "@/features/tools/tool";
+import { Code, Diff, Facts, Note } from "./card_bodies";
+import type { BodyProps, Tool } from "./tool_display";
 
 function Body({ call, state }: BodyProps) {
   const args = fields(call.args);

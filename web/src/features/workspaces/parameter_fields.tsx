@@ -2,8 +2,8 @@
 import type { ApiError } from "@/api/errors";
 import type { ParameterView } from "@/api/types.gen";
 import type { WorkspaceRow } from "@/api/workspaces";
-import { type Entries, type Entry, recentEntries } from "@/chat/parameters";
-import { Commands } from "@/ui/commands";
+import { type Entries, type Entry, recentEntries } from "@/chat/template_parameters";
+import { Commands } from "@/ui/backtick_code";
 import { FieldNote, TextArea, TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";

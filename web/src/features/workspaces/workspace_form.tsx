@@ -4,7 +4,7 @@ import { type FormEvent, type ReactNode, useEffect, useRef, useState } from "rea
 import { ApiError, sentence } from "@/api/errors";
 import type { TemplateView } from "@/api/types.gen";
 import { listWorkspaces, type NewWorkspace } from "@/api/workspaces";
-import { type Entries, initialEntries, toValues } from "@/chat/parameters";
+import { type Entries, initialEntries, toValues } from "@/chat/template_parameters";
 import { ParameterFields } from "@/features/workspaces/parameter_fields";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.chat import chat as chat_commands
+from rookery.cli.chat import chat_actions as chat_commands
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.messages import ChatId
 from rookery.settings.values import DURATION

@@ -26,7 +26,7 @@ from rookery.cli.admin.run.request import Request
 from rookery.cli.admin.run.turn_follower import AT_REST, Stop, TurnFollower
 from rookery.cli.admin.run.workspace import WorkspaceBoot
 from rookery.cli.chat import stream_follower
-from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output, OutputClosed
 from rookery.client import AsyncRookery, RookeryError

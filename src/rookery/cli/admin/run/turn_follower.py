@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 from rookery.app.replica import Replica
 from rookery.cli.chat.stream_follower import Follower
-from rookery.cli.chat.terminal_output import Screen
+from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Conflict
 from rookery.client.reducer import View
