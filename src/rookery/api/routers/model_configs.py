@@ -20,7 +20,7 @@ from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
 from rookery.llm import reasoning_effort
 from rookery.models.directory import windows_of
-from rookery.store.authorized.settings import KnownModel
+from rookery.store.authorized.models import KnownModel
 from rookery.store.models.model_configs import (
     DEFAULT_COMPRESSION_THRESHOLD,
     MAX_CONTEXT_LIMIT,

@@ -12,7 +12,7 @@ from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
 from rookery.llm import reasoning_effort
-from rookery.store.authorized.settings import PublicModel
+from rookery.store.authorized.models import PublicModel
 
 
 class ModelView(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from rookery.domain.access.rights import Actor, Role, UserActor
 from rookery.runtime.clock import Clock
 from rookery.store.authorized import rights
 from rookery.store.authorized.accounts import Accesses, Sessions, Tokens, Users
+from rookery.store.authorized.agent_kinds import AgentKinds
 from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
@@ -19,9 +20,10 @@ from rookery.store.authorized.folders import Folders
 from rookery.store.authorized.installation import Installation
 from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
+from rookery.store.authorized.models import Models, ProviderKeys, Providers
 from rookery.store.authorized.rights import Context
 from rookery.store.authorized.saved_prompts import SavedPrompts
-from rookery.store.authorized.settings import AgentKinds, Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.settings import Preferences, Settings
 from rookery.store.authorized.usage import Usage
 from rookery.store.authorized.workspaces import Contexts, Templates, WorkspaceMcpServers, Workspaces
 from rookery.store.machine import Machine, Publisher
