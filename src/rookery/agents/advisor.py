@@ -1,7 +1,7 @@
-"""The advisor: a second opinion for the agent, by one nested model call without tools.
+"""The advisor: a second opinion for the agent, from one separate model call without tools.
 
-The nested call is separate from the chat's own calls: it shares neither the replay memory nor the cached prefix of the
-chat, and is never shown as an answer. Its uses in a turn are counted from the history, so the count survives a crash.
+The call shares neither stored reasoning nor the cached prefix with the chat, and its text is never shown as an answer
+of the chat. The uses in a turn are counted from the history, so the count survives a crash.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AdvisorStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvisorParts:
-    """Shared dependencies of all advisors of a process, over the worker's pool."""
+    """Shared dependencies of all advisors of a process. They use the worker's connection pool."""
 
     pool: asyncpg.Pool
     directory: Directory
@@ -123,9 +123,9 @@ class AdvisorTools:
         return FamilyTools(tools=self._tools, services=(runtime,), has_advisor=True)
 
     async def _model(self, step: Step, settings: AdvisorSettings) -> tuple[ReadyModel | None, Effort | None]:
-        """Return the advisor's model: the configured one, else the chat's. None if neither can be used.
+        """Return the configured model, otherwise the chat's model; None if neither can be used.
 
-        The configured model is read again for each step, because a model that was just disabled must not advise.
+        The configured model is read again for each step, so that a disabled model is not used any more.
         """
         directory, owner_id = self._parts.directory, step.chat.owner_id
         if (configured := settings.model_config_id) is not None:
@@ -144,7 +144,7 @@ class AdvisorTools:
 def read_settings(stored: object) -> AdvisorSettings | None:
     """Return the settings; None if a limit cannot be read, because the default could exceed the configured limit.
 
-    A model that cannot be read counts as not set, together with its effort.
+    If the model cannot be read, the model and its effort count as not set.
     """
     settings = setting_groups.read(setting_groups.ADVISOR, stored)
     assert isinstance(settings, AdvisorSettings)
@@ -218,9 +218,9 @@ class Advisor:
         return ToolOutput({"type": "error", "error": reason}, is_error=True)
 
     async def _ask(self, ctx: ToolContext, prompt: Prompt, question: str) -> AssistantOutcome:
-        """Call the model, and call it again after a transient failure.
+        """Call the model, and repeat the call after a transient failure.
 
-        Its text is shown live as the result of this call.
+        The text of the advisor is shown live as the result of the tool call.
         """
         model = await self._parts.connector.model(self._ready)
         if isinstance(model, ProviderError):
@@ -230,7 +230,7 @@ class Advisor:
             return await self._try_often(ctx, recorded, call)
 
     def _recorded(self, ctx: ToolContext, model: LanguageModel, question: str) -> CallScope:
-        """Return the scope of the calls: a debug run below that of the turn, if the turn is recorded."""
+        """Return the recording scope of the calls: a debug run below the run of the turn, if the turn is recorded."""
         recordings, parent = self._parts.recordings, current_run.get()
         if recordings is None or parent is None:
             return CallScope(model)
@@ -288,9 +288,9 @@ class Advisor:
         return outcome
 
     def _call(self, model: LanguageModel, prompt: Prompt) -> Call:
-        """Return the nested call.
+        """Return the request to the advisor's model.
 
-        It has no tools, and no origin, so that nothing about it is remembered for the chat.
+        It has no tools, and no origin, so that caches of the chat are not affected.
         """
         own = self._ready.config.options.max_output_tokens
         limit = self._settings.max_output_tokens if own is None else min(own, self._settings.max_output_tokens)
@@ -319,7 +319,9 @@ class Advisor:
         return None
 
     async def _bill(self, model: LanguageModel, usage: Usage, status: CallStatus, meter: StepMeter) -> None:
-        """Count the call and write it into the ledger. If the database is unavailable, the advice is still returned."""
+        """Count the call and write it into the usage ledger. If the database is unavailable, the advice is still
+        returned.
+        """
         chat = self._step.chat
         entry = msgspec.structs.replace(
             self._ready.usage_entry(

@@ -43,7 +43,8 @@ MAX_NAMES_BYTES = 2 * 1024
 
 
 class AgentKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of subagent. `prompt` is added to the system prompt of its chats; None for `tools` allows all.
+    """A kind of subagent. `prompt` is added to the system prompt of its chats. `tools` are the allowed tools; None
+    allows all.
 
     A `read_only` kind changes nothing: its chats have the mode `explore`.
     """
@@ -98,7 +99,7 @@ class KindCatalog(Protocol):
 
 
 class BuiltinKinds:
-    """The catalog with only the built-in kinds."""
+    """The catalog that has only the built-in kinds."""
 
     async def list_kinds(self, owner_id: UUID, resources: Sequence[ContextResource]) -> KindList:
         return KindList(BUILTIN)
@@ -145,9 +146,9 @@ class AllKinds:
         )
 
     def _definitions(self, resources: Sequence[ContextResource]) -> Generator[None, None, list[KindDefinition]]:
-        """Return the kinds of a workspace.
+        """Return the kinds that files of a workspace define.
 
-        Other tasks run between two files, because hundreds of files may be slow to parse.
+        Other asyncio tasks run between two files, because parsing hundreds of files may be slow.
         """
         found: list[KindDefinition] = []
         for each in resources:
@@ -157,7 +158,7 @@ class AllKinds:
         return found
 
     def _definition(self, resource: ContextResource) -> KindDefinition | None:
-        """Return the kind that a workspace's file defines; None if it does not define one."""
+        """Return the kind that a workspace file defines; None if it defines none."""
         if resource.kind != "agent_kind" or not resource.body:
             return None
         found = self._files.find(resource.body)
@@ -210,7 +211,7 @@ def _read_file(text: str) -> KindDefinition | str:
 
 
 def _of_file(kind: KindDefinition, models: Mapping[str, UUID]) -> AgentKind:
-    """Return the kind of a workspace's file. The file may name a model by id or by name."""
+    """Return the kind that a workspace file defines. The file may name a model by id or by name."""
     return AgentKind(
         name=kind.name,
         description=kind.description,
@@ -234,7 +235,7 @@ def _model_id(named: str | None, models: Mapping[str, UUID]) -> UUID | None:
 
 
 def merged(*sources: Iterable[AgentKind]) -> KindList:
-    """Return the kinds of these sources, in order. If names are equal, the earlier source takes precedence."""
+    """Return the kinds of several sources. If names are equal, the kind of the earlier source is used."""
     given = [kind for source in sources for kind in source]
     first = {kind.name: kind for kind in reversed(given)}
     hidden = [
@@ -244,7 +245,9 @@ def merged(*sources: Iterable[AgentKind]) -> KindList:
 
 
 def listed(kinds: Sequence[AgentKind]) -> str:
-    """Return the kinds as lines of the tool's description. Kinds that do not fit are only named, or only counted."""
+    """Return the kinds as lines of the tool's description. Kinds beyond the size limit are only named, or only
+    counted.
+    """
     lines: list[str] = []
     room = MAX_LIST_BYTES
     for place, kind in enumerate(kinds):
@@ -257,7 +260,7 @@ def listed(kinds: Sequence[AgentKind]) -> str:
 
 
 def named(kinds: Sequence[AgentKind]) -> str:
-    """Return the names of the kinds. Names that do not fit are only counted."""
+    """Return the names of the kinds. Names beyond the size limit are only counted."""
     names: list[str] = []
     room = MAX_NAMES_BYTES
     for kind in kinds:

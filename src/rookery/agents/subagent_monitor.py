@@ -1,7 +1,8 @@
-"""The monitor of subagents: stops overdue subagents, and resumes parents whose children have ended.
+"""The monitor of subagents: stops overdue subagents, and resumes parents whose subagents have ended.
 
-The end of a child normally resumes its parent immediately (`wake`, called after the commit). The loop covers replicas
-that died in between. Every replica runs it, and each change is checked again under the chat's lock.
+Normally, the end of a subagent's turn resumes the parent immediately (`wake`, called after the commit). The monitor's
+loop handles ends whose replica died before `wake`. Every replica runs the loop, and each change is checked again under
+the lock of the chat.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ DEADLINE_NOTE = "The subagent reached its time limit."
 
 
 class MonitorStats:
-    """Counters of a process, for the metrics."""
+    """The monitor's counters in this process, for the metrics."""
 
     __slots__ = ("overdue", "woken")
 
@@ -113,7 +114,7 @@ class SubagentMonitor:
 
 @contextlib.contextmanager
 def _tolerated_lock(chat_id: UUID) -> Iterator[None]:
-    """Leave a chat that stays locked to the next round."""
+    """Skip a chat that stays locked. The next round handles it."""
     try:
         yield
     except LockTimeout as error:

@@ -1,7 +1,7 @@
 """The operations of a chat on its subagents: spawn, wait, message, stop, list, read reports.
 
 All changes go through the authorized store on behalf of the owner, so a tool can never access a chat of another user. A
-refusal raises `Refused`, with a text for the model.
+refused operation raises `Refused` with a text for the model.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ async def no_servers(step: Step, mode: Mode) -> tuple[UUID, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyParts:
-    """Shared dependencies of all families of a process, over the worker's pool.
+    """Dependencies that the families of a process share. They use the worker's connection pool.
 
-    `external_servers` returns the MCP servers that a step sees. An exploring child keeps exactly these.
+    `external_servers` returns the MCP servers of a step. A subagent of the kind `explore` gets exactly these.
     """
 
     pool: asyncpg.Pool
@@ -100,7 +100,7 @@ class FamilyParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnOrder:
-    """The arguments of a spawn, as the model gave them."""
+    """The arguments of `spawn_agent`, as the model wrote them."""
 
     kind: str
     prompt: str
@@ -112,7 +112,7 @@ class SpawnOrder:
 
 
 class AgentFamily:
-    """The family of the chat of one step."""
+    """The subagents of one chat, for one step of this chat."""
 
     def __init__(
         self, parts: FamilyParts, step: Step, *, mode: Mode, available: KindList, settings: SubagentSettings
@@ -133,9 +133,9 @@ class AgentFamily:
         return chat.root_chat_id or chat.id
 
     async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeat the work for a while if the database is unavailable. The work must be safe to repeat.
+        """Repeat an operation for a while if the database is unavailable. The operation must be safe to repeat.
 
-        Without the repetition, the model would be told that a spawn has failed although its outcome is unknown.
+        Without this, the model would read that a spawn has failed, although the subagent may have been created.
         """
         clock = self._parts.clock
         due = clock.monotonic() + DATABASE_SECONDS
@@ -151,9 +151,9 @@ class AgentFamily:
     # Spawning
 
     async def spawn(self, ctx: ToolContext, order: SpawnOrder) -> dict[str, Any]:
-        """Create a child chat, which starts to work immediately.
+        """Create a subagent, which starts to work immediately.
 
-        A repeated call returns the child of the first call.
+        A repetition of the tool call returns the subagent of the first call.
         """
         chat, meta = self._step.chat, self._step.meta
         child_id = ChatId(uuid5(_CHILDREN, str(ctx.replay_token)))
@@ -261,7 +261,7 @@ class AgentFamily:
     async def _overrides(
         self, kind: AgentKind
     ) -> tuple[model_resolution.Override | None, model_resolution.Override | None]:
-        """Return the models that the user and the administrators have set for this kind."""
+        """Return the models that the user and the administrators have chosen for this kind."""
         key = _OVERRIDES.get(kind.name)
         if key is None:
             return None, None
@@ -304,7 +304,7 @@ class AgentFamily:
     async def wait(
         self, ctx: ToolContext, ids: Sequence[str], *, mode: WaitMode, seconds: int
     ) -> list[Mapping[str, Any]]:
-        """Wait until one or all of these children are at rest, or the time is over. Return one result per child."""
+        """Wait until one or all of these subagents are at rest, or until the time limit. Return one result for each."""
         chat_ids = [_chat_id(each) for each in ids]
         await self.insist(lambda: self._find(chat_ids))
         seconds = DEFAULT_WAIT_SECONDS if seconds <= 0 else min(seconds, MAX_WAIT_SECONDS)
@@ -343,9 +343,9 @@ class AgentFamily:
         return agent_reports.fit_reports(told, max_bytes)
 
     def _seconds_since_call(self, call_id: str) -> float:
-        """Return the time since the model made the call, in seconds.
+        """Return the seconds since the model called the tool.
 
-        A call that is repeated after a crash waits only for the rest.
+        A call that is repeated after a crash waits only for the remaining time.
         """
         for row in reversed(self._step.history.rows):
             message = row.message
@@ -383,7 +383,7 @@ class AgentFamily:
     # Message, stop, list, and read
 
     async def message(self, ctx: ToolContext, chat_id: str, text: str, *, interrupt: bool) -> dict[str, Any]:
-        """Send a message to a child: it resumes, or the message is queued."""
+        """Send a message to a subagent. A subagent at rest starts a turn; otherwise the message is queued."""
         child = await self._one(chat_id)
         if not text.strip():
             raise Refused("The message is blank.")
@@ -406,7 +406,7 @@ class AgentFamily:
         return {**self.summary(child), "status": sent.chat.status, "interrupted": is_interrupted}
 
     async def interrupt(self, chat_id: str) -> dict[str, Any]:
-        """Stop a child. A child at rest is not changed."""
+        """Stop a subagent. A subagent at rest is not changed."""
         child = await self._one(chat_id)
         if child.is_at_rest:
             return {**self.summary(child), "interrupted": False}
@@ -417,7 +417,7 @@ class AgentFamily:
         return {**self.summary(child), "status": done.chat.status, "interrupted": True}
 
     async def list_agents(self, *, limit: int, offset: int) -> dict[str, Any]:
-        """Return the unarchived children of this chat, the most recently updated first."""
+        """Return the subagents of this chat that are not archived, the most recently updated first."""
         async with self._parts.pool.acquire() as conn:
             total = await subagents.count_children(conn, self._root_id)
             found = await subagents.list_children(conn, self._step.chat.id, limit=limit, offset=offset)
@@ -433,7 +433,7 @@ class AgentFamily:
         return {"agents": agents, "total": total, "returned": len(found), "offset": offset, "has_more": has_more}
 
     async def read_report(self, chat_id: str, offset: int) -> dict[str, Any]:
-        """Return a page of a child's report, from a byte offset on."""
+        """Return a page of a subagent's report, starting at a byte offset."""
         child = await self._one(chat_id)
         data = (await self._reports([child.chat_id])).get(child.chat_id, "").encode("utf-8", "replace")
         if not 0 <= offset <= len(data):
@@ -448,7 +448,7 @@ class AgentFamily:
         return told
 
     async def list_models(self) -> dict[str, Any]:
-        """Return the models that a child of this owner can use."""
+        """Return the models that subagents of this owner can use."""
         directory, owner_id = self._parts.directory, self._step.chat.owner_id
         models, snapshot = await directory.models(owner_id), await directory.snapshot()
         found: list[dict[str, Any]] = []
@@ -471,7 +471,7 @@ class AgentFamily:
         return {"models": sorted(found, key=lambda each: (not each["is_default"], each["display_name"]))}
 
     def summary(self, child: Subagent) -> dict[str, Any]:
-        """Return the fields about a child that every result has."""
+        """Return the fields about a subagent that all results contain."""
         told: dict[str, Any] = {
             "chat_id": str(child.chat_id),
             "title": child.title,
@@ -494,7 +494,7 @@ class AgentFamily:
         return (await self._find([wanted]))[wanted]
 
     async def _find(self, chat_ids: Sequence[UUID]) -> dict[UUID, Subagent]:
-        """Return these children. Raises `Refused` for a chat that is not a subagent of this one."""
+        """Return these subagents. Raise `Refused` for a chat that is not a subagent of this chat."""
         async with self._parts.pool.acquire() as conn:
             found = await subagents.find_subagents(conn, chat_ids, root_id=self._root_id)
         for chat_id in chat_ids:

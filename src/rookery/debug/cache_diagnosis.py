@@ -1,8 +1,8 @@
-"""The cache diagnosis: finds why a step was not served from the provider's cache, by comparing it with the previous
-step. Pure.
+"""The cache diagnosis: finds why the provider's cache did not serve a step, by comparing it with the previous step.
+Pure.
 
-Providers cache prompts by prefix: tools first, then the messages in order. Everything after the first difference is
-paid in full.
+Providers cache prompts by prefix: tools first, then the messages in order. All tokens after the first difference are
+charged at the full price.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERVED_SHARE = 0.8
 
 
 class CacheReason(StrEnum):
-    """The reason why tokens of the previous step were not served from the cache; `none` if they were."""
+    """The reason why the cache did not serve tokens of the previous step; `none` if it served all of them."""
 
     NONE = "none"
     FIRST_STEP = "first_step"
@@ -37,7 +37,7 @@ class CacheReason(StrEnum):
 
 class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None
-    if there is none.
+    if no message differs.
 
     `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are
     all tokens that did not come from the cache. `cost_micros` is their price.

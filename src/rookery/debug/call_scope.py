@@ -1,4 +1,4 @@
-"""The scope of a model call: a block that provides the model, and reports the end of the block to the recorder."""
+"""The scope of a model call: a `with` block that provides the model, and reports its end to the recorder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rookery.store.debug.record_rows import RunStatus
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call of a turn. A retry of the same history version continues its step.
+    """The facts about a model call of a turn. A retry of the same history version continues the debug step.
 
-    `abort_reason` returns why this server is cancelling the call; None if it is not.
+    `abort_reason` returns the reason for which this server cancels the call; None if it does not.
     """
 
     history_version: int
@@ -32,7 +32,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallScope:
-    """The scope of one call: `with scope as model`. This one records nothing."""
+    """The scope of one call: `with scope as model`. This base class records nothing."""
 
     __slots__ = ("_model",)
 
@@ -46,11 +46,11 @@ class CallScope:
         return None
 
     def answered(self, content: Sequence[Part], finish_reason: FinishReason, usage: Usage) -> None:
-        """Take the answer. For scopes that do not read the stream."""
+        """Record the answer. For scopes that do not read the stream themselves."""
 
 
 class RecordedScope(CallScope):
-    """Records the calls of a block. The run is the current one inside it."""
+    """Records the calls in its block. During the block, its run is the current run."""
 
     __slots__ = ("_abort_reason", "_recorded", "_run", "_token")
 
@@ -72,9 +72,10 @@ class RecordedScope(CallScope):
 
 
 class RunScope(RecordedScope):
-    """Records a run of its own, such as a summary or a title. Each call is a step, and the run ends with the block.
+    """Records a separate run, such as a summary or a title. Each call is a step, and the run ends with the block.
 
-    `is_late` returns whether a time limit around the block has cancelled it. This is an error, not an interruption.
+    `is_late` returns whether a time limit around the block has cancelled it. This counts as an error and not as an
+    interruption.
     """
 
     __slots__ = ("_is_late",)

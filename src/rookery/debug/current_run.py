@@ -1,6 +1,6 @@
-"""The run and the step to which a model call belongs, as context variables.
+"""Context variables with the debug run and the debug step of the current model call.
 
-A call without a run is not recorded. Work that outlives a turn, such as a title, starts with both cleared.
+A call without a run is not recorded. Work that outlives a turn, such as a title, starts with both variables cleared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The export of debug records: one JSON document with whole runs, made piece by piece."""
+"""The export of debug records: one JSON document with whole runs, generated piece by piece."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def file_name(chat_id: ChatId, run_id: UUID | None, now: datetime) -> str:
 
 
 class Export:
-    """An export. `pieces` makes the document; `run_count` and `is_complete` are known at its end."""
+    """An export. `pieces` yields the document; `run_count` and `is_complete` are known after the last piece."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Export:
         self._size = 0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Return the document in pieces. The next step is read when its piece is wanted."""
+        """Yield the document in pieces. A step is read from the database when its piece is requested."""
         self._put(_encode(self._head)[:-1] + b',"runs":[')
         for run in self._runs:
             if self._is_full():

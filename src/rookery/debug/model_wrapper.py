@@ -1,7 +1,7 @@
 """The wrapper of a `LanguageModel` that reports its calls to the recorder, and the stream of one call.
 
-The stream is a class and not a generator, so that a stream that is not read to its end is ended by its scope or its run
-and not by the garbage collector. A part costs an append and two comparisons.
+The stream is a class and not a generator: if it is not read to its end, its scope or its run ends it, and not the
+garbage collector. A part costs one append and two comparisons.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Begin = Callable[[Call], RecordedCall | None]
 
 
 class RecordedModel:
-    """A model whose calls are recorded. `calls` are those that were begun in this scope."""
+    """A model whose calls are recorded. `calls` are the calls that were started in this scope."""
 
     def __init__(
         self, model: LanguageModel, begin: Begin, *, facts: ModelFacts, clock: Clock, body_bytes: int = BODY_BYTES
@@ -61,9 +61,9 @@ class RecordedModel:
         return RecordedStream(self._inner.stream(call), recorded)
 
     def scope_ended(self, error: BaseException | None, *, is_stopped: bool) -> None:
-        """End the calls that are left, and record a failure that the stream could not see, such as silence.
+        """End the remaining calls, and record a failure that the stream could not detect, such as silence.
 
-        With `is_stopped`, this server has cancelled the call, and the error is a reaction to it.
+        With `is_stopped`, this server has cancelled the call, and the error is a consequence of the cancellation.
         """
         for recorded in self.calls:
             try:
@@ -77,7 +77,7 @@ class RecordedModel:
 
 
 def with_recorded_transport(model: LanguageModel, facts: ModelFacts, *, clock: Clock, body_bytes: int) -> LanguageModel:
-    """Return the model with recorded HTTP exchanges. Models without a native wire are returned as they are."""
+    """Return the model with recorded HTTP exchanges. Models without a native wire are returned unchanged."""
     if not isinstance(model, WireModel):
         return model
     return model.with_http(
@@ -120,7 +120,9 @@ class RecordedStream(AsyncGenerator[StreamPart, None]):
         return part
 
     async def _first(self) -> StreamPart:
-        """Read the first part. The request is sent meanwhile, and its exchanges belong to the step."""
+        """Read the first part. Reading it sends the request, so the HTTP exchanges during this method belong to the
+        step.
+        """
         self._has_begun = True
         self._cancelling = waits.cancelling()
         token = current_step.set(self._recorded.step)
@@ -163,5 +165,5 @@ class RecordedStream(AsyncGenerator[StreamPart, None]):
             log.exception("debug_call_not_recorded", bug)
 
     def _is_our_cancellation(self, error: BaseException) -> bool:
-        """Return whether this task is being cancelled. A library may raise the same error in other cases."""
+        """Return whether this task is being cancelled. A library may also raise `CancelledError` for other reasons."""
         return isinstance(error, asyncio.CancelledError) and waits.cancelling() > self._cancelling

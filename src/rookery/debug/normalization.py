@@ -1,7 +1,7 @@
-"""Normalized requests, answers and errors, in one form for all wires.
+"""Normalized requests, answers and errors: one format for all wires.
 
-Texts are redacted before they are cut, because half a secret is not recognized. Requests of a run share their common
-prefix: a step stores only the messages that the step before it did not have. The functions may run in any thread.
+Texts are redacted before they are cut, because a cut secret is not recognized. The requests of a run share their common
+prefix: a step stores only the messages that the previous step does not have. The functions may run in any thread.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def _storable_value(value: Any) -> Any:
 
 
 def _storable(text: str) -> str:
-    """Return the text without the character U+0000 and without halves of surrogate pairs, which PostgreSQL refuses."""
+    """Return the text without U+0000 and unpaired surrogates, which PostgreSQL refuses."""
     return encodable(text.replace("\0", "\\u0000"))
 
 
@@ -322,9 +322,10 @@ def message_hash(message: PromptMessage) -> bytes:
 
 
 class PromptHashes:
-    """The hashes of the messages of a run's latest prompt. Prompts of a chat share objects, which saves most hashing.
+    """The hashes of the messages in a run's latest prompt. Prompts of a chat share message objects, so most hashes are
+    not computed again.
 
-    `forget` makes the next request whole, after a step that could not be stored.
+    After a step that could not be stored, `forget` makes the next request complete.
     """
 
     __slots__ = ("_hashes", "_messages", "_tools")
@@ -338,7 +339,7 @@ class PromptHashes:
         self._tools: object = None
 
     def add(self, call: Call) -> Prefix:
-        """Set the latest prompt. Return the prefix that it shares with the previous one."""
+        """Set the latest prompt. Return the prefix that it shares with the previous prompt."""
         known, messages = self._messages, call.prompt.messages
         hashes = tuple(
             self._hashes[index] if index < len(known) and known[index] is message else message_hash(message)
@@ -371,7 +372,7 @@ def common_prefix(one: Sequence[bytes], other: Sequence[bytes]) -> int:
 
 
 def share_prefix(call: Call, redactor: Redactor, prefix: Prefix = Prefix()) -> SharedRequest:  # noqa: B008 - frozen
-    """Return the request as it is stored. Messages of the prefix are not normalized again."""
+    """Return the request in its stored form. The messages of the shared prefix are not normalized again."""
     new = call.prompt.messages[prefix.length :]
     return SharedRequest(
         message_count=len(call.prompt.messages),
@@ -385,9 +386,9 @@ def share_prefix(call: Call, redactor: Redactor, prefix: Prefix = Prefix()) -> S
 
 
 def resolve_prefixes(requests: Iterable[tuple[int, SharedRequest]]) -> dict[int, NormalizedRequest]:
-    """Return whole requests by step number. `requests` are steps of one run in order.
+    """Return complete requests by step number. `requests` are the steps of one run in order.
 
-    If the step that a request refers to is missing, a marker replaces the messages that it would have.
+    If a request refers to a step that is missing, a marker replaces the messages of that step.
     """
     resolved: dict[int, NormalizedRequest] = {}
     for number, request in requests:
@@ -535,7 +536,9 @@ class ResponseCollector:
 
 
 class _Blocks:
-    """The blocks of an answer in order. Adjacent deltas of one type form a block; tool input is gathered by its id."""
+    """The blocks of an answer in order. Adjacent deltas of one type form a block; pieces of tool input are joined by
+    call id.
+    """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

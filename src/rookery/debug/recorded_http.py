@@ -1,8 +1,8 @@
 """Capture of HTTP exchanges: `RecordedHttp` wraps the HTTP client of a model and reports each exchange as an attempt.
 
-The bytes that are sent and read do not change. On the event loop, bytes are only kept. `redact_attempt` does all other
-work and may run in a thread. All state changes are synchronous, so reads and a close in two tasks cannot both report
-the same end.
+The bytes that are sent and read do not change. On the event loop, bytes are only kept; `redact_attempt` does all other
+work and may run in a thread. All changes of state are synchronous, so that a read and a close in two tasks cannot both
+report the end of the exchange.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ _WITHOUT_BODY = frozenset({204, 304})
 
 
 class DocumentRule(StrEnum):
-    """The meaning of a body that is exactly one JSON document. It is applied in `redact_attempt`, which parses it.
+    """The meaning of a body that is exactly one JSON document. `redact_attempt` applies the rule, because it parses the
+    body.
 
-    `REQUIRED`: without a complete document, the attempt has failed. `SUFFICIENT`: with one, the attempt is completed.
+    `REQUIRED`: without a complete document, the attempt has failed. `SUFFICIENT`: with a complete document, the attempt
+    is completed.
     """
 
     IRRELEVANT = "irrelevant"
@@ -55,7 +57,7 @@ class DocumentRule(StrEnum):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange, not redacted. It must not be stored or logged; see `redact_attempt`.
+    """One exchange before redaction. It must not be stored or logged; see `redact_attempt`.
 
     `status` is about the transport: an error response with a complete body is `completed`. `error` is a text,
     `unexpected_eof`, or the reason for which this server ended the exchange.
@@ -80,18 +82,20 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptSink(Protocol):
-    """The step that receives the attempts of its model calls. Errors of its methods are logged and have no effect."""
+    """The receiver of the attempts of a step. Errors in its methods are logged and have no other effect."""
 
     def next_attempt(self) -> int:
         """Return the number of the next attempt, from 1."""
         ...
 
     def attempt_ended(self, record: AttemptRecord) -> None:
-        """Take an attempt. A second record with the same number replaces the first."""
+        """Record an attempt. A second record with the same number replaces the first."""
         ...
 
     def abort_reason(self) -> str | None:
-        """Return the reason why this server is ending the call (`user`, `silence_timeout`, ...); None if it is not."""
+        """Return the reason for which this server ends the call (`user`, `silence_timeout`, ...); None if it does
+        not.
+        """
         ...
 
 
@@ -135,7 +139,7 @@ def _meta(body: RedactedBody | None) -> BodyMeta | None:
 
 
 def redact_attempt(record: AttemptRecord, redactor: Redactor) -> StoredAttempt:
-    """Return the attempt as it is stored. This takes milliseconds for long bodies."""
+    """Return the attempt in its stored form. For long bodies, this takes milliseconds."""
     status, error = _settled(record)
     response = record.response_body
     url = redactor.url(record.url)
@@ -161,7 +165,7 @@ def redact_attempt(record: AttemptRecord, redactor: Redactor) -> StoredAttempt:
 
 
 def _settled(record: AttemptRecord) -> tuple[AttemptStatus, str | None]:
-    """Return the status and the error after the rule about JSON documents."""
+    """Return the status and the error after the rule about JSON documents was applied."""
     match record.document_rule:
         case DocumentRule.REQUIRED if not _is_document(record.response_body):
             return AttemptStatus.FAILED, UNEXPECTED_EOF
@@ -181,7 +185,7 @@ def _is_document(body: CapturedBody | None) -> bool:
 
 
 class RecordedHttp:
-    """An `HttpClient` that reports its exchanges to the current step. Without a step, it only forwards calls.
+    """An `HttpClient` that reports its exchanges to the current step. Without a current step, it only forwards calls.
 
     `configured_headers` are the names of headers whose values are always hidden.
     """
@@ -224,7 +228,7 @@ class RecordedHttp:
 
 
 class _Exchange:
-    """One exchange: the request, the times, and the report of its end."""
+    """The record of one exchange: its request and its times. It reports the end of the exchange."""
 
     __slots__ = ("_clock", "_record", "_sink", "_started", "is_reported")
 
@@ -260,7 +264,7 @@ class _Exchange:
         self._change(response_status=stream.status, response_headers=stream.headers, ttfb_ms=self._elapsed_ms())
 
     def abort_reason(self) -> str | None:
-        """Return why this server is ending the exchange; None if it is not."""
+        """Return the reason for which this server ends the exchange; None if it does not."""
         task = asyncio.current_task()
         is_cancelled = task is not None and task.cancelling() > 0
         try:
@@ -277,7 +281,7 @@ class _Exchange:
         body: CapturedBody | None = None,
         document_rule: DocumentRule = DocumentRule.IRRELEVANT,
     ) -> None:
-        """Report the end. The caller decides whether an earlier report is replaced."""
+        """Report the end. The caller decides whether this replaces an earlier report."""
         self.is_reported = True
         self._change(
             status=status,
@@ -407,7 +411,7 @@ class _RecordedStream:
             self._report(AttemptStatus.FAILED, UNEXPECTED_EOF, document_rule=rule)
 
     def _is_complete(self) -> bool:
-        """Return whether the answer is complete although the end of the body was not read."""
+        """Return whether the answer is complete, although the end of the body was not read."""
         if self.status < 200 or self.status in _WITHOUT_BODY:
             return True
         if self._length is not None:
@@ -447,7 +451,7 @@ class _KeptBytes:
 
     @property
     def is_cut(self) -> bool:
-        """Whether bytes between the first and the last ones may be dropped."""
+        """Whether the bytes between the first and the last ones may have been dropped."""
         return self.size > self._head_bytes + TAIL_BYTES
 
     def add(self, chunk: bytes) -> None:

@@ -1,8 +1,9 @@
-"""The recorder: runs, their steps and calls. It runs on the event loop and only passes references to the writer's
+"""The recorder: debug runs, their steps and calls. It runs on the event loop and only passes references to the writer's
 queue.
 
-A run belongs to one process. A step is one logical model call; a retry of the same history version continues it with
-the next *epoch*. Each call ends once, and a stronger status of the same call may replace a weaker one.
+A run belongs to one process. A step is one logical model call; a retry of the same history version continues the step
+with the next *epoch*. Each call ends once. A later report about the same call may replace its status by one of higher
+priority.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a run. `label` is the text that names it in lists.
+    """The facts about a run. `label` is the text that names the run in lists.
 
-    `is_kept`: the run was kept in memory and is stored because of an error, without its first `dropped_steps`.
+    `is_kept`: the run was kept in memory and is stored because of an error. Its first `dropped_steps` are missing.
     """
 
     chat_id: ChatId
@@ -81,21 +82,21 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a run. Beyond them, only metadata is recorded."""
+    """Limits of a run. Above them, only metadata is recorded."""
 
     max_steps: int = MAX_STEPS
     max_bytes: int = MAX_RUN_BYTES
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The part of the queue that is free, or is freed for new operations."""
+    """The free space of the queue, and the space that can be freed for new operations."""
 
     bytes: int
     operations: int
 
 
 class Queue(Protocol):
-    """Takes operations for writing. `submit` returns False if the operation is not taken."""
+    """The queue of the writer. `submit` returns False if it refuses the operation."""
 
     def submit(self, operation: Operation) -> bool: ...
 
@@ -103,7 +104,7 @@ class Queue(Protocol):
 
 
 class Recorder:
-    """Opens runs. One per process."""
+    """Opens runs. Each process has one recorder."""
 
     def __init__(
         self,
@@ -123,11 +124,13 @@ class Recorder:
 
     @property
     def open_runs(self) -> list[UUID]:
-        """The runs that this process is still writing."""
+        """The runs that this process is still recording."""
         return list(self._open)
 
     def open(self, facts: RunFacts, *, started_at: datetime | None = None, started: float | None = None) -> Run | None:
-        """Open a run; None if the queue takes no new ones. The times are those of a turn that was kept in memory."""
+        """Open a run; None if the queue accepts no new runs. For a turn that was kept in memory, the times are
+        passed.
+        """
         run = Run(
             self,
             self._queue,
@@ -142,7 +145,7 @@ class Recorder:
         return run
 
     def room(self) -> Room:
-        """Return how much one run can record now: the free part of the queue, at most the limit of a run."""
+        """Return the space that one run can use now: the free part of the queue, but at most the limit of a run."""
         room = self._queue.room()
         return Room(min(room.bytes, self.limits.max_bytes), room.operations)
 
@@ -151,7 +154,7 @@ class Recorder:
 
 
 class Run:
-    """One run. The attributes below `prompts` belong to the writer."""
+    """One run. The attributes below `prompts` are for the writer only."""
 
     __slots__ = (
         "_calls",
@@ -247,7 +250,7 @@ class Run:
     def step(
         self, *, key: str | None, operation: str = "stream", history_tip_message_id: int | None = None
     ) -> Step | None:
-        """Return the step with this key, or a new one; None if the run takes no more steps."""
+        """Return the step with this key, or a new step; None if the run has reached its limit of steps."""
         if self.is_closed or self.is_detached:
             return None
         if key is not None and self._keyed is not None and self._keyed.key == key:
@@ -270,7 +273,7 @@ class Run:
             self.close()
 
     def finish(self, outcome: RunStatus) -> None:
-        """End the run as soon as its calls have ended. They may still be unwinding after an interrupt."""
+        """End the run as soon as its calls have ended. After an interrupt, calls may still be ending."""
         if self.is_closed:
             return
         self._outcome = outcome
@@ -293,15 +296,15 @@ class Run:
         self._recorder.forget(self)
 
     def at(self, monotonic: float) -> datetime:
-        """Return the wall-clock time of a monotonic time.
+        """Convert a monotonic time to wall-clock time.
 
-        Changes of the clock since the start of the run have no effect.
+        Changes of the system clock since the start of the run have no effect.
         """
         return self.started_at + timedelta(seconds=max(monotonic - self._started, 0.0))
 
 
 class Step:
-    """One step. It receives the attempts of its calls (`transport.AttemptSink`)."""
+    """One debug step. It receives the attempts of its calls (`recorded_http.AttemptSink`)."""
 
     __slots__ = (
         "_abort_reason",
@@ -350,7 +353,7 @@ class Step:
         started: float | None = None,
         size_bytes: int | None = None,
     ) -> RecordedCall:
-        """Begin a call under the next epoch. `size_bytes` is the memory that its request holds alone."""
+        """Start a call under the next epoch. `size_bytes` is the memory that only this request holds."""
         self.epoch += 1
         self.generation_attempt = generation_attempt
         self._abort_reason = abort_reason or _no_reason
@@ -365,7 +368,9 @@ class Step:
         self.run.submit(writer_operations.PlanRetry(self, self.epoch, kind, round(delay.total_seconds() * 1000)))
 
     def committed(self, message_id: int) -> None:
-        """Set the message that contains the answer. It is written with the end of the call, if that is still queued."""
+        """Set the message that contains the answer. It is written with the end of the call, if the end is still in the
+        queue.
+        """
         if self.last_end is not None and not self.last_end.is_taken:
             self.last_end.assistant_message_id = message_id
         else:
@@ -385,9 +390,9 @@ class Step:
 
 
 class RecordedCall:
-    """One call of a step, under one epoch. `answer` collects its parts; `terminal` is the part that ends it.
+    """One call of a step, under one epoch. `answer` collects its parts; `terminal` is the last part.
 
-    It does not refer to the request, which is freed when it is written or left out.
+    It has no reference to the request, so the request is freed when it was written or dropped.
     """
 
     __slots__ = (
@@ -431,13 +436,13 @@ class RecordedCall:
         return StepStatus.IN_PROGRESS if self._ended is None else self._ended.status
 
     def answered(self) -> None:
-        """Note the time of the first part."""
+        """Record the time of the first part."""
         self.ttft_ms = round((self.step.run.clock.monotonic() - self.started) * 1000)
 
     def abandon(self) -> None:
-        """End the call according to its parts: completed after the last part, else interrupted.
+        """End the call according to its parts: completed if the last part has arrived, otherwise interrupted.
 
-        Do nothing if it has ended.
+        A call that has ended is not changed.
         """
         if isinstance(self.terminal, StreamError):
             self.end(StepStatus.ERROR, self.terminal.error)
@@ -451,7 +456,9 @@ class RecordedCall:
         *,
         ended: float | None = None,
     ) -> None:
-        """End the call. Afterwards, only the reason of an interruption can be added, which makes it a failure."""
+        """End the call. Afterwards, an interrupted call can only get the reason of the interruption, which makes it a
+        failure.
+        """
         run, before = self.step.run, self._ended
         if before is not None and (before.status is not StepStatus.INTERRUPTED or status is not StepStatus.ERROR):
             return

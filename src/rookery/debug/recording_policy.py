@@ -1,7 +1,7 @@
-"""Enablement: decides whether a turn or a single call is recorded, once for each, from cached settings.
+"""The recording policy: decides from cached settings, once for each turn or single call, whether it is recorded.
 
-The first of these rules that applies decides: the operator forces recording; administrators do not allow it; the root
-chat is set to on or off; the owner's preference. A value that cannot be read counts as off.
+The first rule that applies decides: the operator forces recording; administrators do not allow it; the root chat has it
+switched on or off; the owner's preference. A value that cannot be read counts as off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = get_logger("debug.recording_policy")
 
 
 class Recording(StrEnum):
-    """The recording of a turn. `ON_ERROR`: the turn is kept in memory, and stored if it ends with an error."""
+    """The recording of a turn. `ON_ERROR`: the turn is kept in memory, and is stored if it ends with an error."""
 
     FULL = "full"
     ON_ERROR = "on_error"
@@ -39,7 +39,7 @@ def is_recorded(*, is_forced: bool, allow_users: bool, mode: DebugMode, preferen
 
 
 class Policy:
-    """The policy of the deployment. One per process. `is_forced` is the start setting `debug_force`."""
+    """The policy of the deployment. Each process has one. `is_forced` is the start setting `debug_force`."""
 
     def __init__(self, directory: Directory, *, pool: asyncpg.Pool, is_forced: bool = False) -> None:
         self._directory = directory
@@ -49,8 +49,8 @@ class Policy:
     async def of_turn(self, *, wants_debug: bool | None) -> Recording:
         """Return the recording of a turn.
 
-        `wants_debug` is the choice of the root chat or its owner; None if neither has chosen. A chat that must never be
-        recorded is not kept for errors either.
+        `wants_debug` is the choice of the root chat or its owner; None if neither has chosen. A turn of a chat that
+        must never be recorded is not kept in memory either.
         """
         if self.is_forced:
             return Recording.FULL

@@ -1,4 +1,6 @@
-"""The recording service of a process: writer, recorder, beats for open runs, and deletion of removed records."""
+"""The recording service of a process: the writer, the recorder, heartbeats of open runs, and deletion of removed
+records.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ STATEMENT_SECONDS = 20.0
 
 
 class RecordingService:
-    """The recording of one process. `run` works until it is cancelled. Call `close` first: it writes the queue."""
+    """The recording service of one process. `run` runs until it is cancelled. Call `close` first, which writes the
+    queue.
+    """
 
     def __init__(
         self,

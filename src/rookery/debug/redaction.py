@@ -49,7 +49,7 @@ _is_secret_key = lru_cache(maxsize=4096)(redaction.is_secret_key)
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a value under a secret key hides nothing."""
+    """Return whether the value of a secret key is empty, so that nothing has to be hidden."""
     return value is None or value == "" or type(value) is bool
 
 
@@ -58,7 +58,7 @@ def _may_be_document(text: str) -> bool:
 
 
 def _decoded(text: str) -> Any:
-    """Return the JSON document that a text is; None if it is not one."""
+    """Return the value of a text that is a JSON document; None if it is not one."""
     if not _may_be_document(text):
         return None
     try:
@@ -68,7 +68,7 @@ def _decoded(text: str) -> Any:
 
 
 class CapturedBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of a body that were kept. Bytes between `head` and `tail` were dropped if there is a hash of them."""
+    """The captured bytes of a body. If there is a hash, bytes between `head` and `tail` were dropped."""
 
     head: bytes
     tail: bytes = b""
@@ -81,9 +81,9 @@ class CapturedBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedactedBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A body as it is stored: text without secrets. `size` is the true size in bytes.
+    """A body in its stored form: a text without secrets. `size` is the original size in bytes.
 
-    `is_truncated` means that text was left out. `is_replaced` means that a marker replaces the whole body.
+    `is_truncated`: a part of the text was left out. `is_replaced`: a marker replaces the whole body.
     """
 
     data: bytes
@@ -103,9 +103,9 @@ class BodyMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redactor:
-    """Hides secrets in everything that is recorded. `header_names` are the headers that administrators configured.
+    """Hides secrets in recorded data. `header_names` are the headers that administrators configured.
 
-    `pause` is called between two texts, and lets the event loop run if this is used in a thread.
+    `pause` is called between two texts. In a thread, it lets the event loop run.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Redactor:
         self._kept: dict[tuple[str, bytes], tuple[object, Any]] = {}
 
     def kept(self, kind: str, item: object, make: Callable[[], T]) -> T:
-        """Return what `make` makes of this content, and keep it until the secrets change.
+        """Return the result of `make` for this content, and cache it until the secrets change.
 
-        Most chats have the same tools, in objects of their own.
+        Most chats have the same tools, but as different objects.
         """
         try:
             digest = hashlib.sha256(msgspec.json.encode(item)).digest()
@@ -160,7 +160,7 @@ class Redactor:
         return _hide_json_values(hide_secrets(text, self._secrets))
 
     def json_text(self, text: str) -> str:
-        """Hide secrets in a text that may be a JSON document. A text without secrets is returned as it is."""
+        """Hide secrets in a text that may be a JSON document. A text without secrets is returned unchanged."""
         if _may_be_document(text):
             try:
                 return self._document(text)
@@ -202,7 +202,7 @@ class Redactor:
         return RedactedBody(data=cut, size=len(data), is_truncated=cut is not stored or shortened is not redacted)
 
     def captured(self, body: CapturedBody, content_type: str | None) -> RedactedBody:
-        """Redact and shorten a body of which only the beginning and the end may be known."""
+        """Redact and shorten a body of which the middle may be missing."""
         kind = _kind(content_type)
         if kind == "binary":
             return _replaced(f"[BINARY {body.size} bytes sha256:{_sha256(body.head + body.tail)}]", body.size)
@@ -323,23 +323,23 @@ class Redactor:
         return self._same_or_encoded(text, value, self._redacted(value, path=path))
 
     def _same_or_encoded(self, source: str, value: Any, redacted: Any) -> str:
-        """Return the source if nothing changed, else the new encoding.
+        """Return the source if nothing changed, otherwise the encoded value.
 
-        The source may contain more than its value, because of a repeated key. Then the value is encoded.
+        With a repeated key, the source contains more than its value. In this case the value is always encoded.
         """
         if redacted is value and self.text(source) == source:
             return source
         return msgspec.json.encode(redacted).decode()
 
     def _redacted(self, value: Any, *, path: tuple[str, ...] | None) -> Any:
-        """Redact a JSON value at the top of a body, or one that is no body. Most values have nothing to hide."""
+        """Redact the top value of a body, or a value outside of a body. Most values contain no secret."""
         return value if self._is_clean(value, allows_base64=path is None) else self._value(value, path=path)
 
     def _is_clean(self, value: Any, *, allows_base64: bool) -> bool:
-        """Return whether `_value` would change nothing. If in doubt, the answer is no.
+        """Return whether `_value` would change nothing. If this is uncertain, return False.
 
-        Strings are checked together, which is several times faster than one by one. A secret inside one string is also
-        found between other strings.
+        All strings are checked together, which is several times faster than checking them one by one. A secret inside
+        one string is also found in the joined text.
         """
         pending, strings, size = [value], list[str](), 0
         while pending:
@@ -373,7 +373,7 @@ class Redactor:
         )
 
     def _value(self, value: Any, *, path: tuple[str, ...] | None, in_schema: bool = False) -> Any:
-        """Redact a JSON value. `path` is its place in a body; None for a value that cannot contain a schema."""
+        """Redact a JSON value. `path` is its position in a body; None for a value that cannot contain a schema."""
         if type(value) is str:
             return self._string(value, has_base64=path is None)
         if type(value) is list:
@@ -505,14 +505,14 @@ def _add_deltas(value: Any, channel: tuple[object, ...], found: list[tuple[objec
 
 
 def _marks(value: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:
-    """Return the fields of an event that tell its blocks apart, in the order of `names`."""
+    """Return the fields that tell the blocks of an event apart, in the order of `names`."""
     if _ALL_MARKS.isdisjoint(value):
         return ()
     return tuple((name, value[name]) for name in names if type(value.get(name)) in (int, str))
 
 
 def _put(pieces: list[_Piece], text: str) -> None:
-    """Put the text into the first piece and clear the others."""
+    """Put the text into the first piece, and empty the other pieces."""
     for number, (line, holder, key) in enumerate(pieces):
         holder[key] = text if number == 0 else ""
         line.payload = msgspec.json.encode(line.value).decode()
@@ -547,7 +547,7 @@ def _hide_json_values(text: str) -> str:
 
 
 def _value_end(text: str, start: int, *, escape: str) -> int:
-    """Return where a JSON value ends; the end of the text if it is not complete. `escape` precedes its quotes."""
+    """Return the end of a JSON value; the end of the text if the value is incomplete. `escape` precedes its quotes."""
     quote = escape + '"'
     if text.startswith(quote, start):
         end = start + len(quote)
@@ -617,7 +617,9 @@ def _with_short_strings(value: Any) -> Any:
 
 
 def _without_middle(items: list[Any], max_bytes: int) -> list[Any]:
-    """Return the first and the last items that fit, with a marker between them. The newest messages matter most."""
+    """Return the first and the last items that fit, with a marker between them. The newest messages are the most
+    important.
+    """
     encoded = [msgspec.json.encode(item) for item in items]
     start, end = 0, len(items)
     left = max_bytes // 4
@@ -655,7 +657,7 @@ _KEY_END = re.compile(r"\A.*?-----END [A-Z ]*PRIVATE KEY-----|\A[A-Za-z0-9_+/=.-
 
 
 def _hide_key_end(text: str) -> str:
-    """Hide the end of a key at the start of a text whose beginning is missing."""
+    """Hide the rest of a key at the start of a text whose beginning is missing."""
     return _KEY_END.sub(REDACTED, text, count=1)
 
 

@@ -1,7 +1,7 @@
-"""Replay: makes a recorded model call again, unchanged or with another model, effort or text, and shows both answers.
+"""Replay: repeats a recorded model call, unchanged or with another model, effort or text, and returns both answers.
 
-A replay runs no tools and changes no chat. Tools are declared to the model, and its calls are only shown. The call is
-billed to the chat's owner under its own purpose.
+A replay runs no tools and changes no chat. The tools are declared to the model, and its tool calls are only shown. The
+call is billed to the chat's owner under the purpose `replay`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _FOREIGN_NOTE = "Another model wrote the answers in this prompt, so its reasonin
 
 
 class NotReplayable(Exception):
-    """Raised when the record does not have the whole request."""
+    """Raised if the record does not contain the whole request."""
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two answers to the same request. `error` is set if there is no complete answer."""
+    """One of two answers to the same request. `error` is set if the answer is not complete."""
 
     model: str | None
     provider: str | None
@@ -90,7 +90,9 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded answer and the new one. `warnings` are sentences about differences besides the changes."""
+    """The recorded answer and the new answer. `warnings` are sentences about differences other than the requested
+    changes.
+    """
 
     recorded: ReplayAnswer
     replayed: ReplayAnswer
@@ -98,7 +100,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a replay. `edits` are new texts by the index of their message."""
+    """The changes of a replay. `edits` maps the index of a message to its new text."""
 
     model_config_id: UUID | None = None
     effort: Effort | UnsetType | None = UNSET
@@ -106,7 +108,7 @@ class ReplayChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayer:
-    """Makes recorded calls again. One per process."""
+    """Repeats recorded calls. Each process has one."""
 
     def __init__(
         self,
@@ -136,9 +138,9 @@ class Replayer:
         change: ReplayChange,
         uses_own_key: bool = True,
     ) -> Replay:
-        """Make the call again with this model. A call that fails is an answer with an error.
+        """Repeat the call with this model. A failed call is an answer with an error.
 
-        `owner_id` is the chat's owner, who is billed. Without `uses_own_key`, a key of the owner is not used. Raise
+        `owner_id` is the chat's owner, who is billed. Without `uses_own_key`, no key of the owner is used. Raise
         `NotReplayable` if the record is not complete, and `InvalidInput` for an edit of a message that has no text.
         """
         # Long prompts take milliseconds to decode.
@@ -169,7 +171,9 @@ class Replayer:
         )
 
     async def _is_foreign(self, step: StepRow, ready: ReadyModel) -> bool:
-        """Return whether another model than the recorded one answers, which cannot use the recorded reasoning."""
+        """Return whether the answering model differs from the recorded model, and therefore cannot use the recorded
+        reasoning.
+        """
         snapshot = await self._directory.snapshot()
         recorded = None if step.model_config_id is None else snapshot.configs.get(step.model_config_id)
         if recorded is None:
@@ -256,7 +260,7 @@ class Replayer:
 def edited(prompt: Prompt, edits: Mapping[int, str]) -> Prompt:
     """Return the prompt with new texts. Other parts of an edited message are kept.
 
-    Raise `InvalidInput`, which names the edit, for a message that does not exist or has no text.
+    Raise `InvalidInput` with the position of the edit, if the message does not exist or has no text.
     """
     messages = list(prompt.messages)
     for number, (index, text) in enumerate(edits.items()):
@@ -270,7 +274,7 @@ def edited(prompt: Prompt, edits: Mapping[int, str]) -> Prompt:
 
 
 def _with_text(parts: Sequence[PromptPart], text: str) -> tuple[PromptPart, ...] | None:
-    """Return the parts with this text instead of all their texts, or as the text of their only tool result."""
+    """Return the parts with one text in place of all their texts, or in place of the text of their only tool result."""
     first = next((part for part in parts if isinstance(part, PromptText)), None)
     if first is not None:
         return tuple(

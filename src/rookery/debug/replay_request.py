@@ -1,7 +1,7 @@
-"""Requests in the form in which they are stored for a replay: complete, but without secrets and without media.
+"""Requests in the form that is stored for replays: complete, but without secrets and without media.
 
-Unlike the normalized request, its texts are not cut. Steps of a run share their prefix in the same way. Settings of the
-model config are not part of it. A replay uses the current config.
+In contrast to the normalized request, texts are not cut. Steps of a run share their prefix in the same way. The
+settings of the model config are not included, because a replay uses the current config.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FormCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
 
 
 class FormResult(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
-    """The result of a call. `media_type` is the type of an image that was left out."""
+    """The result of a tool call. `media_type` is the type of an image that was left out."""
 
     id: str
     name: str
@@ -83,7 +83,9 @@ class FormMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ReplayForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request. Its first `prefix_len` messages are those of step `prefix_from`, as are tools if `has_same_tools`."""
+    """A request. Its first `prefix_len` messages are those of step `prefix_from`. With `has_same_tools`, so are its
+    tools.
+    """
 
     version: int = msgspec.field(default=0)
     messages: tuple[FormMessage, ...]

@@ -1,4 +1,4 @@
-"""The comparison of two runs of a chat: tokens, cost and time, and where their prompts begin to differ. Pure."""
+"""The comparison of two runs of a chat: tokens, cost and time, and the first difference of their prompts. Pure."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _changed(one: Prompt, other: Prompt) -> Iterable[str]:
 
 
 def _flat(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings with the options beside the others."""
+    """Return the settings as one dict: the options on the same level as the other settings."""
     options = settings.get("options")
     others = {name: value for name, value in settings.items() if name != "options"}
     return {**others, **options} if isinstance(options, dict) else others

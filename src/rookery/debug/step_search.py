@@ -1,4 +1,4 @@
-"""Search in the steps of a run: the messages that are new in a step, its answer, and its errors. Pure."""
+"""Search in the steps of a run: in the new messages of each step, its answer, and its errors. Pure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _texts(step: SearchedStep) -> Iterator[_Text]:
 
 
 def _read(stored: msgspec.Raw | None, kind: type[T]) -> T | None:
-    """Return a stored value; None if it is absent, or cannot be read because another version wrote it."""
+    """Return a stored value; None if it is missing or has the format of another version."""
     try:
         return None if stored is None else msgspec.json.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeError):

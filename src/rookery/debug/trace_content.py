@@ -1,7 +1,8 @@
-"""Prompts and answers as attributes of spans, if the operator exports them. Redacted like debug records, and bounded.
+"""Prompts and answers as attributes of spans, if the operator exports them. They are redacted like debug records, and
+bounded.
 
-It runs in the thread of the exporter. The form is that of the conventions (`telemetry/tracing/names`): a JSON list of
-messages, each with a role and parts.
+The code runs in the thread of the exporter. The format follows the conventions in `telemetry/tracing/names`: a JSON
+list of messages, each with a role and parts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 
 class TraceContent:
-    """Renders the prompt of a call and its answer, which is empty if the call failed."""
+    """Renders the prompt of a call and its answer. The answer of a failed call is empty."""
 
     def __init__(self, secrets: SecretRegistry) -> None:
         self._redactor = Redactor(secrets)
@@ -50,7 +51,7 @@ class TraceContent:
         }
 
     def _newest(self, newest_first: Iterable[PromptMessage]) -> tuple[list[dict[str, Any]], int]:
-        """Return the newest messages that fit, in their order, and the number of the others."""
+        """Return the newest messages that fit, in order, and the number of omitted messages."""
         shown: list[dict[str, Any]] = []
         left, omitted = MAX_MESSAGES_CHARS, 0
         for message in newest_first:
@@ -97,7 +98,7 @@ def _part(part: NormalizedPart) -> dict[str, Any]:
 
 
 def _json_value(text: str) -> Any:
-    """Return arguments as JSON; as text if they were cut."""
+    """Return arguments as a JSON value; as text if they were cut."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -105,7 +106,7 @@ def _json_value(text: str) -> Any:
 
 
 def _bounded(found: Sequence[dict[str, Any]], max_chars: int) -> list[dict[str, Any]]:
-    """Return the first parts that fit. A marker has the number of the others."""
+    """Return the first parts that fit. A marker contains the number of omitted parts."""
     kept: list[dict[str, Any]] = []
     left = max_chars
     for part in found:

@@ -1,8 +1,8 @@
-"""`DebugTurn`: the recording of a runner's turns. It opens a run with the first model call and ends it with the turn.
+"""`DebugTurn`: the recording of a runner's turns. It opens a run at the first model call and ends it with the turn.
 
 A turn is identified by the message that triggered it. If the trigger changes while the runner lives, for example
 because of a queued message, the turn ends and the next one begins. A turn that is not recorded may be kept in memory
-until its end, and is stored if it ends with an error.
+until its end; it is stored if it ends with an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TurnState(StrEnum):
 
 
 class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn of a prepared step. `trigger_message_id` is None if the prompt has no message of a user."""
+    """The facts about the turn of a prepared step. `trigger_message_id` is None if the prompt has no user message."""
 
     chat_id: ChatId
     root_chat_id: UUID
@@ -54,7 +54,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recordings:
-    """The services with which the turns and single calls of a process are recorded. One per process."""
+    """The services that record the turns and single calls of a process. Each process has one."""
 
     def __init__(self, recorder: Recorder, policy: Policy, *, stats: DebugStats) -> None:
         self.recorder = recorder
@@ -86,12 +86,12 @@ class DebugTurn:
         return self._run is not None or self._kept is not None
 
     def is_undecided(self, trigger_message_id: int | None) -> bool:
-        """Return whether `ensure` has to decide about the turn of this message."""
+        """Return whether `ensure` still has to decide about the recording of this turn."""
         is_decided = self.state not in (TurnState.UNOPENED, TurnState.CLOSED)
         return self._recordings is not None and (not is_decided or trigger_message_id != self._trigger)
 
     async def ensure(self, facts: TurnFacts, model: ModelFacts) -> None:
-        """Open the run of this turn, unless it is open or the turn is not recorded."""
+        """Open the run of this turn, unless the run is open or the turn is not recorded."""
         recordings = self._recordings
         if recordings is None or not self.is_undecided(facts.trigger_message_id):
             return
@@ -156,9 +156,10 @@ class DebugTurn:
         return CallScope(model) if run is None else RunScope(model, run, abort_reason=abort_reason)
 
     def current(self) -> AbstractContextManager[None]:
-        """Return a block in which calls of tools, such as the advisor, belong to this turn.
+        """Return a block in which model calls of tools, such as the advisor, belong to this turn.
 
-        If the turn is not recorded, they belong to no run: the task may have inherited the run of another chat.
+        If the turn is not recorded, such calls belong to no run. Without the block, they could belong to the run of
+        another chat, because asyncio tasks inherit context variables.
         """
         return _as_current(self._run)
 
@@ -177,7 +178,7 @@ class DebugTurn:
             self._kept.committed(message_id)
 
     def record(self, outcome: RunStatus) -> None:
-        """Record an outcome of the turn. The worst one counts."""
+        """Record an outcome of the turn. If several outcomes are recorded, the worst one counts."""
         if self._outcome is None or _WORST.index(outcome) > _WORST.index(self._outcome):
             self._outcome = outcome
 
@@ -188,7 +189,7 @@ class DebugTurn:
             self._end_turn()
 
     def close(self) -> None:
-        """End with the runner.
+        """End the turn because its runner ends.
 
         Without a recorded outcome, the turn was interrupted, and another runner continues it.
         """
@@ -197,9 +198,9 @@ class DebugTurn:
         self._end_turn()
 
     def _outcome_of_next(self) -> RunStatus:
-        """Return the outcome of a turn that ends because the next one begins, for example after a steering message.
+        """Return the outcome of a turn that ends because the next turn begins, for example after a steering message.
 
-        An interrupt is recorded by its own task, so the turn is complete if its last call is.
+        An interrupt is recorded by its own task. Therefore the turn is complete if its last call is complete.
         """
         end = None if self._step is None else self._step.last_end
         is_complete = end is not None and end.status is StepStatus.COMPLETED
@@ -217,7 +218,7 @@ class DebugTurn:
 
 
 def child_run(recorder: Recorder, parent: Run, *, kind: RunKind, label: str, model: ModelFacts) -> Run | None:
-    """Open a run below another one. It has the trigger and the history of its parent."""
+    """Open a run below another run. It has the trigger and the history version of its parent."""
     facts = msgspec.structs.replace(parent.facts, kind=kind, label=label, model=model, parent_run_id=parent.id)
     return recorder.open(facts)
 

@@ -1,7 +1,7 @@
-"""Turns that are not recorded, kept in memory until their end and stored if they end with an error.
+"""Turns that are not recorded: they are kept in memory until their end, and stored if they end with an error.
 
-Only references are kept: the calls, whose messages the prompt cache shares, and the answers. Neither the model nor its
-HTTP client is wrapped, so a turn that succeeds costs nothing for each token. The record has no attempts.
+Only references are kept: to the calls, whose messages the prompt cache shares, and to the answers. Neither the model
+nor its HTTP client is wrapped, so a successful turn has no cost per token. The stored record has no attempts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 class KeptTurns:
-    """The kept turns of a process, with the memory that they hold."""
+    """The kept turns of a process, and the memory that they use."""
 
     def __init__(self, stats: DebugStats, *, max_bytes: int = MAX_BYTES, max_turn_bytes: int = MAX_TURN_BYTES) -> None:
         self.stats = stats
@@ -50,7 +50,7 @@ class KeptTurns:
         self._max_bytes = max_bytes
 
     def begin(self, facts: RunFacts, recorder: Recorder) -> KeptTurn | None:
-        """Keep a turn. Return None if other turns use all of the memory."""
+        """Start to keep a turn. Return None if other turns use all of the memory."""
         if self.size_bytes >= self._max_bytes:
             self.stats.dropped[Dropped.KEPT_TURN] += 1
             return None
@@ -62,7 +62,7 @@ class KeptTurns:
 
 
 class KeptCall(msgspec.Struct, kw_only=True):
-    """One call. `error` is None if it was answered, and while it runs."""
+    """One call. `error` is None while the call runs, and after it was answered."""
 
     facts: CallFacts
     wire: Wire
@@ -81,7 +81,7 @@ class KeptCall(msgspec.Struct, kw_only=True):
 
 
 class KeptTurn:
-    """One turn. `end` stores it if it ended with an error. If memory runs out, the turn is no longer kept."""
+    """One turn. `end` stores it if it ended with an error. If the memory limit is reached, the turn is dropped."""
 
     __slots__ = (
         "_calls",
@@ -180,7 +180,7 @@ class KeptTurn:
         run.finish(RunStatus.ERROR)
 
     def _drop_what_does_not_fit(self, calls: list[KeptCall]) -> None:
-        """Drop the first calls if the queue has no room for all, because the last call is the one that failed."""
+        """If the queue has no room for all calls, drop the first ones: the call that failed is the last one."""
         room = self._recorder.room()
         while len(calls) > 1 and (
             _CALL_OPERATIONS * len(calls) + _RUN_OPERATIONS > room.operations
@@ -195,7 +195,7 @@ class KeptTurn:
         self._dropped += calls[0].facts.history_version != dropped.facts.history_version
 
     def _has_counted(self) -> bool:
-        """Count the memory of the turn. Return False if it is no longer kept, because memory has run out."""
+        """Count the memory of the turn. Return False if the turn is dropped because the memory limit is reached."""
         size = self._size()
         while len(self._calls) > 1 and (len(self._calls) > MAX_CALLS or size > self._turns.max_turn_bytes):
             self._drop_first(self._calls)
@@ -229,7 +229,7 @@ class _KeptScope(CallScope):
 
 
 class KeptAnswer:
-    """The answer of a kept call, as parts of a stream. It is made in the writer's thread."""
+    """The answer of a kept call, as parts of a stream. The writer's thread creates it."""
 
     __slots__ = ("_kept",)
 

@@ -1,8 +1,8 @@
-"""The writer: one task per replica that writes operations in their order, over its own connection.
+"""The writer: one task per replica that writes operations in order, over a separate connection.
 
 A turn never waits for it. Values are prepared in one thread. The queue is bounded: if it is full, bodies of attempts
-are left out first, then requests and new runs; the ends of steps and runs are always taken. Failures are counted and
-logged, and reach no caller.
+are dropped first, then requests and new runs; ends of steps and runs are always accepted. Failures are counted and
+logged, and are not raised to callers.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Publish = Callable[[Sequence[Hint]], None]
 
 
 def _ignore(hints: Sequence[Hint]) -> None:
-    """Default for `publish`."""
+    """The default of `publish`, which does nothing."""
 
 
 class Writer:
-    """Writes operations. `connect` opens its connection, which is opened with the first operation."""
+    """Writes operations. `connect` opens the connection, which happens at the first operation."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Writer:
         return len(self._queue)
 
     def submit(self, operation: Operation) -> bool:
-        """Queue an operation. Return False if it is not taken."""
+        """Queue an operation. Return False if it is refused."""
         if self._is_closed:
             self.stats.dropped[Dropped.SHUTDOWN] += 1
             return False
@@ -111,7 +111,7 @@ class Writer:
         return True
 
     def room(self) -> Room:
-        """Return how much more the queue can take if only bodies of attempts are left out."""
+        """Return the space that the queue has if only bodies of attempts are dropped."""
         bodies = sum(attempt.freeable_bytes for attempt in self._with_bodies if not attempt.is_taken)
         return Room(
             bytes=max(self._max_bytes - self._bytes + bodies, 0),
@@ -137,7 +137,7 @@ class Writer:
         await self._is_idle.wait()
 
     async def close(self) -> None:
-        """Accept no more operations, and wait at most `FLUSH_SECONDS` until the queue is written."""
+        """Accept no more operations, and wait up to `FLUSH_SECONDS` until the queue is written."""
         self._is_closed = True
         if self._is_running:
             try:
@@ -160,7 +160,7 @@ class Writer:
         return self._bytes + more_bytes > self._max_bytes or len(self._queue) >= self._max_operations
 
     def _has_room_after_relief(self, operation: Operation) -> bool:
-        """Make room for an operation. Return False if it is dropped."""
+        """Make room for an operation. Return False if the operation must be dropped."""
         self._strip_bodies(operation.size_bytes)
         if self._is_over(operation.size_bytes) and isinstance(operation, WriteAttempt) and operation.strip():
             self.stats.dropped[Dropped.ATTEMPT_BODY] += 1
@@ -178,7 +178,7 @@ class Writer:
         return True
 
     def _strip_bodies(self, more_bytes: int) -> None:
-        """Leave out the bodies of waiting attempts, the oldest first, until there is room."""
+        """Drop the bodies of queued attempts, the oldest first, until there is room."""
         while self._with_bodies and self._bytes + more_bytes > self._max_bytes:
             attempt = self._with_bodies.popleft()
             if not attempt.is_taken and (freed := attempt.strip()):
@@ -237,7 +237,7 @@ class Writer:
                 return self._lost(operation, Result.FAILED, str(error.args[0]) if error.args else type(error).__name__)
 
     async def _may_retry(self) -> bool:
-        """Wait, and return whether the operation is tried again."""
+        """Wait, and return whether the operation may be tried again."""
         now = self._clock.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -252,7 +252,7 @@ class Writer:
         return result
 
     def _warn(self, operation: Operation, reason: str) -> None:
-        """Log a failure to record. One line stands for all failures of a minute."""
+        """Log a failure to record, at most once per minute."""
         now = self._clock.monotonic()
         self._unwarned += 1
         if now - self._warned_at < WARNING_SECONDS:
@@ -286,7 +286,7 @@ class Writer:
             self._conn = None
 
     async def _close_connection(self) -> None:
-        """Close the connection. Unlike dropping it, this also cancels a statement that still runs."""
+        """Close the connection. This also cancels a statement that still runs."""
         conn, self._conn = self._conn, None
         if conn is not None:
             try:

@@ -1,7 +1,7 @@
 """The operations of the writer: each prepares its values in the writer's thread, and then runs one or two statements.
 
-An operation holds references only. Redaction, normalization and compression happen in `prepare`. Operations of one run
-are prepared and written in their order, so `prepare` may use values that earlier operations have stored in the run.
+An operation holds only references; `prepare` redacts, normalizes and compresses. The operations of a run are prepared
+and written in order, so `prepare` may use values that earlier operations have stored in the run.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Answer(Protocol):
 
 
 class Operation:
-    """One operation. `name` is its label in metrics and warnings; `hint` is the kind of change that it announces.
+    """One operation. `name` is its label in metrics and warnings. `hint` is the kind of change that it announces.
 
-    `is_final` operations end something and are never dropped because the queue is full.
+    An operation with `is_final` ends something, and is never dropped because of a full queue.
     """
 
     name: ClassVar[str]
@@ -86,7 +86,7 @@ class Operation:
         """Called if the operation was not written."""
 
     def release(self) -> None:
-        """Drop references that would be a cycle. Called when the operation is done."""
+        """Drop references that would form a cycle. Called after the operation."""
 
 
 class OpenRun(Operation):
@@ -139,7 +139,7 @@ class CloseRun(Operation):
 
 
 class BeginCall(Operation):
-    """The beginning of a call: inserts its step, or begins the step again."""
+    """The start of a call: inserts its step, or starts the step again."""
 
     name = "step"
     hint = "step"
@@ -157,7 +157,7 @@ class BeginCall(Operation):
         return self._call.step.number
 
     def strip(self) -> int:
-        """Leave out the request, because the queue is full. Return the bytes that this frees."""
+        """Drop the request because the queue is full. Return the number of freed bytes."""
         freed = 0 if self._sent is None else self.size_bytes - BASE_BYTES
         self._sent = None
         self.size_bytes -= freed
@@ -240,7 +240,7 @@ class BeginCall(Operation):
 
 
 class EndCall(Operation):
-    """The end of a call. It can be replaced by a stronger one until the writer takes it."""
+    """The end of a call. Until the writer takes it, another end with a higher priority can replace it."""
 
     name = "finish"
     hint = "step"
@@ -309,7 +309,7 @@ class EndCall(Operation):
         add_bytes(run, self._end.size_bytes)
 
     def _diagnosis(self, usage: Usage) -> CacheDiagnosis | None:
-        """Return why the prefix was not served from the provider's cache. The next step is compared with this one."""
+        """Return why the provider's cache did not serve the prefix. The next step is compared with this one."""
         call, run = self._call, self.run
         assert call is not None
         cached = CachedStep(
@@ -362,7 +362,7 @@ class WriteAttempt(Operation):
         return 0 if self._is_stripped else self.size_bytes - BASE_BYTES
 
     def strip(self) -> int:
-        """Leave out the bodies, because the queue is full. Return the bytes that this frees."""
+        """Drop the bodies because the queue is full. Return the number of freed bytes."""
         freed = self.freeable_bytes
         if not self._is_stripped:
             self._is_stripped = True
@@ -451,14 +451,14 @@ def metadata(call: RecordedCall, *, summary: StreamSummary | None = None, trunca
 
 
 def add_bytes(run: Run, count: int) -> None:
-    """Count stored bytes. Beyond the limit of the run, only metadata is recorded."""
+    """Count stored bytes. Above the limit of the run, only metadata is recorded."""
     run.stored_bytes += count
     if run.stored_bytes > run.limits.max_bytes:
         run.is_full = True
 
 
 class SeenError(msgspec.Struct, frozen=True):
-    """An exception without its frames, which would keep the objects of a whole step alive while it waits."""
+    """An exception without its frames. The frames would keep the objects of a whole step in memory while it waits."""
 
     type: str
     text: str

@@ -16,8 +16,9 @@ def mcp_guard(
     own_ports: Iterable[int] = (),
     resolve: Resolve | None = None,
 ) -> Guard:
-    """Return the guard. `allow` are exempt networks; `allow_private` exempts all private ones and this machine.
+    """Return the address guard. `allow` are exempt networks; `allow_private` exempts all private networks and this
+    machine.
 
-    The server's own ports are never exempt, nor are the metadata services of clouds.
+    The server's own ports are never exempt, and neither are the metadata services of clouds.
     """
     return Guard((*allow, *(_PRIVATE if allow_private else ())), own_ports=own_ports, resolve=resolve)

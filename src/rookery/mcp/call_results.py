@@ -1,7 +1,7 @@
-"""What a call of a tool gives: a result for the model, or questions for the user.
+"""The results of tool calls: a result for the model, or questions for the user.
 
-The texts of a result are joined by newlines. Images and audio are kept as bytes; the caller decides what the model
-sees.
+The texts of a result are joined by newlines. Images and audio are kept as bytes; the caller decides whether the model
+gets them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class ResultMedia(msgspec.Struct, frozen=True):
 
 
 class CallResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`structured` is checked against the output schema of the tool. `schema_problem` says what does not fit."""
+    """The result of a call. `structured` is checked against the output schema of the tool; `schema_problem` describes a
+    mismatch.
+    """
 
     text: str = ""
     media: tuple[ResultMedia, ...] = ()
@@ -35,9 +37,9 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question of a server to the user: a form by a JSON schema, or an address to open.
+    """A question of a server to the user: a form described by a JSON schema, or an address to open.
 
-    In the session era, `id` is a hash of the question, so that a repeated call finds the answer.
+    In the protocol era with sessions, `id` is a hash of the question, so that a repeated call finds the answer.
     """
 
     id: str
@@ -52,9 +54,9 @@ Responses: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class InputRequired(msgspec.Struct, frozen=True, kw_only=True):
-    """The call waits for the user. It is continued with `Resume`.
+    """The call waits for the user. `Resume` continues it.
 
-    `request_state` and `task_id` must be stored with the call and given back.
+    The caller stores `request_state` and `task_id` with the call, and passes them back in `Resume`.
     """
 
     requests: tuple[InputRequest, ...]
@@ -63,10 +65,10 @@ class InputRequired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
-    """Continues a call: after questions of the server, or after a crash with the task that was begun before it.
+    """Continues a call: after questions of the server, or after a crash with the task that the call had started.
 
-    `responses` are those of all rounds: a server of the session era that has lost the call is called again, and asks
-    again.
+    `responses` has the answers of all rounds. A server of the session era that has lost the call is called again and
+    asks all of its questions again.
     """
 
     responses: Responses = {}
@@ -88,9 +90,10 @@ Outcome: TypeAlias = CallResult | InputRequired
 def call_result(
     content: Sequence[Mapping[str, Any]], structured: Any, *, is_error: bool, schema_problem: str | None = None
 ) -> CallResult:
-    """Return the result of the content blocks of a server.
+    """Return the result that the content blocks of a server form.
 
-    Structured content is shown unless a text is the same, which the protocol recommends to servers.
+    Structured content is added as text, unless a text block already has the same value. The protocol recommends to
+    servers to send such a block.
     """
     texts = [text for block in content if (text := _text_of(block))]
     if structured is not None and not any(_says(text, structured) for text in texts):
@@ -107,7 +110,7 @@ def call_result(
 
 
 def _says(text: str, structured: Any) -> bool:
-    """Return whether the text is the structured content, or the only value in it."""
+    """Return whether the text has the same value as the structured content, or as the only field of it."""
     same = [structured]
     if isinstance(structured, Mapping) and len(structured) == 1:
         same += structured.values()

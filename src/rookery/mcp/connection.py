@@ -70,7 +70,7 @@ OnTask = Callable[[str], Awaitable[None]]
 
 
 class _Raw(RootModel[dict[str, Any]]):
-    """A result as the server sent it, which the session has checked."""
+    """A result in the form in which the server sent it. The session has validated it."""
 
 
 class _TaskParams(types.RequestParams):
@@ -97,7 +97,7 @@ class _CancelTask(types.Request[_TaskParams, Literal["tasks/cancel"]]):
 
 
 class _TaskState(BaseModel):
-    """A task of the extension. What the server adds is ignored."""
+    """A task of the protocol extension. Unknown fields from the server are ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -111,7 +111,7 @@ class _TaskState(BaseModel):
 
 
 class _LiveCall:
-    """A call that a server of the session era holds open. Its task is owned by the connection."""
+    """An open call to a server of the session era. The connection owns the asyncio task of the call."""
 
     __slots__ = ("asked", "parked_until", "prepared", "questions", "silence", "task")
 
@@ -129,7 +129,9 @@ _live_call: ContextVar[_LiveCall | None] = ContextVar("mcp_live_call", default=N
 
 
 class Connection:
-    """A connection that is opened once. A lost one is not repaired; `is_usable` tells its owner to make another."""
+    """A connection that is opened once. A lost connection is not repaired: `is_usable` becomes false, and the owner
+    opens another.
+    """
 
     def __init__(self, config: ServerConfig, guard: Guard, clock: Clock, *, lookups: Lookups | None = None) -> None:
         self.config = config
@@ -156,12 +158,14 @@ class Connection:
 
     @property
     def is_parked(self) -> bool:
-        """Return whether a call waits for the user on this connection."""
+        """Return whether a call on this connection waits for the user."""
         now = self._clock.monotonic()
         return any(each.parked_until is not None and each.parked_until > now for each in self._live.values())
 
     async def open(self) -> None:
-        """Connect and negotiate. Raise `McpError`. The caller sets the time limit; a cancelled opening is closed."""
+        """Connect and negotiate. Raise `McpError` on failure. The caller sets the time limit; if the caller is
+        cancelled, the connection is closed.
+        """
         self._task = asyncio.create_task(self._own(), name=f"mcp-{self.config.slug}")
         try:
             await asyncio.shield(self._opened)
@@ -170,7 +174,7 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """Leave the connection: end the session, or give up after `CLOSE_SECONDS`."""
+        """Close the connection: end the session, and stop waiting after `CLOSE_SECONDS`."""
         self._closing.set()
         task = self._task
         if task is None:
@@ -186,7 +190,7 @@ class Connection:
             await asyncio.wait({task}, timeout=CLOSE_SECONDS)
 
     async def list_tools(self) -> ToolList:
-        """Ask for all pages of the list. Raise `McpError`."""
+        """Request all pages of the list of tools. Raise `McpError` on failure."""
         client = self._usable()
         self.is_list_outdated = False
         found = ToolList(ttl_seconds=tool_lists.MAX_TTL_SECONDS)
@@ -258,10 +262,10 @@ class Connection:
         on_task: OnTask | None = None,
         stop_remote: Callable[[], bool] = lambda: True,
     ) -> Outcome:
-        """Call a tool. Raise `McpError`, whose problem says whether the call may have run.
+        """Call a tool. Raise `McpError` on failure; its problem tells whether the call may have run.
 
-        `call_key` identifies the call in a repetition. A cancelled call is cancelled at the server too, unless
-        `stop_remote` returns False and the server made a task of it.
+        `call_key` identifies a repetition of the call. If the caller is cancelled, the call is cancelled at the server
+        too, except when the server has made a task of it and `stop_remote` returns False.
         """
         self._usable()
         silence = self.config.call_seconds
@@ -358,7 +362,7 @@ class Connection:
         return streamable_http_client(self.config.url, http_client=http, max_sse_event_size=None)
 
     async def _watch(self, client: Client) -> None:
-        """Keep the connection until it is closed. Listen for changes of the list in the meantime."""
+        """Keep the connection open until it is closed, and listen for changes of the list of tools."""
         tools = client.server_capabilities.tools
         listener = None
         if self._is_modern and tools is not None and tools.list_changed:
@@ -392,7 +396,9 @@ class Connection:
     async def _on_elicitation(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a question of the session era: the call that it belongs to waits for the user."""
+        """Answer a question of a server of the session era. The call that the question belongs to waits for the
+        user.
+        """
         live = _live_call.get()
         if live is None and len(self._live) == 1:
             live = next(iter(self._live.values()))
@@ -456,7 +462,9 @@ class Connection:
         responses: Responses | None = None,
         state: str | None = None,
     ) -> dict[str, Any]:
-        """Send `tools/call`. A modern server that misses a header gets the call once more after a new list."""
+        """Send `tools/call`. If a server of the stateless era misses a header, update the list of tools and send the
+        call once more.
+        """
         session = self._usable().session
         sent: dict[str, Any] = dict(meta or {})
         if (traceparent := spans.traceparent()) is not None:
@@ -494,7 +502,7 @@ class Connection:
         resume: Resume | None,
         progress: _Throttle,
     ) -> dict[str, Any] | InputRequired:
-        """Make or continue a call of the session era, in which the server asks while the call is open."""
+        """Start or continue a call to a server of the session era, which asks questions while the call is open."""
         responses = {} if resume is None else resume.responses
         live = self._live.get(call_key)
         if live is None:
@@ -534,7 +542,7 @@ class Connection:
         return InputRequired(requests=tuple(asked for asked, _ in live.questions.values()))
 
     def drop_parked(self) -> None:
-        """Cancel the calls whose users did not answer in time."""
+        """Cancel the calls whose users have not answered in time."""
         now = self._clock.monotonic()
         for key, live in list(self._live.items()):
             if live.parked_until is not None and live.parked_until <= now and live.task is not None:
@@ -640,7 +648,9 @@ class Connection:
 
 
 class _Throttle:
-    """The progress callback of the package: extends the deadline each time, and tells the caller now and then."""
+    """The progress callback for the `mcp` package. It extends the deadline at each notification, and informs the caller
+    at intervals.
+    """
 
     def __init__(self, clock: Clock, extend: Callable[..., None], tell: OnProgress | None) -> None:
         self._clock = clock
@@ -665,7 +675,7 @@ class _Throttle:
 
 
 class _Forward(_Throttle):
-    """Progress of a live call, for its present waiter."""
+    """Forwards the progress of an open call to the caller that waits for it now."""
 
     def __init__(self, live: _LiveCall) -> None:
         self._live = live
@@ -693,7 +703,7 @@ def _url_questions(error: MCPError) -> dict[str, Any] | None:
 
 
 def _question(params: types.ElicitRequestParams) -> InputRequest:
-    """Return the question of the session era, with an id that the same question has again."""
+    """Return a question of the session era. If the server asks the same question again, the id is the same."""
     if isinstance(params, types.ElicitRequestURLParams):
         said: tuple[str, object] = (params.message, params.url)
         made = InputRequest(id="", mode="url", message=params.message, url=params.url)
@@ -706,7 +716,7 @@ def _question(params: types.ElicitRequestParams) -> InputRequest:
 
 
 def _questions(requests: Mapping[str, Any]) -> tuple[InputRequest, ...]:
-    """Return the questions of the stateless era. Raise `McpError` if one of them is not for the user."""
+    """Return the questions of the stateless era. Raise `McpError` if one of them cannot be answered by a user."""
     made = []
     for key, value in requests.items():
         method = value.get("method") if isinstance(value, dict) else None

@@ -1,7 +1,8 @@
-"""The connections of a replica: one per chat and server, opened when it is needed and closed when it is idle.
+"""The connections of a replica to MCP servers: one per chat and server, opened on demand and closed when idle.
 
-A turn asks for the tools of all its servers at once. Lists are kept, so that most turns begin without a request. A
-server that fails is left alone for a while, so that it delays one turn and not each of them.
+A turn requests the tools of all its servers at the same time. Lists of tools are cached, so that most turns begin
+without a request. After a failure, a server is not contacted for a while, so that it delays one turn and not every
+turn.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OnTask: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class OpenConnection(Protocol):
-    """What this module needs of a `Connection`."""
+    """The methods of a `Connection` that this module uses."""
 
     config: ServerConfig
     is_list_outdated: bool
@@ -78,7 +79,7 @@ class OpenConnection(Protocol):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test of a server found."""
+    """The result of the test of a server."""
 
     tools: ServerTools
     protocol_version: str | None = None
@@ -96,7 +97,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class _KnownList:
-    """The list of a server for one login."""
+    """The cached list of tools of a server for one login."""
 
     found: ToolList | None = None
     instructions: str | None = None
@@ -140,9 +141,9 @@ class McpConnections:
     async def tools_of(
         self, chat_id: UUID, servers: Sequence[ServerConfig], *, known: Mapping[str, Sequence[McpTool]] = {}
     ) -> list[ServerTools]:
-        """Return the tools of all servers, in their order. It never raises for a server, and takes `OPEN_SECONDS`.
+        """Return the tools of all servers, in their order, within `OPEN_SECONDS`. A failed server raises no error.
 
-        `known` are stored lists by the key of the server, for servers that do not answer.
+        `known` are stored lists by the key of the server. They are used for servers that do not answer.
         """
         found: list[ServerTools | None] = [self._kept(chat_id, server, known) for server in servers]
         missing = [index for index, tools in enumerate(found) if tools is None]
@@ -157,7 +158,7 @@ class McpConnections:
         return [tools for tools in found if tools is not None]
 
     def _kept(self, chat_id: UUID, server: ServerConfig, known: Mapping[str, Sequence[McpTool]]) -> ServerTools | None:
-        """Return what is known without a request; None if the server must be asked."""
+        """Return the cached tools of a server; None if the server has to be asked."""
         kept = self._lists.get((server.key, server.revision))
         if kept is None:
             return None
@@ -199,7 +200,7 @@ class McpConnections:
         self._stats.list_bytes = size
 
     def outdate(self, server: ServerConfig) -> None:
-        """Ask the server at the next step, even if it failed a moment ago: its user has just logged in."""
+        """Contact the server at the next step, even if it has failed recently, because its user has just logged in."""
         self._lists.pop((server.key, server.revision), None)
 
     # ------------------------------------------------------------------ calls
@@ -222,8 +223,8 @@ class McpConnections:
         """Call a tool by its original name. Raise `McpError` if the server could not be called.
 
         `call_key` identifies the call when it is repeated or continued. `meta` is sent as `_meta`. `on_task` is awaited
-        with the id of a task before the task is polled. `stop_remote` is asked when the caller is cancelled: whether a
-        task of the server should be cancelled too.
+        with the id of a task before the task is polled. If the caller is cancelled, `stop_remote` returns whether a
+        task of the server is cancelled too.
         """
         self._stats.calls += 1
         for is_last in (False, True):
@@ -256,7 +257,7 @@ class McpConnections:
     # ------------------------------------------------------------------ connections
 
     async def probe(self, server: ServerConfig) -> Probe:
-        """Connect and list on a connection of its own, for the test of a server."""
+        """Connect and list the tools on a separate connection, for the test of a server."""
         connection = await self._made(server)
         try:
             async with self._clock.deadline(OPEN_SECONDS, "mcp probe"):
@@ -273,7 +274,7 @@ class McpConnections:
         )
 
     async def release(self, chat_id: UUID) -> None:
-        """Close the connections of a chat, at once."""
+        """Close the connections of a chat immediately."""
         await self._close([key for key in self._slots if key[0] == chat_id])
 
     async def close(self) -> None:
@@ -288,7 +289,7 @@ class McpConnections:
             await asyncio.wait(self._closing)
 
     async def _connection(self, chat_id: UUID, server: ServerConfig) -> OpenConnection:
-        """Return a usable connection. Callers at the same time share one opening."""
+        """Return a usable connection. Callers that wait at the same time share one attempt to connect."""
         slot = self._slots.setdefault((chat_id, server.key), _Slot())
         slot.used_at = self._clock.monotonic()
         held = slot.connection
@@ -325,7 +326,7 @@ class McpConnections:
         return make(server, self._guard, self._clock, lookups=self._lookups)
 
     def _make_room(self) -> None:
-        """Close the connection that was idle for the longest time, if there are too many."""
+        """If there are too many connections, close the one that was idle for the longest time."""
         if len(self._slots) <= self._max_connections:
             return
         idle = [(slot.used_at, key) for key, slot in self._slots.items() if slot.calls == 0 and slot.opening is None]

@@ -1,8 +1,8 @@
-"""The HTTP client for servers that users name: addresses are guarded, answers are bounded, failures have a kind.
+"""The HTTP client for servers that users name: guarded addresses, bounded answers, and classified failures.
 
-The address is checked when it is dialed, so that redirects, rebound names and pooled connections are covered as well.
-An answer that is not an event stream is read here, up to a limit. A failure becomes an answer with a JSON-RPC error,
-because an exception would end the connection for all calls that use it.
+Each address is checked when it is dialed. The check therefore also covers redirects, DNS names that change their
+address, and pooled connections. An answer that is not an event stream is read here, up to a limit. A failure is
+converted to an answer with a JSON-RPC error, because an exception would end the connection for all calls that use it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Dials the addresses that the guard has checked. TLS is done for the name, by the caller."""
+    """Dials only addresses that the guard has checked. The caller performs the TLS handshake with the host name."""
 
     def __init__(self, guard: Guard, lookups: Lookups | None = None) -> None:
         self._guard = guard
@@ -92,12 +92,12 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
 @cache
 def shared_ssl_context() -> ssl.SSLContext:
-    """Return one context for all connections: loading the certificates takes 20 ms and a megabyte."""
+    """Return one TLS context for all connections, because loading the certificates takes 20 ms and a megabyte."""
     return httpx2.create_ssl_context()
 
 
 def guarded_transport(guard: Guard, *, lookups: Lookups | None = None) -> httpx2.AsyncHTTPTransport:
-    """Return a transport that dials only checked addresses, and that no environment variable redirects."""
+    """Return a transport that dials only checked addresses and ignores proxy settings in the environment."""
     context = shared_ssl_context()
     transport = httpx2.AsyncHTTPTransport(verify=context)
     # The transport has no parameter for the backend.
@@ -114,7 +114,7 @@ def guarded_transport(guard: Guard, *, lookups: Lookups | None = None) -> httpx2
 def guarded_client(
     guard: Guard, *, seconds: float = 30.0, lookups: Lookups | None = None, **options: Any
 ) -> httpx2.AsyncClient:
-    """Return a client for single requests, such as those of OAuth. It follows no redirects by itself."""
+    """Return a client for single requests, such as those of OAuth. It does not follow redirects."""
     return httpx2.AsyncClient(
         transport=guarded_transport(guard, lookups=lookups),
         timeout=httpx2.Timeout(seconds, connect=CONNECT_SECONDS),
@@ -125,7 +125,9 @@ def guarded_client(
 
 
 async def read_bounded(response: httpx2.Response, max_bytes: int) -> bytes:
-    """Read a body. Raise `TooLarge` if it is larger, `ValueError` if it is compressed, which hides its size."""
+    """Read a body. Raise `TooLarge` if it exceeds the limit, and `ValueError` if it is compressed, because its size is
+    then unknown.
+    """
     if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
         raise ValueError("it is compressed")
     stream = response.stream
@@ -140,14 +142,14 @@ async def read_bounded(response: httpx2.Response, max_bytes: int) -> bytes:
 
 
 class TooLarge(Exception):
-    """Raised for an answer that is larger than its limit."""
+    """Raised if an answer exceeds its size limit."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"more than {max_bytes // 1024} KiB")
 
 
 class ServerAuth(httpx2.Auth):
-    """Adds the headers of the user to each request, and repeats a refused one once if there is another login."""
+    """Adds the user's headers to each request. Repeats a refused request once if the user has a newer login."""
 
     def __init__(self, headers: Headers, on_unauthorized: OnUnauthorized) -> None:
         self._headers = headers
@@ -172,10 +174,11 @@ class ServerAuth(httpx2.Auth):
 
 
 class ServerTransport(httpx2.AsyncBaseTransport):
-    """The transport of one connection. It never raises: a failure is an answer, whose problem `problem_in` finds.
+    """The transport of one connection. It never raises: a failure becomes an answer, in which `problem_in` finds the
+    problem.
 
-    While `is_opening`, a problem is repeated without another request, because the other ways to connect would fail
-    alike and only take time.
+    While `is_opening`, the first problem answers all further requests, because other ways to connect would fail in the
+    same way and only take time.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, url: str, *, on_lost_session: Callable[[], None]) -> None:
@@ -191,7 +194,7 @@ class ServerTransport(httpx2.AsyncBaseTransport):
         self.status: int | None = None
 
     def problem_in(self, data: object) -> Problem | None:
-        """Return the problem that the data of a JSON-RPC error carries; None if the server made the error."""
+        """Return the problem in the data of a JSON-RPC error; None if the server created the error."""
         if not isinstance(data, dict) or data.get("token") != self._token:
             return None
         return msgspec.convert(data["problem"], Problem)
@@ -263,7 +266,7 @@ class ServerTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code, headers=kept, content=body, request=request)
 
     def _problem_of(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> Problem | None:
-        """Return the problem of an answer, if the package would not tell it or would tell it with less."""
+        """Return the problem of an answer for which the `mcp` package would report no error, or a less exact one."""
         status = response.status_code
         if status in _REDIRECTS:
             return self._redirect_problem(request, response)
@@ -319,7 +322,9 @@ class ServerTransport(httpx2.AsyncBaseTransport):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """An event stream with a limit per event and a pace. Results of `tools/list` are sanitized on their way."""
+    """An event stream with limits on the size and rate of its events. Results of `tools/list` are sanitized while they
+    pass.
+    """
 
     def __init__(
         self, inner: httpx2.AsyncByteStream, max_bytes: int, *, is_list: bool, fail: Callable[[Problem], bytes]
@@ -367,7 +372,7 @@ def _sanitized_line(line: bytes) -> bytes:
 
 
 def sanitized_list(body: bytes) -> bytes:
-    """Return the message with its list of tools sanitized. What is no such message is returned as it is."""
+    """Return the message with its list of tools sanitized. Other messages are returned unchanged."""
     try:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):

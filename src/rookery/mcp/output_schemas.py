@@ -1,7 +1,7 @@
-"""The check of structured results against the schema that the server declares, within a bounded amount of work.
+"""Validation of structured results against the output schema of the tool, with a bounded amount of work.
 
-Schema and result both come from the server. A schema can ask for work that grows exponentially, and a pattern as well;
-so keywords are counted, and patterns are not checked.
+The server supplies both the schema and the result, and both are untrusted: a schema or a pattern can require
+exponential work. Therefore evaluated keywords are counted, and patterns are not checked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OutputSchema:
         self._validator: Validator = made(dict(schema), registry=Registry())
 
     def problem_with(self, value: object) -> str | None:
-        """Return what does not fit; None if it fits, or if the schema cannot tell."""
+        """Return a description of the mismatch; None if the value matches, or if the check cannot decide."""
         self._count = 0
         try:
             for error in self._validator.iter_errors(value):

@@ -1,6 +1,6 @@
-"""What a replica needs to reach MCP servers for a user: guarded HTTP, logins, and tests of a server.
+"""Access to MCP servers for users of a replica: guarded HTTP, logins, and tests of a server.
 
-The modules behind it are imported at the first use, so that a server without MCP servers does not load them.
+The modules for this are imported at the first use, so that a deployment without MCP servers does not load them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class McpAccess:
-    """The access to MCP servers. `setting` returns the stored settings of the group `mcp`."""
+    """Access to MCP servers. `setting` returns the stored settings of the group `mcp`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class McpAccess:
         self._logins: McpLogins | None = None
 
     def add_own_port(self, port: int) -> None:
-        """Add a port on which the server listens and that is known only after the start."""
+        """Add a port of this server that became known only after the start."""
         self._own_ports.add(port)
 
     async def settings(self) -> McpSettings:
@@ -79,7 +79,7 @@ class McpAccess:
         return self._logins
 
     def config(self, server: McpServer, user_id: UUID, *, login_version: str = "") -> ServerConfig:
-        """Return the configuration with which a user's connection to the server is made."""
+        """Return the configuration for a user's connection to the server."""
         session = self.logins.session(server, user_id)
         return ServerConfig(
             key=f"{server.id}:{user_id}",
@@ -94,7 +94,7 @@ class McpAccess:
         )
 
     async def probe(self, server: McpServer, user_id: UUID) -> Probe:
-        """Connect to a server and list its tools, on a connection of its own."""
+        """Connect to a server and list its tools, on a separate connection."""
         from rookery.mcp.connection_pool import McpConnections
 
         connections = McpConnections(await self.guard(), self._clock)
@@ -104,7 +104,7 @@ class McpAccess:
             await connections.close()
 
     async def close(self) -> None:
-        """Wait for refreshes of logins that are under way."""
+        """Wait for running refreshes of logins."""
         if self._logins is not None:
             await self._logins.close()
 

@@ -36,12 +36,12 @@ async def no_other_login(unauthorized: Unauthorized) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """A server as one user uses it.
+    """A server with the settings of one user.
 
     `key` identifies the server within a chat. `revision` changes with the configuration and with the user's login; a
-    connection of another revision is replaced. `headers` returns the headers of a request, with the credentials; it is
-    awaited for each request. `on_unauthorized` is awaited after a 401 or 403 and returns whether the request should be
-    repeated once with new headers. `call_seconds` is the time that a call may be silent.
+    connection with another revision is replaced. `headers` is awaited for each request and returns its headers with the
+    credentials. `on_unauthorized` is awaited after a status of 401 or 403; it returns whether the request is repeated
+    once with new headers. `call_seconds` is the longest time without progress in a call.
     """
 
     key: str
@@ -56,7 +56,7 @@ class ServerConfig:
 
     @property
     def shown_url(self) -> str:
-        """The address without user info, query and fragment, which may have secrets in them."""
+        """The address without user info, query and fragment, which may contain secrets."""
         return shown(self.url)
 
 

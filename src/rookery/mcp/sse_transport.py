@@ -1,6 +1,7 @@
-"""The transport of the oldest servers: one event stream for all that the server says, and a POST for each message.
+"""The transport of servers with protocol version 2024-11-05: one event stream for all messages of the server, and a
+POST for each message of the client.
 
-The official package has it too, with a fixed limit of 1 MiB for an event, and without an answer for a failed POST.
+The official package also implements it, but limits an event to 1 MiB and does not report a failed POST.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def sse_streams(
 ) -> AsyncGenerator[tuple[_Read, _Write]]:
     """Yield the streams of a connection. `on_lost` is called when the server ends the event stream.
 
-    `problem_in` finds a problem of the transport in the data of an error.
+    `problem_in` finds a transport problem in the data of a JSON-RPC error.
     """
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)

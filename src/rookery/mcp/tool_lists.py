@@ -1,4 +1,4 @@
-"""The list of a server's tools: its bounds, its age, and the repair of schemas."""
+"""The list of a server's tools: its limits, its age, and the repair of schemas."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Annotations(msgspec.Struct, frozen=True):
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a server. `name` is the server's own name.
+    """A tool of a server. `name` is the name that the server uses.
 
-    `input_schema` is one that all models accept. `repaired` says what was changed in the server's own schema, which is
-    then in `original_schema`. `renamed` has the server's own name of each parameter whose name models refuse.
+    `input_schema` is accepted by all models. `repaired` describes the changes to the server's schema, which is then
+    kept in `original_schema`. `renamed` maps parameters to their original names, if models do not accept the original
+    name.
     """
 
     name: str
@@ -56,21 +57,21 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     renamed: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def own_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call under the names that the server knows."""
+        """Return the arguments of a call with the original parameter names."""
         return {self.renamed.get(name, name): value for name, value in arguments.items()}
 
 
 class RefusedTool(msgspec.Struct, frozen=True):
-    """A tool that is not offered, and why."""
+    """A tool that is not offered, and the reason."""
 
     name: str
     why: str
 
 
 class ToolList(msgspec.Struct, frozen=True, kw_only=True):
-    """A list as a server gave it. `is_cut` is True if the server has more tools than are kept.
+    """The list of tools of a server. `is_cut` is True if the server has more tools than are kept.
 
-    `size` is that of the tools in bytes, about.
+    `size` is the approximate size of the tools in bytes.
     """
 
     tools: tuple[McpTool, ...] = ()
@@ -83,8 +84,8 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True):
 class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of a server in a step.
 
-    With a `problem`, the server could not be asked; `tools` is then its last known list, or empty. `instructions` are
-    the server's own words about its use.
+    With a `problem`, the server did not answer, and `tools` is its last known list, or empty. `instructions` is the
+    server's text about its use.
     """
 
     server: ServerConfig
@@ -108,9 +109,9 @@ _HINTS = {
 
 
 def sanitized(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of `tools/list` with at most `MAX_TOOLS` tools, each of which every parser accepts.
+    """Return the result of `tools/list` with at most `MAX_TOOLS` tools that every parser accepts.
 
-    One invalid tool must not cost the others: it is left out, and named in `_meta`.
+    Invalid tools are left out and named in `_meta`, so that one of them does not make the whole list unusable.
     """
     found = result.get("tools")
     tools: list[dict[str, Any]] = []
@@ -205,7 +206,7 @@ def made_tool(
     annotations: Annotations,
     task_support: TaskSupport,
 ) -> McpTool | RefusedTool:
-    """Return the tool with a schema that all models accept, or why there is no such schema."""
+    """Return the tool with a schema that all models accept, or the reason why this is impossible."""
     try:
         schema, repaired = repaired_schema(input_schema)
         schema, renamed = _with_safe_names(schema)
@@ -226,10 +227,10 @@ def made_tool(
 
 
 def repaired_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return a schema that all models accept, and what was changed.
+    """Return a schema that all models accept, and a description of the changes.
 
-    It has no alternatives at its root, which models refuse there, and is valid in the revision 2020-12 of JSON Schema:
-    one invalid schema would make a provider refuse the whole request.
+    The root of the schema has no alternatives, because models refuse them there. The schema is valid in revision
+    2020-12 of JSON Schema, because a provider refuses a request that contains an invalid schema.
     """
     shaped = {**schema, "type": "object"}
     removed = [word for word in ("enum", "not") if shaped.pop(word, None) is not None]
@@ -340,9 +341,9 @@ def _compiles(pattern: str) -> bool:
 
 
 def _valid(schema: Mapping[str, Any], root: Mapping[str, Any], changed: list[str]) -> dict[str, Any]:
-    """Return the schema without words whose value is invalid. What was removed is added to `changed`.
+    """Return the schema without keywords whose value is invalid. Removals are added to `changed`.
 
-    The depth is limited before.
+    The caller has limited the depth.
     """
     made: dict[str, Any] = {}
     for word, value in schema.items():
@@ -403,7 +404,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def _with_safe_names(schema: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the schema with names of parameters that models accept, and the server's names of those that changed."""
+    """Return the schema with parameter names that models accept, and the original names of the renamed parameters."""
     names: dict[str, str] = {}
     taken = {name for name in schema["properties"] if _SAFE_NAME.fullmatch(name)}
     for name in schema["properties"]:
@@ -453,7 +454,7 @@ def _shortened(value: object) -> str:
 
 
 def joined_list(pages: Iterable[ToolList]) -> ToolList:
-    """Return the pages as one list: tools of the same name once, at most `MAX_TOOLS`, with the shortest age."""
+    """Return the pages as one list: without tools of the same name, at most `MAX_TOOLS`, with the shortest age."""
     tools: dict[str, McpTool] = {}
     refused: list[RefusedTool] = []
     is_cut, ttl = False, MAX_TTL_SECONDS

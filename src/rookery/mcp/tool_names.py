@@ -1,4 +1,4 @@
-"""Names of tools for the model, unique in a step. Pure."""
+"""Tool names for the model, unique within a step. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 def unique_names(tools: Iterable[tuple[str, str]], taken: Collection[str] = ()) -> dict[tuple[str, str], str]:
     """Return a name for each pair of slug and original name.
 
-    The names are given in the order of the pairs, so that they do not depend on the order of the servers' answers.
+    Names are assigned in the order of the pairs, so that they do not depend on the order in which servers answer.
     """
     used = set(taken)
     names: dict[tuple[str, str], str] = {}
@@ -33,5 +33,7 @@ def joined(slug: str, tool: str) -> str:
 
 
 def is_offered(tool: str, *, allow: Collection[str], deny: Collection[str]) -> bool:
-    """Return whether the lists of a server offer a tool. Names are original names; the deny list wins."""
+    """Return whether the allow list and the deny list of a server offer a tool. Both contain original names; the deny
+    list takes precedence.
+    """
     return tool not in deny and (not allow or tool in allow)

@@ -1,7 +1,7 @@
-"""Discovery of a server's authorization server, and the client of this deployment there.
+"""Discovery of an MCP server's authorization server, and registration of this deployment as a client there.
 
-A server that is configured by hand needs neither. Every document is checked: its resource or issuer must be the one
-that was asked for.
+A server whose login is configured by hand needs neither. Every document is checked: it must name the resource or issuer
+for which it was requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a server's logins. `scopes` are those to ask for, before a step-up."""
+    """The discovered facts about the logins of a server. `scopes` are requested at a login, before any step-up."""
 
     issuer: str
     resource: str
@@ -39,7 +39,7 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def discover(http: httpx2.AsyncClient, url: str) -> Discovered:
-    """Find the authorization server of an MCP server. Raises `LoginError`, which says what is missing."""
+    """Find the authorization server of an MCP server. Raise `LoginError`, which names the missing information."""
     challenge = await _challenge(http, url)
     found = await _resource_metadata(http, url, challenge.resource_metadata)
     if found is None:
@@ -78,9 +78,10 @@ async def discover(http: httpx2.AsyncClient, url: str) -> Discovered:
 async def register(
     http: httpx2.AsyncClient, found: Discovered, *, redirect_uri: str, document_url: str | None, now: datetime
 ) -> OAuthClient:
-    """Return a client: by its metadata document where the server takes one, else by registration.
+    """Return a client: a client metadata document if the authorization server supports it, otherwise a registered
+    client.
 
-    `document_url` is the https address of this client's document; None if this deployment has none.
+    `document_url` is the https address of this deployment's client metadata document; None if it has none.
     """
     metadata = found.metadata
     if metadata.client_id_metadata_document_supported and document_url is not None:
@@ -106,7 +107,7 @@ async def register(
 
 
 def client_document(redirect_uri: str, client_id: str | None = None) -> dict[str, Any]:
-    """Return the metadata of this client (RFC 7591), with `client_id` the document of that address."""
+    """Return the metadata of this client (RFC 7591). With `client_id`, it is the document at that address."""
     document: dict[str, Any] = {
         "client_name": CLIENT_NAME,
         "redirect_uris": [redirect_uri],
@@ -150,9 +151,9 @@ def _registered(body: dict[str, Any], asked: str, now: datetime) -> OAuthClient:
 
 
 async def _challenge(http: httpx2.AsyncClient, url: str) -> rules.Challenge:
-    """Ask the server without a login. What it answers besides a challenge does not matter.
+    """Send a request without a login, and return the challenge of the server. Everything else in the answer is ignored.
 
-    Many servers take only POST, and answer anything else before they look for a login.
+    The request is a POST, because many servers answer other methods without checking for a login.
     """
     for method in ("POST", "GET"):
         try:
@@ -193,7 +194,9 @@ async def _server_metadata(http: httpx2.AsyncClient, issuer: str) -> ServerMetad
 
 
 def _read(answer: guarded_requests.Answer, kind: type[T]) -> T | None:
-    """Return the document; None if there is none here. A server that is broken is no server without a document."""
+    """Return the document; None if the address has none. An error of the server does not count as a missing
+    document.
+    """
     if answer.status >= 500 or answer.status == 429:
         raise Unanswered(f"{guarded_requests.origin_of(answer.url)} answered with status {answer.status}.")
     if answer.status != 200 or answer.body is None:

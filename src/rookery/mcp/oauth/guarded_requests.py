@@ -1,7 +1,7 @@
-"""Requests to servers and authorization servers that discovery or a user names.
+"""Requests to MCP servers and authorization servers whose addresses come from users or from discovery documents.
 
-All addresses are guarded when they are dialed, on each redirect too. Answers are bounded. Errors name the origin of the
-address and never its query, which may have a secret in it.
+Each address is checked when it is dialed, also after a redirect. Answers are bounded. Errors contain the origin of the
+address and never its query, because a query may contain a secret.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-A
 
 
 class Unanswered(LoginError):
-    """Raised if a server does not give a usable answer now. Trying again later may help."""
+    """Raised if a server does not give a usable answer. A later attempt may succeed."""
 
 
 class Refusal(LoginError):
-    """Raised if an authorization server refuses a request with an error of OAuth. `error` is its code."""
+    """Raised if an authorization server refuses a request with an OAuth error. `error` is its code."""
 
     def __init__(self, origin: str, error: str, description: str | None, status: int) -> None:
         detail = f": {shown(description)}" if description else ""
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 async def fetch(http: httpx2.AsyncClient, url: str, *, reads_body: bool = True) -> Answer:
-    """Get a document and follow its redirects. Raises `Unanswered`."""
+    """Get a document and follow its redirects. Raise `Unanswered` on failure."""
     for _ in range(MAX_REDIRECTS + 1):
         if urlsplit(url).scheme not in ("http", "https"):
             raise Unanswered(f"{origin_of(url)} redirects to an address that is neither http nor https.")
@@ -75,7 +75,7 @@ async def post(
     headers: Mapping[str, str] = {},
     reads_body: bool = True,
 ) -> Answer:
-    """Send a form or a document. A redirect is followed only within the origin, and only if it keeps the body."""
+    """Send a form or a document. A redirect is followed only to the same origin, and only if it keeps the body."""
     for _ in range(MAX_REDIRECTS + 1):
         request = http.build_request("POST", url, data=form, json=json, headers={**_HEADERS, **headers})
         answer = await _send(http, request, reads_body=reads_body)
@@ -97,7 +97,7 @@ async def post_as_client(
     client_secret: str | None,
     auth: ClientAuth,
 ) -> Answer:
-    """Send a form to an endpoint of the authorization server, with this client's authentication."""
+    """Send a form to an endpoint of the authorization server, authenticated as this client."""
     check_endpoint(url, "endpoint")
     filled = dict(form)
     headers: dict[str, str] = {}
@@ -112,7 +112,7 @@ async def post_as_client(
 
 
 def require_success(answer: Answer) -> dict[str, Any]:
-    """Return the body of a successful answer. Raises `Refusal` for an error of OAuth, else `Unanswered`."""
+    """Return the body of a successful answer. Raise `Refusal` for an OAuth error, otherwise `Unanswered`."""
     origin = origin_of(answer.url)
     if answer.status in (200, 201) and answer.body is not None and "error" not in answer.body:
         return answer.body
@@ -127,7 +127,7 @@ def require_success(answer: Answer) -> dict[str, Any]:
 
 
 def origin_of(url: str) -> str:
-    """Return the origin of an address as it is shown."""
+    """Return the origin of an address, for messages."""
     parts = urlsplit(url)
     return shown(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
 

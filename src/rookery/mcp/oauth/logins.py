@@ -1,8 +1,8 @@
-"""Logins of users at MCP servers: their beginning, their callback, the headers of requests, refresh and end.
+"""Users' logins at MCP servers: start, callback, request headers, refresh and deletion.
 
-A refresh is single-flight across replicas. Within a replica, callers share one task; between replicas, the row of the
-login is locked, read again, and the refresh token is redeemed only if the row still has the same version. The task does
-not end with its callers, so that an answer with new tokens is always stored.
+A login is refreshed once at a time, across all replicas. Within a replica, callers share one task. Between replicas,
+the row of the login is locked and read again, and the refresh token is redeemed only if the version of the row is
+unchanged. The task continues if its callers are cancelled, so that new tokens are always stored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Http: TypeAlias = Callable[[], AbstractAsyncContextManager[httpx2.AsyncClient]]
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A login that has begun. `state` belongs into a cookie of the browser that opens the address."""
+    """A login that has been started. `state` is stored in a cookie of the browser that opens the address."""
 
     authorization_url: str
     state: str
@@ -70,7 +70,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters with which the authorization server sends the browser back."""
+    """The parameters of the redirect with which the authorization server returns to this server."""
 
     state: str
     code: str | None = None
@@ -80,14 +80,16 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revocation(msgspec.Struct, frozen=True):
-    """The result of a disconnection. `revoked` is None if the server offers no revocation, or there was no login."""
+    """The result of a disconnection. `revoked` is None if the authorization server supports no revocation, or if there
+    was no login.
+    """
 
     revoked: bool | None
     error: str | None = None
 
 
 class _Details(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flow keeps for its callback."""
+    """The facts of a login that are stored until its callback."""
 
     verifier: str
     redirect_uri: str
@@ -104,7 +106,9 @@ class _Details(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpLogins:
-    """The logins of this deployment. `http` returns a client whose addresses are guarded; each is closed after use."""
+    """The logins of this deployment. `http` returns a client with guarded addresses; each client is closed after
+    use.
+    """
 
     def __init__(
         self, pool: asyncpg.Pool, *, ring: Sealer | None, http: Http, clock: Clock, publisher: Publisher
@@ -119,21 +123,21 @@ class McpLogins:
         self._slots = asyncio.Semaphore(MAX_REFRESHES)
 
     async def close(self) -> None:
-        """Wait for refreshes: a server that has redeemed a token never takes it again."""
+        """Wait for running refreshes, because an authorization server accepts a refresh token only once."""
         if self._refreshing:
             await asyncio.wait(list(self._refreshing.values()), timeout=REFRESH_SECONDS)
 
     # -- requests of the worker
 
     def session(self, server: McpServer, user_id: UUID) -> ServerSession:
-        """Return the callbacks with which a connection of this user gets its headers."""
+        """Return the callbacks that give a connection of this user its headers."""
         return ServerSession(self, server, user_id)
 
     async def headers_for(self, server: McpServer, user_id: UUID) -> dict[str, str]:
         """Return the headers that authenticate a request to the server.
 
-        With OAuth there are none if the user has no login, or if the service has ended it. Raises `McpError` if the
-        access token has expired and cannot be refreshed.
+        With OAuth, there are no headers if the user has no login or if the server has revoked it. Raise `McpError` if
+        the access token has expired and cannot be refreshed.
         """
         if server.auth_type is not AuthType.OAUTH2:
             return servers.open_headers(server, self._ring)
@@ -141,9 +145,10 @@ class McpLogins:
         return {} if token is None else {"Authorization": f"Bearer {token}"}
 
     async def on_unauthorized(self, server: McpServer, user_id: UUID, *, status: int, challenge: str | None) -> bool:
-        """Handle a refusal. Returns whether the request may be repeated with new headers.
+        """Handle a refused request. Return whether it may be repeated with new headers.
 
-        A young token is not refreshed again: the refused request may have had the token before it.
+        A token that was just issued is not refreshed again, because the refused request may still have used the
+        previous token.
         """
         if server.auth_type is not AuthType.OAUTH2:
             return False
@@ -185,7 +190,7 @@ class McpLogins:
     # -- refresh
 
     async def _refresh(self, login: Login) -> str | None:
-        """Return a new access token; None if the login is gone. Callers of this replica share one refresh."""
+        """Return a new access token; None if the login was deleted. Callers of this replica share one refresh."""
         task = self._refreshing.get(login.id)
         if task is None:
             failed = self._failed.get(login.id)
@@ -218,7 +223,7 @@ class McpLogins:
         return token
 
     async def _redeem(self, seen: Login) -> tuple[str | None, bool]:
-        """Redeem the refresh token under the lock of its row. Returns the access token, and whether it has changed."""
+        """Redeem the refresh token under the lock of its row. Return the access token and whether it has changed."""
         async with self._pool.acquire() as conn, conn.transaction():
             login = await logins.lock_login(conn, seen.id)
             if login is None or login.dead_at is not None:
@@ -285,7 +290,7 @@ class McpLogins:
     # -- the login flow
 
     async def begin(self, server: McpServer, user_id: UUID, *, redirect_uri: str, document_url: str | None) -> Begun:
-        """Begin a login. Raises `LoginError`, which says what the server lacks."""
+        """Start a login. Raise `LoginError`, which names what the server does not support."""
         if server.auth_type is not AuthType.OAUTH2 or not server.enabled:
             raise NotOAuth
         async with self._pool.acquire() as conn:
@@ -369,7 +374,7 @@ class McpLogins:
         return await stored() or made
 
     def _configured(self, server: McpServer) -> tuple[Discovered, OAuthClient]:
-        """Return the login of a server that is configured by hand."""
+        """Return the login settings of a server that is configured by hand."""
         assert server.oauth_client_id is not None
         assert server.oauth_authorization_url is not None
         assert server.oauth_token_url is not None
@@ -392,9 +397,9 @@ class McpLogins:
         return Discovered(issuer=metadata.issuer, resource=resource, metadata=metadata), client
 
     async def finish(self, server_id: UUID, callback: Callback, *, cookie_state: str | None) -> UUID:
-        """Finish a login with the parameters of its callback. Returns the user.
+        """Complete a login with the parameters of its callback. Return the user.
 
-        The state must be that of the cookie, so that a login ends only in the browser in which it began.
+        The state must equal that of the cookie, so that a login can be completed only in the browser that started it.
         """
         if cookie_state is None or not secrets.compare_digest(cookie_state.encode(), callback.state.encode()):
             raise StateRejected
@@ -474,7 +479,9 @@ class McpLogins:
     # -- the end of a login
 
     async def disconnect(self, server_id: UUID, user_id: UUID) -> Revocation:
-        """Delete a login and revoke it. The login is deleted even if the server does not answer."""
+        """Delete a login, and revoke it at the authorization server. It is deleted even if that server does not
+        answer.
+        """
         async with self._pool.acquire() as conn, conn.transaction():
             login = await logins.delete_login(conn, server_id, user_id)
         if login is None:
