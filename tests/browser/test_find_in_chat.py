@@ -37,6 +37,7 @@ def test_key_finds_text_that_is_not_loaded_and_walks_through_all_of_it(ada: Visi
     expect(last).to_be_in_viewport()
 
     page.keyboard.press("Control+f")
+    expect(page.get_by_role("textbox", name="Find in this chat")).to_be_focused()
     page.keyboard.type(RARE)
     count = page.get_by_role("search").get_by_role("status")
     expect(count).to_have_text("1/6")

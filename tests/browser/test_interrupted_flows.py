@@ -40,7 +40,7 @@ def open_chat(visitor: Visitor, script: ModelScript, title: str) -> tuple[str, P
 
 def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(visit: Visit, script: ModelScript) -> None:
     ada = visit(own=True)
-    ada.allow("status of 401")
+    ada.allow("status of 401|HTTP Authentication failed")
     chat, page = open_chat(ada, script, "Signed out here")
     composer(page).fill("half a thought")
 

@@ -40,7 +40,7 @@ def test_session_that_ends_elsewhere_is_renewed_over_the_page(visit: Visit) -> N
     ada = visit(own=True)
     ada.allow("status of 401")
     page = ada.go("/search")
-    page.get_by_label("Words").fill("what I typed")
+    page.get_by_label("Words", exact=True).fill("what I typed")
 
     for session in ada.ask("GET", "/auth/sessions")["items"]:
         if session["current"]:
@@ -50,4 +50,4 @@ def test_session_that_ends_elsewhere_is_renewed_over_the_page(visit: Visit) -> N
     dialog.get_by_label("Password").fill(PASSWORD)
     dialog.get_by_role("button", name="Sign in").click()
     expect(dialog).to_be_hidden()
-    expect(page.get_by_label("Words")).to_have_value("what I typed")
+    expect(page.get_by_label("Words", exact=True)).to_have_value("what I typed")

@@ -14,7 +14,7 @@ import pytest
 from rookery.api import web_app
 
 WEB = Path(__file__).parents[2] / "web"
-SOURCES = ("src", "public", "scripts", "index.html", "package.json", "tsconfig.json", "vite.config.ts")
+SOURCES = ("src", "public", "sandbox", "scripts", "index.html", "package.json", "tsconfig.json", "vite.config.ts")
 MAX_SECONDS = 120
 
 

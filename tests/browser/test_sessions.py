@@ -180,7 +180,7 @@ def test_signing_out_in_one_tab_signs_the_other_out(visit: Visit) -> None:
     ada.allow("status of 401|HTTP Authentication failed")
     first, second = ada.go("/"), ada.open_tab()
     second.goto(f"{ada.url}/search")
-    expect(second.get_by_label("Words")).to_be_visible()
+    expect(second.get_by_label("Words", exact=True)).to_be_visible()
 
     first.get_by_role("button", name="Account of Ada").click()
     first.get_by_role("menuitem", name="Sign out").click()
@@ -198,7 +198,7 @@ def test_page_whose_session_ended_goes_on_when_another_tab_signs_in(visit: Visit
     ada = visit(own=True)
     ada.allow("status of 401|HTTP Authentication failed")
     first, second = ada.go("/search"), ada.open_tab()
-    first.get_by_label("Words").fill("what I typed")
+    first.get_by_label("Words", exact=True).fill("what I typed")
     second.goto(f"{ada.url}/")
     for session in ada.ask("GET", "/auth/sessions")["items"]:
         if session["current"]:
@@ -212,7 +212,7 @@ def test_page_whose_session_ended_goes_on_when_another_tab_signs_in(visit: Visit
 
     for dialog in dialogs:
         expect(dialog).to_be_hidden()
-    expect(first.get_by_label("Words")).to_have_value("what I typed")
+    expect(first.get_by_label("Words", exact=True)).to_have_value("what I typed")
 
 
 def test_page_that_lost_its_key_leads_to_the_login_page(visit: Visit) -> None:

@@ -19,7 +19,9 @@ export function finishBuild(): Plugin {
       folder = config.build.outDir;
       isForTests = config.mode === "gallery";
     },
-    closeBundle: () => {
+    closeBundle: (error?: Error) => {
+      // After a failed build there are no files, and the build's own error is the one to show.
+      if (error) return;
       nameBuild(folder);
       if (isForTests) return;
       for (const path of files(folder)) compress(path);

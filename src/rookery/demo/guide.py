@@ -239,7 +239,7 @@ def _make_workspace(listed: PromptResult | None, tools: set[str]) -> Sequence[St
         return (Say("There is no workspace that I could use. Attach one to this chat, then ask again."),)
     if listed is None:
         return (Say("There is no workspace yet, so I make one first."), CallTool("list_templates"))
-    template = field_of(listed, "recommended_template_id") or _simplest_template(listed)
+    template = _template_for(listed)
     if not template:
         return (Say("There is no template that I could make a workspace from. An administrator has to add one."),)
     return (CallTool("create_workspace", {"template_id": template}),)
@@ -267,14 +267,18 @@ class _Templates(msgspec.Struct, frozen=True):
     templates: tuple[_Template, ...] = ()
 
 
-def _simplest_template(result: PromptResult) -> str:
-    """Return the id of a template: `python` or `blank` if they exist, else the first."""
+def _template_for(listed: PromptResult) -> str:
+    """Return `python` or `blank` if they exist, else the recommended template, else the first.
+
+    The recommended template is the one used most, often `git`, which needs a repository and an approval.
+    """
     try:
-        templates = msgspec.json.decode(result.text, type=_Templates).templates
+        templates = msgspec.json.decode(listed.text, type=_Templates).templates
     except msgspec.DecodeError:
         return ""
     ids = [template.id for template in templates]
-    return next((name for name in ("python", "blank") if name in ids), ids[0] if ids else "")
+    choices = ("python", "blank", field_of(listed, "recommended_template_id"), *ids[:1])
+    return next((name for name in choices if name in ids), "")
 
 
 def _account(results: Sequence[PromptResult]) -> str:
