@@ -58,7 +58,7 @@ _ENDINGS = {
 
 
 class AccessMonitor:
-    """Knows the grant of every open stream. `run` handles hints; `recheck` checks all streams."""
+    """Monitors the grants of all open streams. `run` handles hints; `recheck` checks all streams."""
 
     def __init__(self, bus: Bus, check: RightsCheck) -> None:
         self._check = check
@@ -75,7 +75,7 @@ class AccessMonitor:
     async def hold(self, session: Session, grant: Grant, *, since: int) -> None:
         """Monitor a stream that is about to begin. `since` is the value of `changes` before the right was checked.
 
-        If rights changed meanwhile, they are checked again before anything is sent.
+        If rights have changed since then, they are checked again before anything is sent.
         """
         self._grants[session] = grant
         if self.changes != since:
@@ -132,7 +132,7 @@ class AccessMonitor:
 
 
 def concerns(hint: AccessHint, grant: Grant) -> bool:
-    """Return whether a change of rights may concern this grant. An unknown kind concerns all grants."""
+    """Return whether a change of rights may affect this grant. A change of an unknown kind affects all grants."""
     if hint.id is None:
         return True
     match hint.kind:

@@ -150,7 +150,9 @@ class ChatStream:
         wake()
 
     def take(self) -> Frame | None:
-        """Return the next frame. Synchronization comes first, because parts of a new attempt need the new versions."""
+        """Return the next frame. Changes of the chat come before live parts, because parts of a new attempt need the
+        new versions.
+        """
         if self._is_at_rest:
             frame = self._take_part()
             if frame is not None or self._is_at_rest:
@@ -173,7 +175,9 @@ class ChatStream:
         return frame
 
     def _take_part(self) -> Frame | None:
-        """Return a frame with one more part if nothing else is pending. This fast path runs for every few words."""
+        """Return a frame with one more part if nothing else is pending. This fast path runs for every few words of an
+        answer.
+        """
         subscription = self._subscription
         if subscription is None:
             return None
@@ -373,7 +377,7 @@ class ChatStream:
         self._wake_session()
 
     def _catch_up(self) -> None:
-        """Send the episode again from its first part, merged; at most once per second."""
+        """Send the merged episode again from its first part, at most once per second."""
         if not self._outbox.is_durable_empty or self._view.episode is None:
             return
         now = self._context.clock.monotonic()

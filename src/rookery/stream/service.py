@@ -118,7 +118,7 @@ class Opened:
 
 
 class Streams:
-    """All streams of a replica. `running` runs the loops behind them."""
+    """All streams of a replica. `running` runs the background loops that they need."""
 
     def __init__(self, services: StreamServices) -> None:
         self.services = services

@@ -1,7 +1,7 @@
 """One connection: sends the frames of its source and heartbeats, receives frames of the client, and closes.
 
-A transport only has to send bytes, so this module needs no socket. The writer pulls from the source. While a send waits
-for a slow client, the source is not asked for more, and its data waits in bounded places.
+A transport only has to send bytes, so this module needs no socket. The writer pulls frames from the source. While a
+slow client delays a send, no frame is pulled, and the pending data waits in bounded buffers.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Session:
             self._wake.set()
 
     async def run(self) -> None:
-        """Return when the connection has ended and its source is closed. The caller closes the socket."""
+        """Serve the connection. Return when it has ended and its source is closed. The caller closes the socket."""
         self._source.attach(self._wake.set)
         helpers = [
             asyncio.create_task(self._receive(), name="stream-receive"),
@@ -226,9 +226,9 @@ class Session:
             await self._clock.sleep(due - now, "stream-heartbeat")
 
     async def _receive(self) -> None:
-        """Receive continuously.
+        """Receive frames without a pause.
 
-        The server stops reading a connection, including its pongs, until the last frame was received.
+        Until a frame is received, the server reads nothing more from the connection, not even pongs.
         """
         try:
             while (data := await self._transport.receive()) is not None:
@@ -329,7 +329,7 @@ class Sessions:
     def begin(self, slot: Slot, session: Session) -> None:
         """Register the running stream of this slot.
 
-        A stream that was admitted just before the shutdown is closed with the others.
+        A stream that was admitted just before the shutdown is closed like the others.
         """
         slot.session = session
         if self._has_said_goodbye:

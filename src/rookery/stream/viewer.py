@@ -129,7 +129,7 @@ class ClientView:
         return ClientPosition(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
 
     def effect_of(self, hint: ChatHint) -> HintEffect:
-        """Return whether a hint announces a change that this client does not have. Only a read shows the change."""
+        """Return whether a hint announces a change that this client does not have. The change itself must be read."""
         if hint.gone:
             return HintEffect.GONE
         if hint.snapshot_version <= max(self.snapshot_version, self._judged_version):

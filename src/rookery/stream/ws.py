@@ -71,7 +71,9 @@ class WebSocketTransport:
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
-    """Accept the upgrade. The response names only our own subprotocol, because the other one is a secret."""
+    """Accept the upgrade. The response contains only our own subprotocol, because the other requested one is a
+    secret.
+    """
     await _connected(receive)
     offered: Sequence[str] = scope.get("subprotocols", ())
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})

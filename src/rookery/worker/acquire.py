@@ -1,4 +1,4 @@
-"""Acquisition: takes runnable chats in passes, which hints, a timer and free slots trigger."""
+"""Acquisition: takes runnable chats in passes. Hints, a timer and free slots trigger a pass."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Acquirer:
     async def _take_hinted(self, chat_id: ChatId) -> None:
         """Take the one chat that a hint named, without listing other candidates.
 
-        If hints name several chats, a pass ranks them instead, so that one owner's burst does not precede another
-        owner's first chat.
+        If hints name several chats, a pass ranks them instead, so that many chats of one owner do not come before the
+        first chat of another owner.
         """
         has_room = len(self._manager) < self._config.max_runners
         if self._manager.drives(chat_id) or not has_room or not self._may_take():
@@ -269,7 +269,7 @@ class Acquirer:
             await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
 
     async def _check_peers(self) -> None:
-        """Read whether there are peers. Without peers, passes need no delay. A stale answer does no harm."""
+        """Read whether there are peers. Without peers, passes need no delay. An outdated answer does no harm."""
         try:
             async with self._clock.deadline(self._config.database_seconds, "has-peers"), self._pool.acquire() as conn:
                 self._has_peers = await has_peers(conn, self._worker_id)

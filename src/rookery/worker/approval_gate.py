@@ -69,7 +69,7 @@ async def judge(
 def _braked(
     judged: Judged, known: stored_approvals.Approvals, chat_id: ChatId, past: History, limits: Limits
 ) -> Judged:
-    """Hold the calls that repeat too often, unless the user is asked about them anyway or has approved them.
+    """Hold the calls that repeat too often, except calls that the user is asked about anyway or has approved.
 
     A call that a rule denies is held as well: it would not run, but each denial costs a model call.
     """
@@ -155,7 +155,8 @@ def _judging(
 def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
     """Return the names by which rules may refer to the tool.
 
-    These are the rule name and the current name if the tool has a rule name, else the called and the current name.
+    For a tool with a rule name, these are the rule name and the current name; for other tools, the name in the call and
+    the current name.
     """
     spec = tools.find_spec(call.tool_name)
     if spec is not None and spec.rule_name:

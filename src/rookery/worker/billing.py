@@ -38,7 +38,7 @@ CHARS_PER_TOKEN = 4
 
 
 def stopped_usage(reported: Usage, *, prompt_tokens: int, cached_tokens: int, written: int) -> Usage:
-    """Return the usage of a call that was stopped, estimated where the provider has not reported it yet.
+    """Return the usage of a stopped call. Numbers that the provider has not reported yet are estimated.
 
     Providers bill such a call, and most of them report its tokens only at the end. `cached_tokens` of the prompt are
     expected in the provider's cache. `written` is the number of characters of the answer.
@@ -76,10 +76,10 @@ def entry(
 
 
 class Ledger:
-    """Writes the ledger rows of calls that failed or were stopped, and so belong to no commit.
+    """Writes the ledger rows of calls that failed or were stopped. No commit contains these calls.
 
     While the database is unavailable, at most `MAX_WAITING` rows wait in memory; they are lost if the process ends. If
-    the outcome of a COMMIT is unknown, the row is looked up by its timestamp before it is written again.
+    the outcome of a COMMIT is unknown, the row is searched by its timestamp before it is written again.
     """
 
     def __init__(self, pool: asyncpg.Pool, inflight: FollowUpWork, *, config: WorkerConfig | None = None) -> None:
@@ -145,7 +145,7 @@ class Metered(NamedTuple):
 class Meters:
     """The usage of running steps by episode, for the interrupt task.
 
-    A stopped step stays registered, because its task may end before the interrupt task reads the usage.
+    A stopped step stays registered, because its own task may end before the interrupt task has read the usage.
     """
 
     def __init__(self) -> None:

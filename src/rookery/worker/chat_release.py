@@ -1,7 +1,7 @@
 """Release of chats by their runner: the abandon task, and giving way to owners below their fair share.
 
-A released chat has no owner, and its slot is free. Everything it has produced is committed, so its next runner
-continues where this one stopped.
+A released chat has no owner, and its slot is free. All of its output is committed, so the next runner continues from
+there.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class AbandonWork:
 
 
 class SlotRequests:
-    """The owners who are asked to give up slots, as this replica last read them. The list may be stale, so `GiveWay`
-    checks again."""
+    """The owners who have to release slots, as this replica last read them. The list may be outdated, so `GiveWay`
+    checks again.
+    """
 
     def __init__(self) -> None:
         self._slots: frozenset[Slot] = frozenset()
@@ -66,7 +67,7 @@ class SlotRequests:
 
 
 class GiveWay:
-    """Releases a chat, instead of running its next step, if its owner is asked to give up slots."""
+    """Releases a chat before its next step, if its owner has to release slots."""
 
     def __init__(
         self, slot_requests: SlotRequests, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats

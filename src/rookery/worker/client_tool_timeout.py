@@ -1,8 +1,8 @@
-"""The action-timeout task: closes the tool calls of a client that does not answer before the deadline.
+"""The client-tool-timeout task: closes the tool calls of a client that does not answer before the deadline.
 
-The deadline is stored with the chat and is checked again under the row lock, so a result that arrives first is kept,
-and an extended deadline is respected. A chat whose calls no client can answer any more is interrupted. A chat that
-waits for its user without a deadline is released; the user's answer makes it runnable again.
+The deadline is stored with the chat and is checked again under the row lock. Therefore a result that arrives first is
+kept, and an extended deadline is respected. A chat whose calls no client can answer any more is interrupted. A chat
+that waits for its user without a deadline is released; the user's answer makes it runnable again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ActionTimeoutWork:
                 return
 
     async def _cancel(self, handle: TaskHandle) -> bool:
-        """Close the open calls with an error. Return False if the deadline was extended since it was read."""
+        """Close the open calls with an error. Return False if the deadline has been extended since it was read."""
 
         async def cancel(tx: Tx) -> None:
             await cancel_requires_action(tx)

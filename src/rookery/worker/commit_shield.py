@@ -1,7 +1,7 @@
 """The commit shield: completes a commit and its follow-up code even if the calling task is cancelled.
 
-The runner learns of a commit before the task that made it continues, and cancels that task because it is done. Code
-after a plain `await` of the update may therefore never run.
+The runner learns of a commit before the task that made it continues. It then cancels this task, because the task is
+done. Therefore code after a plain `await` of the update may never run.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ class CompactionAction:
         self._step = actions.prepared.step
 
     async def compact(self, decision: Compact) -> None:
-        """Make and commit a summary.
+        """Generate and commit a summary.
 
-        The model that summarizes is connected here and not during preparation, so that an unusable one fails only turns
-        that need a summary.
+        The summarizing model is connected here and not during preparation, so that a model that cannot be used fails
+        only turns that need a summary.
         """
         actions, prepared, services, chat = self._actions, self._prepared, self._services, self._step.chat
         connected = await self._summary_model()
@@ -99,7 +99,8 @@ class CompactionAction:
             await commit_shield.run_to_end(self._commit_summary(decision, connected, outcome, step))
 
     def _kept_summary(self, decision: Compact) -> str | None:
-        """Return the existing summary if only the user's message follows it, so that there is nothing to summarize.
+        """Return the existing summary if only the user's message follows it, because then there is nothing to
+        summarize.
 
         Return None if the model must be called.
         """
@@ -108,10 +109,10 @@ class CompactionAction:
         return None
 
     async def _carry(self, decision: Compact, summary: str, *, fixed_bytes: int) -> Carried:
-        """Return the user's message that began the turn, cut to its beginning and end if it exceeds the window.
+        """Return the user's message that began the turn. If it exceeds the window, return its beginning and end.
 
-        The full text of a cut message is stored in the workspace, and its path is included. A chat at rest carries
-        nothing, because its messages are answered.
+        The full text of a cut message is stored in the workspace, and its path is added. A chat at rest carries no
+        message, because its messages are answered.
         """
         if decision.source is Source.MANUAL and not decision.resume:
             return Carried()

@@ -6,7 +6,7 @@ import msgspec
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a worker. The defaults are estimates, not measurements."""
+    """The configuration of a worker. The defaults were estimated, not measured."""
 
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2

@@ -1,8 +1,8 @@
 """The disabled-users loop: stops the chats, streams and workspaces of disabled accounts within seconds.
 
 The transaction that disables an account already marks its chats and workspaces to stop. Two cases remain: a replica
-that is killed after the transaction publishes no hints, and a request in progress may start a chat after it. Every
-replica runs this loop, which covers both.
+that is killed after the transaction publishes no hints, and a request in progress may start a chat after the
+transaction. Every replica runs this loop, which handles both cases.
 """
 
 from __future__ import annotations

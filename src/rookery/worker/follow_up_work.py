@@ -1,6 +1,6 @@
-"""Follow-up work in the background, which must neither delay nor fail a step.
+"""Follow-up work: background tasks after a step, which neither delay nor fail the step.
 
-Each task has its own time limit and is logged if it fails. All tasks end with the process.
+Each task has its own time limit, and its failure is logged. All tasks end with the process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FollowUpWork:
         await self._is_idle.wait()
 
     async def close(self, seconds: float) -> None:
-        """Refuse new work, wait this long for running work, then cancel the rest and wait for it."""
+        """Refuse new work, wait up to this time for running work, then cancel the rest and wait for its end."""
         self._is_closed = True
         if not self._tasks:
             return

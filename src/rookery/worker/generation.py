@@ -173,7 +173,7 @@ class GenerationWork:
     async def _gave_way(self, handle: TaskHandle, run: _RunState) -> bool:
         """Release the chat if another owner needs its slot. Return whether it was released.
 
-        This is tried once per run of the task. After that, the chat keeps its slot.
+        This is tried once per run of the task. Afterwards the chat keeps its slot.
         """
         slot = handle.input.requested_slot
         if slot is None or run.is_kept:
@@ -225,7 +225,7 @@ class GenerationWork:
         )
 
     async def _act(self, actions: StepActions, decision: Decision, judged: Judged, *, user_notice: str | None) -> bool:
-        """Do what was decided. Return False if nothing was committed, so that there is another decision to make."""
+        """Carry out the decision. Return False if nothing was committed, so that another decision has to be made."""
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
@@ -320,7 +320,9 @@ class _RunState:
 
 
 def _may_skip_summary(decision: Compact, failure: Classified, actions: StepActions) -> bool:
-    """Return whether the turn continues without the summary: only the threshold required it, and there is room."""
+    """Return whether the turn can continue without the summary: only the threshold required it, and the prompt still
+    fits.
+    """
     is_final = not failure.retryable or actions.attempt >= SUMMARY_ATTEMPTS
     return is_final and decision.source is Source.AUTOMATIC and actions.has_room
 
@@ -336,13 +338,13 @@ async def _read(step: Step) -> History:
 
 
 def _require_active_owner(step: Step) -> None:
-    """Raise `StepFailed` if the owner is disabled, which stops a turn that began while the owner was disabled."""
+    """Raise `StepFailed` if the owner is disabled. This stops a turn that began after the owner was disabled."""
     if not step.meta.owner_is_active:
         raise StepFailed(Classified(kind=ErrorKind.GENERIC, message=OWNER_DISABLED.message, retryable=False))
 
 
 def _unprepared(error: Exception) -> Classified:
-    """Classify why a step could not be prepared. The failure is final, because preparation was already retried."""
+    """Classify the failure to prepare a step. It is final, because the preparation was already retried."""
     if isinstance(error, ToolsUnavailable):
         return Classified(kind=ErrorKind.GENERIC, message=str(error), retryable=False)
     return msgspec.structs.replace(error_classification.classify(error), retryable=False)

@@ -1,6 +1,6 @@
 """The interrupt task: saves the output of the interrupted step, and ends the turn or starts the next queued message.
 
-The interruption must succeed even if saving does not: rows that cannot be stored are dropped.
+The interruption must succeed even if the output cannot be saved: rows that cannot be stored are dropped.
 """
 
 from __future__ import annotations
@@ -124,16 +124,16 @@ class InterruptWork:
 
 
 def _mark(step: Step) -> tuple[NewMessage, ...]:
-    """Return the mark of a turn that was stopped before an answer and left nothing else that says so."""
+    """Return the mark for a turn that was stopped before an answer, if no other row shows that it was stopped."""
     read = history.read(step.history.rows)
     # The closures of open calls say it. After a complete answer, only a summary was stopped.
     return () if read.open_calls or read.ends_in_answer else (stopped_row(),)
 
 
 def _is_about_content(error: Exception) -> bool:
-    """Return whether another try with the same rows would fail again.
+    """Return whether another attempt with the same rows would fail again.
 
-    A lost fence or an unavailable database says nothing about the rows. A statement that timed out does.
+    This is false for a lost fence and an unavailable database, and true for a statement that timed out.
     """
     if not isinstance(error, TaskError):
         return True

@@ -28,7 +28,7 @@ log = get_logger("worker.leases")
 
 
 class LeaseKeeper:
-    """Renews leases. `connect` opens a connection that is not shared, so that an exhausted pool costs no leases."""
+    """Renews leases. `connect` opens a separate connection, so that an exhausted pool causes no loss of leases."""
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class LeaseKeeper:
         return min(config.self_fence_seconds, config.self_fence_with_peers_seconds)
 
     async def beat(self) -> bool:
-        """Renew all leases in one statement. Return False if it failed. Leases that are not returned are lost."""
+        """Renew all leases in one statement. Return False if it failed. Leases that the statement does not return are
+        lost.
+        """
         keys = self._manager.keys()
         started = self._clock.monotonic()
         try:

@@ -1,7 +1,7 @@
 """Classification of library exceptions by type, status, codes and text.
 
 Model clients convert expected errors to `ProviderError`; this module handles all others. It is pure, and classifies
-every exception. It reads status, codes and text from the exception; the table in `llm/errors.py` says what they mean.
+every exception. It reads status, codes and text from the exception; the table in `llm/errors.py` defines their meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TEXT = 64 * 1024
 
 
 class Description(StrEnum):
-    """A description of the failure, for failures whose `kind` alone does not say what happened."""
+    """A text about the failure, if its `kind` alone is not specific enough."""
 
     CANCELLED = "cancelled"
     MISMATCH = "mismatch"
@@ -70,7 +70,7 @@ def judge(failure: BaseException, *, now: datetime | None = None) -> Verdict:
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The facts read from an exception.
 
-    `own` is the exception's text, `said` is the provider's text in it, and `text` is both in lower case.
+    `own` is the exception's text, `said` is the provider's text inside it, and `text` is both in lower case.
     """
 
     own: str
@@ -226,9 +226,9 @@ def _describe(rule: errors.Rule | None, seen: _Seen) -> Description | None:
 
 
 def _detail(seen: _Seen, verdict: Verdict) -> str:
-    """Return the provider's text, else the exception's text.
+    """Return the provider's text, or if there is none, the exception's text.
 
-    A text about credentials is left out: it may quote them.
+    A text about credentials is left out, because it may quote them.
     """
     if seen.said:
         return error_bodies.bare_urls(seen.said)

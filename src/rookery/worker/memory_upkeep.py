@@ -69,7 +69,7 @@ class Memory:
     def is_trim_due(self) -> bool:
         """Return whether to trim now: memory was freed, and the pause since the last trim is over.
 
-        If so, the next pause begins.
+        If the result is True, the next pause begins.
         """
         now, turns = self._clock.monotonic(), self._count_turns()
         has_freed = self._has_freed or turns != self._known_turns

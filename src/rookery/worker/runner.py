@@ -111,7 +111,7 @@ class Runner:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a task runs and is not waiting for a time or for an answer."""
+        """Whether a task runs and waits neither for a time nor for an answer."""
         active = self._active
         return active is not None and not active.is_done and not active.handle.is_waiting
 
@@ -124,7 +124,7 @@ class Runner:
 
     @property
     def activity(self) -> Activity:
-        """The activity of its task, and the time since its last progress."""
+        """The activity of the runner's task, and the time since its last progress."""
         active = self._active
         if active is None or active.is_done:
             return Activity()
@@ -241,7 +241,7 @@ class Runner:
         self.deliver(ChatState.from_hint(hint))
 
     def _on_nudge(self, hint: MiscHint) -> None:
-        """End what the active task waits for. A nudge that arrives too late has no effect."""
+        """End the current wait of the active task. Without a wait, the nudge has no effect."""
         active = self._active
         if (
             active is not None
@@ -284,7 +284,9 @@ class Runner:
         return is_owner and state.status in _KNOWN
 
     def _reason(self, state: ChatState) -> CancelReason:
-        """Return why the active task must end: its own commit superseded it, or another writer changed the chat."""
+        """Return the reason why the active task must end: its own commit superseded it, or another writer changed the
+        chat.
+        """
         if state.status != Status.INTERRUPTING and self._active is not None:
             own_commit_version = self._active.handle.own_commit_version
             if own_commit_version is not None and own_commit_version <= state.snapshot_version:

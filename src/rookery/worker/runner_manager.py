@@ -1,7 +1,7 @@
-"""The runner manager: starts and ends the runners of a process, and delivers chat states that hints did not.
+"""The runner manager: starts and ends the runners of a process, and delivers chat states whose hints were lost.
 
-All methods but the loops are synchronous and run on the event loop's thread. One chat may briefly have two runners,
-when this process acquires a chat again that it has just lost; their ids tell them apart.
+All methods except the loops are synchronous and run on the event loop's thread. If this process acquires a chat again
+that it has just lost, the chat briefly has two runners; their ids tell them apart.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class RunnerManager:
                 runner.resume()
 
     def request_slots(self, slots: Collection[Slot]) -> None:
-        """Request these slots: their owners hold more than their fair share while other owners wait."""
+        """Request the release of these slots: their owners hold more than their fair share while other owners wait."""
         self._services.slot_requests.replace(slots)
         if slots:
             for runner in tuple(self._runners.values()):

@@ -1,7 +1,7 @@
 """Adds new messages to the search index soon after their commit.
 
-Every replica hears of every commit. Replicas share the work by skipping rows that another one has locked. The job
-`search_backfill` indexes the messages of hints that were lost.
+Every replica gets the hint of every commit. Replicas share the work: each skips rows that another replica has locked.
+If a hint was lost, the job `search_backfill` indexes the message.
 """
 
 from __future__ import annotations

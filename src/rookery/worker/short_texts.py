@@ -222,7 +222,7 @@ class ShortTexts:
         about: Subject,
         label: str | None,
     ) -> CallScope:
-        """Return the scope of the calls, which are a debug run of their own if the chat is recorded."""
+        """Return the recording scope of the calls. If the chat is recorded, they form a separate debug run."""
         recordings = self._recordings
         if recordings is None or not await recordings.policy.records_call(chat.id):
             return CallScope(connected.model)
@@ -243,10 +243,10 @@ class ShortTexts:
         return RunScope(connected.model, run, operation="generate", is_late=lambda: limit.is_expired)
 
     async def _find_model(self, chat: Chat, purpose: Purpose) -> ConnectedModel | None:
-        """Return the model that administrators have configured, else a small one; None if there is none.
+        """Return the model that administrators have configured, otherwise a small model; None if there is none.
 
-        The chat's own model writes only titles, which are made once. It writes other texts only if administrators have
-        configured it, or if it is scripted and costs nothing.
+        The chat's own model writes only titles, because a chat gets only one title. It writes other texts only if
+        administrators have configured it, or if it is a scripted model, which costs nothing.
         """
         stored = await self._directory.setting(SETTING)
         override, _ = model_resolution.read_override(
@@ -285,7 +285,7 @@ class ShortTexts:
         limit: Deadline,
         seconds: float,
     ) -> str | None:
-        """Return the text. Retry transient failures as long as the next delay ends within the time limit."""
+        """Return the text. Transient failures are retried as long as the next delay ends within the time limit."""
         due = self._clock.monotonic() + seconds
         attempt = 1
         while True:
@@ -389,7 +389,9 @@ class Titling:
         self._seconds = generate.TITLE_SECONDS + WRITE_SECONDS + write_seconds
 
     def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
-        """Generate the title of a new chat in the background. `title` and `messages` are those of its creation."""
+        """Generate the title of a new chat in the background. `title` and `messages` are the ones that the chat was
+        created with.
+        """
         self._inflight.start(
             lambda: self.generate_title(chat, title=title, messages=messages),
             name="title",
@@ -445,7 +447,7 @@ class Titling:
         return found
 
     async def _give_back(self, chat: Chat) -> None:
-        """End the try, so that the next turn need not wait until the try expires."""
+        """End the attempt, so that the next turn can start another one immediately."""
         try:
             async with self._pool.acquire() as conn:
                 await chat_rows.end_title_try(conn, chat.id)
@@ -478,7 +480,9 @@ def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
 
 
 async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part]) -> str:
-    """Return the text from which a title is made: the text of the message, else that of its text files."""
+    """Return the text from which a title is generated: the text of the message, or if it is empty, the text of its
+    files.
+    """
     said = titles.title_text(content)
     named = parts.file_ids(content)
     if said or not named:

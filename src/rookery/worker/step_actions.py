@@ -1,7 +1,7 @@
 """The actions of a generation task: call the model, run tools, summarize, wait for client or user, end the turn.
 
 Each action is at most one commit behind the task's fence. An attempt is counted before a model or tool is called, so
-that a chat that crashes its process each time ends with an error. Live parts belong to the attempt.
+that a chat that crashes its process on every attempt ends with an error. Live parts belong to the attempt.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ class StepActions:
             )
 
     async def _repeated(self, outcome: AssistantOutcome) -> Collection[str]:
-        """Return the calls that the brake may hold. An invalid call among them stays open, so that it can be held."""
+        """Return the calls that the brake may hold. A repeated call with invalid arguments is included, so that it can
+        be held.
+        """
         limits = (await self.services.preparer.chat_settings()).brake
         return repetition_brake.find_held(
             repetition_brake.read_recent(self.history.work, limits), outcome.local_calls, limits
@@ -200,7 +202,7 @@ class StepActions:
         )
 
     def _notices(self) -> tuple[NewMessage, ...]:
-        """Return what the user has to be told about the tools of the step, and was not told in this turn."""
+        """Return the notices about the tools of the step that the user has not seen in this turn."""
         return tuple(notice_row(Text(text)) for text in self.prepared.step_tools.notices if not self._was_shown(text))
 
     def _was_shown(self, text: str) -> bool:
@@ -266,7 +268,9 @@ class StepActions:
         )
 
     async def _store_file(self, file: GeneratedFile) -> UUID:
-        """Store a file that the model made. The commit links it to the chat; a purge job removes files without link."""
+        """Store a file that the model generated. The commit links it to the chat; a purge job deletes files without a
+        link.
+        """
         name = f"generated{mimetypes.guess_extension(file.media_type) or ''}"
         async with self.services.pool.acquire() as conn:
             stored = await files.create_file(
@@ -288,7 +292,7 @@ class StepActions:
     # Tools
 
     async def execute(self, decision: ExecuteTools) -> bool:
-        """Run the calls and commit their results. Return False if there are none, because all wait for the user."""
+        """Run the calls and commit their results. Return False if no call may run, because all wait for the user."""
         prepared, handle, services = self.prepared, self.handle, self.services
         made = self.history.call_parts(decision.calls)
         pending = [PendingCall(call.message_id, part) for call, part in zip(decision.calls, made, strict=True)]
@@ -387,7 +391,7 @@ class StepActions:
         return self.handle.debug.call(connected.model, call, facts)
 
     async def recorded_summary(self, connected: ConnectedModel) -> CallScope:
-        """Return the scope of a compaction, which is a run of its own below the run of the turn."""
+        """Return the recording scope of a compaction: a separate run below the run of the turn."""
         await self._ensure_recorded(self.prepared.connected)
         return self.handle.debug.child(
             connected.model,
@@ -562,7 +566,7 @@ class StepActions:
         self.services.ledger.record(row)
 
     def estimate_stopped(self, connected: ConnectedModel, meter: StepMeter) -> Usage:
-        """Return the usage of the answer that is stopped now."""
+        """Return the estimated usage of the answer that is being stopped."""
         tokens = self.prepared.assessment.tokens
         if tokens is None and (sent := self._sent) is not None:
             tokens = context_overflow.estimate_tokens(

@@ -350,7 +350,7 @@ class Preparer:
             log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 
     def forget_models(self) -> None:
-        """Drop cached models, so that the next step reads what was learned about one."""
+        """Drop cached models, so that the next step reads newly learned context windows."""
         self._directory.forget_models()
 
     async def _look_up(self, provider: Provider, config: ModelConfig, read: Callable[[], T]) -> T:
@@ -369,7 +369,7 @@ class Preparer:
         return found
 
     async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> StepTools:
-        """Open the tools. Network errors are translated, so that they are not mistaken for a database outage."""
+        """Open the tools. Network errors are converted, so that they do not count as a database outage."""
         try:
             return await self._toolbox.open(step, mode=mode, stack=stack)
         except (OSError, DeadlineExceeded) as error:
@@ -400,7 +400,7 @@ class Preparer:
         *,
         is_apart: bool = False,
     ) -> Prompt:
-        """Return the prompt of the step. With `is_apart`, neither read nor change the cached one."""
+        """Return the prompt of the step. With `is_apart`, the cached prompt is neither read nor changed."""
         ready, rows, chat_id = connected.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
         target = identity_of(ready.provider, ready.config)
@@ -444,7 +444,7 @@ class Preparer:
         return str(stored.get("plan_mode_instructions") or "") if isinstance(stored, dict) else ""
 
     async def _degraded(self, what: str, reading: Any) -> str:
-        """Return an optional text of the prompt; an empty text if it cannot be read."""
+        """Return an optional text of the prompt. If it cannot be read, return an empty text."""
         try:
             found = await reading
         except DATABASE_ERRORS as error:
@@ -505,7 +505,9 @@ class PromptCache:
 
 @lru_cache(maxsize=256)
 def _file_rules(caps: Capabilities, max_image_bytes: int | None) -> FileRules:
-    """Return the rules for files. Equal arguments return the same object, because cached prompts are compared by it."""
+    """Return the rules for files. Equal arguments return the same object, because cached prompts are compared by
+    identity.
+    """
     return FileRules(accepts=caps.accepts, max_image_bytes=max_image_bytes)
 
 

@@ -83,7 +83,9 @@ class TaskInput:
 
     @property
     def key(self) -> tuple[int, Status]:
-        """Identifies the work. Tasks with the same key would do the same, so only one of them may run at a time."""
+        """The identity of the work. Only one task with a key may run at a time, because a second one would do the same
+        work.
+        """
         return self.history_version, self.status
 
     def fence(self, *, attempt: int | None = None) -> Fence:
@@ -260,7 +262,7 @@ class TaskHandle:
             self.progress()
 
     async def wait_for_stopped(self, seconds: float) -> None:
-        """Wait until the tasks that were cancelled before this one have ended, but at most this long."""
+        """Wait until the previously cancelled tasks have ended, but at most this long."""
         try:
             async with self._clock.deadline(seconds, "stopped-tasks"):
                 for record in self._stopped:
@@ -316,9 +318,9 @@ class TaskHandle:
         self.progress()
 
     def abort_reason(self) -> str | None:
-        """Return why this task is being cancelled, for debug records; None if it is not.
+        """Return the reason why this task is being cancelled, for debug records; None if it is not.
 
-        If the runner gave no reason, a time limit of this server cancels it.
+        If the runner gave no reason, a time limit of this server cancels the task.
         """
         reason = self.cancellation.reason
         if reason is None:
@@ -410,7 +412,7 @@ _TRANSIENT_ERRORS = (
 
 
 def as_task_error(error: Exception) -> Exception:
-    """Translate a store error into a `TaskError`. A refused transition is returned as it is: it is a bug or a race."""
+    """Convert a store error to a `TaskError`. A refused transition is not converted: it is a bug or a race."""
     if isinstance(error, TaskError):
         return error
     if isinstance(error, StaleFence | ChatNotFound):

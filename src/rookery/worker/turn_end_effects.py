@@ -1,8 +1,8 @@
-"""Effects of a turn's outcome: labels, summaries and push notices, made by background tasks.
+"""Effects of a turn's end: labels, summaries and push notices, produced by background tasks.
 
 The methods are called after a commit and return immediately; they never delay or fail a step. Every write is
-conditional on the chat's history version, so results that arrive after the next turn has begun are dropped, and no
-notice is pushed about them.
+conditional on the chat's history version. Therefore results that arrive after the start of the next turn are dropped,
+and no notice is pushed for them.
 """
 
 from __future__ import annotations
@@ -241,7 +241,9 @@ class Effects:
             await self._set_summary(chat, summary)
 
     async def _is_seen(self, chat: Chat) -> bool:
-        """Return whether this outcome is still the chat's last. Checked before a model is paid for a text about it."""
+        """Return whether this outcome is still the last one of the chat. This is checked before a model is called,
+        because the call costs money.
+        """
         try:
             async with self._pool.acquire() as conn:
                 return await chat_rows.is_visible(conn, chat.id, seen_history_version=chat.history_version)
@@ -253,7 +255,7 @@ class Effects:
             await self._push(_push(PushKind.FAILED, chat, failure.message))
 
     async def _set_label(self, chat: Chat, label: str | None) -> bool:
-        """Write the label. Return whether this outcome is still the chat's last."""
+        """Write the label. Return whether this outcome is still the last one of the chat."""
 
         async def write(conn: Connection) -> bool:
             return await chat_rows.write_turn_summary(
@@ -413,7 +415,7 @@ def _summary_in(message: Message) -> str:
 
 
 def _parts(message: Message) -> tuple[Part, ...]:
-    """Decode the row's parts. Return an empty tuple if they are invalid; the next step reports that."""
+    """Decode the row's parts. Return an empty tuple if they are invalid; the next step reports invalid parts."""
     try:
         return message.parts()
     except ContentError:

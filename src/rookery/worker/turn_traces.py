@@ -45,7 +45,7 @@ class _OpenTurn(msgspec.Struct, frozen=True):
 
 
 class TurnTraces:
-    """The open spans of the turns that this replica runs, at most one per chat. Empty while tracing is off."""
+    """The open spans of the turns that this replica runs, at most one per chat. Without tracing, there are none."""
 
     def __init__(self, replica_id: UUID, *, pool: asyncpg.Pool, inflight: FollowUpWork) -> None:
         self._replica_id = replica_id

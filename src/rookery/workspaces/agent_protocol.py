@@ -36,7 +36,7 @@ class ProtocolBroken(Exception):
 
 
 class LoopShare:
-    """The share of event loop time of one workspace. A workspace that has used it up has to pause."""
+    """The share of event loop time of one workspace. A workspace above its share has to pause."""
 
     __slots__ = ("_at", "_left", "_now")
 
@@ -50,7 +50,7 @@ class LoopShare:
         self._left -= seconds
 
     def pause(self) -> float:
-        """Return how long to wait before more bytes of this workspace are parsed; 0 if it is within its share."""
+        """Return the time to wait before more bytes of this workspace are parsed; 0 if it is within its share."""
         self._refill()
         return max(0.0, -self._left / SHARE)
 
@@ -120,7 +120,7 @@ class AgentProtocol(ResponseHandler):
 
     @property
     def should_close(self) -> bool:
-        """Return whether the connection must not be reused. Bytes after a response are a reason too."""
+        """Return whether the connection must not be reused, for example because of bytes after a response."""
         return super().should_close or bool(self._unparsed)
 
     def connection_lost(self, exc: BaseException | None) -> None:

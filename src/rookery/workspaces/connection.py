@@ -1,7 +1,7 @@
 """The connection of a chat to its workspace. It is opened ("dialed") when a tool needs it.
 
-The row of the workspace determines the agent to dial. Changes of the row are noticed during the dial. Every reason why
-there is no connection has a message that tells the model what to do.
+The row of the workspace names the agent to dial. Changes of the row during the dial are noticed. If there is no
+connection, the error has a message that tells the model what to do.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Unreadable(Exception):
 
 
 class WorkspaceDirectory(Protocol):
-    """Finds workspaces, and makes clients of their agents. Reads raise `Unreadable` without a database."""
+    """Finds workspaces, and creates clients of their agents. Reads raise `Unreadable` if the database does not
+    respond.
+    """
 
     async def find_binding(self, chat_id: ChatId) -> UUID | None: ...
 

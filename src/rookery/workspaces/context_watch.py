@@ -1,7 +1,7 @@
-"""Long polls for changes of the context of workspaces, while chats in them run.
+"""Long polls for changes of the context of workspaces, while chats use them.
 
-A replica has one long poll per workspace, even if several of its chats run. Each step holds the watch. The poll ends
-when its response arrives and no step holds the watch.
+A replica has one long poll per workspace, even if several of its chats use the workspace. Each step holds the watch.
+The poll ends when its response has arrived and no step holds the watch.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Specs:
         self._shared_folders = shared_folders
 
     def check_ring(self) -> None:
-        """Raise `KeysMissing` without a key ring. Tokens could not be stored, so workspaces cannot start."""
+        """Raise `KeysMissing` without a key ring, because the tokens of workspaces could not be stored."""
         if self._ring is None:
             raise KeysMissing
 
@@ -101,7 +101,7 @@ class Specs:
         return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])
 
     async def seal_clear_parameters(self, conn: Connection) -> int:
-        """Encrypt credentials that an older version stored in clear text. Return how many workspaces had some."""
+        """Encrypt credentials that an older version stored in clear text. Return the number of affected workspaces."""
         sealed = 0
         for workspace in await workspaces.list_unsealed_parameters(conn):
             shown = {name: parameter_values.masked(value) for name, value in workspace.parameters.items()}

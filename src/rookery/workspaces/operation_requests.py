@@ -1,4 +1,4 @@
-"""The service for API routes and tools: checks parameters, creates operations, and waits for them.
+"""Requests of API routes and tools for workspaces: checks parameters, creates operations, and waits for them.
 
 Callers pass the store of their actor, which checks rights. The service calls no driver or agent; the executor on the
 workspace's node does that.

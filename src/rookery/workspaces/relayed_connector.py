@@ -56,7 +56,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class RelayedConnector:
-    """A `Connector` without a socket. Every request asks for its `target`."""
+    """A `Connector` without a socket. Each request gets its address from `target`."""
 
     unix_path: str | None = None
 

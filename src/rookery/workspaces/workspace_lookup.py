@@ -1,4 +1,4 @@
-"""The workspace directory of a replica: the `WorkspaceDirectory` that reads the database.
+"""Lookup of workspaces and their agents: the `WorkspaceDirectory` that reads the database.
 
 `find_reachable` and `require_reachable` return a workspace that is running and reachable, for file and git views.
 """

@@ -1,7 +1,7 @@
-"""Transitions for approvals: ask about tool calls, and apply the answers. The chat is parked in between.
+"""Transitions for approvals: ask about tool calls, and apply the answers. Between the two, the chat is parked.
 
 Questions and approvals are rows of `chat_approvals`; their key is the replay token of the call. If the chat leaves
-`requires_action` in another way, a trigger deletes the unanswered questions.
+`requires_action` without an answer, a trigger deletes the unanswered questions.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def _open_questions(tx: Tx) -> dict[UUID, Elicitation]:
 
 
 async def _answer(tx: Tx, token: UUID, asked: Elicitation, answer: Answer) -> None:
-    """Store the user's answer for the next run of the call, or drop the question if the user declined."""
+    """Store the user's answer for the next run of the call, or delete the question if the user declined."""
     if answer.always is not None:
         raise InvalidInput("answers.always", "A server's question is answered once, without `always`.")
     kept = None

@@ -20,7 +20,7 @@ _DELETE = "DELETE FROM chats WHERE id = $1"
 
 @transition
 async def set_archived(tx: Tx, archived: bool) -> Chat:
-    """Archive or unarchive one chat. Raises `TransitionNotAllowed` if that changes nothing."""
+    """Archive or unarchive one chat. Raise `TransitionNotAllowed` if the chat is in the requested state already."""
     source = tx.require(Transition.SET_ARCHIVED)
     if tx.chat.archived == archived:
         cause = "already_archived" if archived else "not_archived"
@@ -39,7 +39,7 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
 
 
 async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) -> list[Chat]:
-    """Archive or unarchive a whole family. Returns the members, the root first.
+    """Archive or unarchive a whole family. Return the members, the root first.
 
     A member that is already in the requested state is accepted and announced like the others. A busy or invalid member
     fails the bundle.
@@ -58,7 +58,7 @@ async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) 
 async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
     """Delete a family and all its data. Refused while a member is runnable or INVALID.
 
-    An INVALID member may be running under a version that knows its state.
+    The state INVALID may be valid in a newer version of the server, which may be running the member.
     """
     members = await _open_family(bundle, root_id)
     for tx in members:

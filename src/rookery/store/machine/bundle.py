@@ -80,9 +80,9 @@ _CHAT_WIDTH = len(Chat.__struct_fields__)
 
 
 class Tx:
-    """One chat, locked by this bundle. `chat` and `state` are those of the last statement.
+    """One chat, locked by this bundle. `chat` and `state` are the values after the last statement.
 
-    Use `conn` for checks and metadata writes that must be atomic with a transition.
+    Use `conn` for checks and writes of metadata that must be atomic with a transition.
     """
 
     __slots__ = (
@@ -152,9 +152,9 @@ class Tx:
         self._finish(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
 
     async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
-        """End a transition by a statement that also does other work. The returned row begins with the chat's columns.
+        """End a transition with a statement that also does other work. The returned row begins with the chat's columns.
 
-        Returns None if the statement returned no row; then nothing has changed.
+        Return None if the statement returned no row; in this case nothing has changed.
         """
         record = await self.conn.fetchrow(statement, *args)
         if record is not None:
@@ -162,11 +162,11 @@ class Tx:
         return record
 
     async def reload(self, transition: Transition) -> None:
-        """End a transition by reading the row. Use it if triggers have made all assignments of the transition."""
+        """End a transition by reading the row, if triggers have made all assignments of the transition."""
         self._finish(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
 
     async def refresh_lease(self) -> None:
-        """Read `leased` again if a hint depends on it and no statement has read it since the chat was locked."""
+        """Read `leased` again, if a hint depends on it and no statement has read it since the chat was locked."""
         if self.lease_is_current or self.gone or not self.chat.state.is_runnable:
             return
         record = await self.conn.fetchrow(READ_CHAT, self.chat.id)
@@ -263,7 +263,7 @@ class Bundle:
     async def lock_own(self, chat_id: UUID, owner_id: UUID) -> Chat | None:
         """Lock the chat if it belongs to this owner, in one round trip. Call `open` next.
 
-        Returns None if the chat does not exist or belongs to another user; then nothing is locked.
+        Return None if the chat does not exist or belongs to another user; in this case nothing is locked.
         """
         record = await self.conn.fetchrow(_LOCK_OWN, chat_id, owner_id)
         if record is None:
@@ -298,7 +298,7 @@ class Bundle:
         return error
 
     def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
-        """Add a row that is already locked: it was created in this transaction, or another statement locked it."""
+        """Add a row that is already locked, because this transaction created it or another statement locked it."""
         tx = self._open[chat.id] = Tx(self, chat, entered=entered)
         return tx
 

@@ -1,9 +1,9 @@
 """Capacity: the limits on chats that run at the same time in the deployment, one pool for roots and one for subagents.
 
-With two pools, a root can wait for its subagents without a deadlock. A chat with a lease holds a slot in any status.
-Slots are not stored but derived from heartbeats, so they cannot leak. Lowering a limit does not stop running chats.
-`domain.chat.fair_share` has the rules for sharing a pool. With `give_way`, a chat of an owner above the fair share
-makes room for a chat of an owner below it.
+With two pools, a root can wait for its subagents without a deadlock. A chat with a lease holds a slot, whatever its
+status is. Slots are not stored but derived from heartbeats, so they cannot leak. Lowering a limit does not stop running
+chats. `domain.chat.fair_share` has the rules for sharing a pool. With `give_way`, a chat of an owner above the fair
+share releases its slot for a chat of an owner below it.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ async def admit(tx: Tx, limits: Limits) -> bool:
     """Return whether the chat may be acquired now. `try_acquire` calls this inside its transaction.
 
     Interrupts and deadlines of client calls need no slot. The lock of the pool is held until the commit, so two workers
-    cannot take the same last slot. The chat itself is not counted, because a takeover keeps its slot.
+    cannot take the same last slot. The chat itself is not counted, because a new owner takes over the slot that the
+    chat already has.
     """
     if not needs_slot(tx.chat, limits):
         return True
@@ -225,15 +226,15 @@ async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, Pool
 
 
 def _counts(active: int, owners: int, waiting: int, *, limit: int) -> PoolCounts:
-    """Return the counts. The pool has room if an owner with one running chat may start another."""
+    """Return the counts. The pool has room if it could start one more chat for an owner that runs one chat."""
     has_room = limit == 0 or fair_share.may_start(limit, Use(active, owners, min(active, 1)))
     return PoolCounts(active, 0 if has_room else waiting)
 
 
 async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
-    """Return the owners above their fair share while other owners wait, each with its pool.
+    """Return the owners above their fair share while other owners wait, each with the pool.
 
-    Each of them has to release a slot.
+    Each of these owners has to release a slot.
     """
     return {
         Slot(owner_id, pool)
@@ -245,9 +246,11 @@ async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
 
 @transition
 async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
-    """Release a running chat between two steps, so that another chat can run. It keeps its position in the order.
+    """Release a running chat between two steps, so that another chat can run. The released chat keeps its position in
+    the order.
 
-    The hint names the other chat, not this one: workers acquire the chat that a hint names, and this one has to wait.
+    The hint names the other chat, because workers acquire the chat that a hint names, and the released chat has to
+    wait.
     """
     source, runner_id = tx.require(Transition.GIVE_WAY), tx.chat.runner_id
     if runner_id is None:
@@ -259,7 +262,7 @@ async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
 
 
 async def find_receiver(tx: Tx, limits: Limits) -> WaitingChat | None:
-    """Return the chat that gets the slot of this one; None if this chat may continue. Locks the pool."""
+    """Return the chat that gets the slot of this chat; None if this chat may continue. Locks the pool."""
     slot = Slot.of(tx.chat)
     if not (limit := limits.of(slot.pool)):
         return None

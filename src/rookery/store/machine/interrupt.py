@@ -35,7 +35,9 @@ _OWNER_IS_ACTIVE = """
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """`inserted` has the partial output, then closures, then the promoted message, in the order of their ids."""
+    """The result of an interrupt. `inserted` has the partial output, then closures, then the promoted message, in the
+    order of their ids.
+    """
 
     inserted: Sequence[Message] = ()
     promoted: Message | None = None
@@ -43,7 +45,9 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 @transition
 async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
-    """Ask the worker to stop the turn. A chat in `requires_action` stops at once, and `note` tells the model why."""
+    """Ask the worker to stop the turn. A chat in `requires_action` stops immediately, and `note` tells the model
+    why.
+    """
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
         await tx.settle(
@@ -57,7 +61,7 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
 
 @transition
 async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> Interrupted:
-    """Save the partial output and close the open calls. The chat continues with the queue, or rests."""
+    """Save the partial output and close the open calls. The chat continues with the queue, or is at rest."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await message_rows.insert(tx, [message_rows.row_of(message) for message in partials]) if partials else []
     model, _ = transition_update.model_choice(tx, saved)
@@ -68,9 +72,9 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
 async def _stop(
     tx: Tx, by: Transition, closed: list[message_rows.Row], *, saved: Sequence[Message] = ()
 ) -> Interrupted:
-    """End the turn and insert the closures. The chat continues with the first queued message, or rests.
+    """End the turn and insert the closures. The chat continues with the first queued message, or is at rest.
 
-    If the owner's account is disabled, the queue stays, and the chat ends with the error `OWNER_DISABLED`.
+    If the owner's account is disabled, the queue is kept, and the chat ends with the error `OWNER_DISABLED`.
     """
     if tx.chat.queue_len and not await tx.conn.fetchval(_OWNER_IS_ACTIVE, tx.chat.id):
         inserted = [*saved, *(await message_rows.insert(tx, closed) if closed else [])]
@@ -125,9 +129,9 @@ async def complete_requires_action(
     model_config_id: UUID | None = None,
     suffix: Sequence[NewMessage] = (),
 ) -> list[Message]:
-    """Store the client's results and set the chat to `running`. There must be one result for each pending call.
+    """Store the client's results and set the chat to `running`. Each pending call needs one result.
 
-    If the suffix has a user message, the server's own open calls are closed before it.
+    If the suffix has a user message, the server's own open calls are closed before this message.
     """
     source = tx.require(Transition.COMPLETE_REQUIRES_ACTION)
     if tx.chat.awaits_approval:

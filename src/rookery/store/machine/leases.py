@@ -150,7 +150,7 @@ async def leave(tx: Tx) -> Chat:
 async def try_abandon(machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID) -> Chat | None:
     """Abandon a chat that was acquired but will not be run. Allowed in any state, even if the chat is archived.
 
-    Returns None and changes nothing if this runner does not own it any more.
+    Return None and change nothing if this runner does not own the chat any more.
     """
 
     async def run(bundle: Bundle) -> Chat:

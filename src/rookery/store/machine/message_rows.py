@@ -73,9 +73,9 @@ _LINK_FILES = """
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in stored form. `content` is encoded; `files` are the ids of files that it names.
+    """A message in stored form. `content` is encoded; `files` are the ids of files that the content names.
 
-    `traceparent` is the trace of the request that sent it, if it is exported.
+    `traceparent` is the trace of the request that sent the message, if traces are exported.
     """
 
     role: Role
@@ -240,7 +240,7 @@ def with_closures(
 ) -> list[Row]:
     """Return the rows with closures: before each user message, one for every call that is open at this point.
 
-    `open_before` are the open calls of the history. The rows may have results of them.
+    `open_before` are the open calls of the history. The rows may contain results of these calls.
     """
     answered: list[Row] = []
     turn = [_as_row(open_before)]

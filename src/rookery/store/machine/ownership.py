@@ -167,7 +167,7 @@ def _alternate(roots: list[Candidate], children: list[Candidate]) -> list[Candid
 
 @transition
 async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
-    """Make the runner the owner of the chat and start its lease, even if the chat has another owner.
+    """Make the runner the owner of the chat and start a lease, even if the chat has another owner.
 
     The caller has checked under the lock of the row that the chat may be acquired.
     """

@@ -1,7 +1,7 @@
 """Transitions for the queue: delete, clear, edit, reorder and promote queued messages.
 
-A client that shows an editor takes no lock. If the message is promoted while the user edits it, the edit is refused.
-Only `promote_queued_message` changes `updated_at`.
+An open editor in a client holds no lock. If the message is promoted while the user edits it, the edit is refused. Only
+`promote_queued_message` changes `updated_at`.
 """
 
 from __future__ import annotations

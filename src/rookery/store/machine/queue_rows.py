@@ -107,14 +107,14 @@ async def pop_head(tx: Tx) -> QueuedMessage:
 
 
 async def pop_steering(tx: Tx) -> list[QueuedMessage]:
-    """Remove and return the steering messages, in the order of the queue. While a call is open, return no messages."""
+    """Remove and return the steering messages, in the order of the queue. Return none while a call is open."""
     if not await tx.conn.fetchval(_HAS_STEERING, tx.chat.id) or await open_calls.turn_calls(tx):
         return []
     return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))
 
 
 def require_id(queued_id: QueuedMessageId) -> None:
-    """Raise `QueuedMessageNotFound` if the id is no bigint, because the driver would refuse such an id."""
+    """Raise `QueuedMessageNotFound` if the id is not a bigint, because the database driver would refuse such an id."""
     if not is_id(queued_id):
         raise QueuedMessageNotFound(queued_id)
 

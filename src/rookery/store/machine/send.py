@@ -21,7 +21,7 @@ _FIND_QUEUED = f"SELECT {queue_rows.QUEUE_COLUMNS} FROM chat_queued_messages WHE
 class Sent(msgspec.Struct, frozen=True):
     """The result of a send. `inserted` includes closures, because clients that resume by message id need them.
 
-    `repeats` is set if the history has a message with this client id; then nothing was written.
+    `repeats` is set if the history already has a message with this client id; in this case nothing was written.
     """
 
     inserted: Sequence[Message] = ()

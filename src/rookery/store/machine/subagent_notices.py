@@ -1,7 +1,7 @@
-"""Notices to a chat about the ends of its subagents: as a step of its running turn, or by a new turn.
+"""Notices to a chat about the ends of its subagents: as a step of the running turn, or as the start of a new turn.
 
-Each function inserts one notice and marks the ends in it as told, under the chat's lock. Each end is therefore told
-exactly once, even after a crash.
+Each function inserts one notice and marks the ends in it as reported, under the chat's lock. Each end is therefore
+reported exactly once, even after a crash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Woken(msgspec.Struct, frozen=True):
 
 
 async def tell_ends(tx: Tx) -> Message | None:
-    """Commit a step that consists of a notice about ended subagents. Return None if there is no untold end."""
+    """Commit a step that consists of a notice about ended subagents. Return None if there is no unreported end."""
     ends = await subagents.list_untold(tx.conn, tx.chat.id)
     if not ends:
         return None
@@ -62,8 +62,8 @@ async def tell_ends(tx: Tx) -> Message | None:
 async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
     """Start a turn in a chat at rest whose subagents have ended. Return None if no turn is needed or allowed.
 
-    No turn is started if a user stopped the chat, if its owner is disabled, or if it was woken too often. The notice is
-    then part of the next turn.
+    No turn is started if a user stopped the chat, if its owner is disabled, or if subagents have resumed the chat too
+    often. In these cases, the notice becomes part of the next turn.
     """
 
     async def run(bundle: Bundle) -> Woken | None:
@@ -90,7 +90,9 @@ async def try_wake(machine: Machine, chat_id: UUID) -> Woken | None:
 
 
 async def keep_at_rest(machine: Machine, chat_id: UUID) -> None:
-    """Let the subagents that have ended so far not resume this chat. Its model is told with the next turn."""
+    """Prevent subagents that have already ended from resuming this chat. The next turn tells the model about these
+    ends.
+    """
 
     async def run(view: View) -> None:
         await subagents.set_aside(view.conn, chat_id)

@@ -69,7 +69,9 @@ class StepCommitted(msgspec.Struct, frozen=True):
 
 
 class TurnFinished(msgspec.Struct, frozen=True):
-    """A finished turn. `closures` are the error results of its open calls, and `promoted` starts the next turn."""
+    """A finished turn. `closures` are the error results of its open calls. `promoted` is the message that starts the
+    next turn.
+    """
 
     closures: Sequence[Message] = ()
     promoted: Message | None = None
@@ -94,7 +96,7 @@ async def record_retry_state(tx: Tx, retry: RetryState) -> None:
 async def commit_step(
     tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False, keep_model: bool = False
 ) -> StepCommitted:
-    """Commit one step. If no call is open afterwards, steering messages are added to the history after it.
+    """Commit one step. If no call is open afterwards, steering messages are added to the history after the step.
 
     `consume_compaction`: the step is the summary that a compaction request asked for. `keep_model`: a fallback model
     answered the step, and the chat keeps its own model.
@@ -129,7 +131,7 @@ async def commit_step(
 
 @transition
 async def finish_turn(tx: Tx) -> TurnFinished:
-    """End the turn. The chat rests, or continues with the first queued message."""
+    """End the turn. The chat is at rest, or continues with the first queued message."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
         await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {transition_update.REST}")
@@ -143,9 +145,9 @@ async def finish_turn(tx: Tx) -> TurnFinished:
 
 @transition
 async def finish_error(tx: Tx, error: LastError, mark: NewMessage | None = None) -> None:
-    """End the turn with an error. Queue and history stay. The next user message closes the open calls.
+    """End the turn with an error. Queue and history are kept. The next user message closes the open calls.
 
-    `mark` is a row for users that stays in the history when the error is gone.
+    `mark` is a row for users that stays in the history after the error was cleared.
     """
     tx.require(Transition.FINISH_ERROR)
     if mark is not None:
@@ -159,7 +161,8 @@ async def finish_error(tx: Tx, error: LastError, mark: NewMessage | None = None)
 
 @transition
 async def request_compaction(tx: Tx) -> None:
-    """Request a compaction. The worker starts it with its next decision. After an error, the turn then continues.
+    """Request a compaction. The worker starts it with its next decision. If the turn had ended with an error, it
+    continues afterwards.
 
     The caller checks `require_compactable` in the same bundle.
     """
@@ -180,7 +183,7 @@ async def require_compactable(tx: Tx) -> None:
 async def retry_turn(tx: Tx) -> None:
     """Run the last turn again, without a new message.
 
-    Allowed after an error, and in a waiting chat whose last message is unanswered: a user message or a tool result.
+    Allowed after an error, and in a waiting chat whose last message (a user message or a tool result) is unanswered.
     """
     source = tx.require(Transition.RETRY_TURN)
     if source is State.W and await tx.conn.fetchval(_LAST_LIVE_ROLE, tx.chat.id) not in (Role.USER, Role.TOOL):
@@ -192,9 +195,9 @@ async def retry_turn(tx: Tx) -> None:
 
 @transition
 async def reconcile_invalid_state(tx: Tx, error: LastError = REPAIRED) -> list[Message]:
-    """Set an INVALID chat to `error`, unarchive it and answer its open client calls. The queue stays.
+    """Set an INVALID chat to `error`, unarchive it and answer its open client calls. The queue is kept.
 
-    A chat is INVALID after manual SQL or a restore, or if its status belongs to a newer version.
+    A chat is INVALID after manual SQL or a restore, or if its status belongs to a newer version of the server.
     """
     tx.require(Transition.RECONCILE_INVALID_STATE)
     closed = message_rows.closures(tx, await open_calls.dynamic_calls(tx), CloseReason.INVALID_STATE)

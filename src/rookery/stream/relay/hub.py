@@ -1,7 +1,7 @@
 """The source of live parts for streams: the local part buffer, or a mirror of an episode on another replica.
 
-There is one mirror per episode, not per viewer. A thousand viewers of one remote chat cost one copy on the link, and a
-slow viewer delays no other viewer.
+There is one mirror per episode, not per viewer. A thousand viewers of one remote chat require one copy on the link, and
+a slow viewer delays no other viewer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The viewers' end of a link: dials one other replica and mirrors the episodes that are watched here.
+"""The viewers' end of a link: dials one other replica and mirrors the episodes that have viewers here.
 
-A lost link only causes a pause. Mirrors keep their parts, and each mirror is selected again after its last part. A
-failure of a link never becomes an error of a chat or of a stream.
+A lost link only pauses previews. Mirrors keep their parts; after the link is restored, each mirror continues after its
+last part. A failure of a link never becomes an error of a chat or of a stream.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Link:
                 task.cancel()
 
     def cut(self) -> None:
-        """End every subscription, because this process stops."""
+        """End every subscription because this process stops."""
         for mirror in tuple(self._mirrors.values()):
             self._forget(mirror)
             mirror.feed.cut(EndReason.SHUTDOWN)
@@ -321,7 +321,7 @@ class Link:
 
 
 def check_url(url: str) -> None:
-    """Refuse unencrypted addresses of other machines, because parts contain texts of users and models."""
+    """Raise an error for unencrypted addresses of other machines, because parts contain texts of users and models."""
     parts = urlsplit(url)
     if parts.scheme == "wss":
         return

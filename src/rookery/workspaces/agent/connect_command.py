@@ -1,7 +1,7 @@
 """The command `rookery-agent.pyz connect HOST PORT`: connects standard input and output to an outside host.
 
-It is for programs that support no proxy but a proxy command, such as ssh (`ProxyCommand`). It connects through the
-proxy of the workspace, so the same hosts are allowed as for every other program.
+It is for programs such as ssh that support no proxy, but can use a command as their connection (`ProxyCommand`). The
+command connects through the proxy of the workspace, so the same hosts are allowed as for every other program.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Root:
-    """A directory to search. `file` is set for a source that is a single file; `path` is then its folder."""
+    """A directory to search. If the source is a single file, `file` is set and `path` is the folder of the file."""
 
     path: str
     file: str | None = None

@@ -67,7 +67,9 @@ class Disk:
         return True
 
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Measure every ten minutes and log when the limit is near. Commands write files without asking the agent."""
+        """Measure every ten minutes and log when the limit is near, because commands write files without asking the
+        agent.
+        """
         while self._limit > 0:
             # `_measured_at` is unchanged, so the next `require` measures again.
             self._used = await asyncio.to_thread(self._sum)

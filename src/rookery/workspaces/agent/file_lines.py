@@ -1,6 +1,7 @@
-"""Numbered lines of a file for the model, from any offset and within limits. The file is never whole in memory.
+"""Numbered lines of a file for the model, from any offset and within limits. The file is never read into memory as a
+whole.
 
-A problem is a response with `ok` false and a sentence for the model.
+If the lines cannot be returned, the response has `ok` false and a sentence for the model.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Journal:
             self._log(error.message)
 
     def _forget_old(self, room: int = 0) -> None:
-        """Drop the oldest entries until `room` new entries fit into the limits into the limits.
+        """Drop the oldest entries until `room` new entries fit into the limits.
 
         Running entries and the newest entry are kept.
         """

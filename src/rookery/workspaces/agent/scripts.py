@@ -46,7 +46,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Scripts:
-    """Runs the scripts, and holds the state of the workspace that results."""
+    """Runs the scripts, and holds the resulting state of the workspace."""
 
     def __init__(self, settings: config.Config, run_dir: os.PathLike[str], runner: Processes, log: Log) -> None:
         self._config = settings
@@ -102,7 +102,7 @@ class Scripts:
             self._log(f"shutdown script: {state}")
 
     async def take_secrets(self, request: Request) -> Response:
-        """Accept the secret parameters: all of them, and once."""
+        """Accept all secret parameters in one request. They are accepted only once."""
         body = await request.json(_MAX_SECRETS_BYTES)
         given = body.get("secrets")
         if not isinstance(given, dict) or not all(

@@ -1,4 +1,4 @@
-"""The directory of one workspace: its paths on the machine and in the sandbox, and the files of `run/`."""
+"""The paths of one workspace on the machine and in the sandbox, and the files of its directory `run/`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Edits of one text in memory. Pure. Read `match` next, then `replace`.
 
-Edits are applied in order, each to the result of the one before. If one cannot be applied, none is.
+Edits are applied in order, each to the result of the previous one. If one of them cannot be applied, none is applied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Git commands that never run programs of the repository's choice.
+"""Git commands that run no program which the repository has configured.
 
-The agent reads diffs without a user's command, and the configuration of a repository is untrusted. Therefore every
+The agent reads diffs without a command of the user, and the configuration of a repository is untrusted. Therefore every
 setting that names a program is overridden: hooks, fsmonitor, external diffs, text conversion, filters, and the programs
 of a lazy fetch.
 """

@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Scanner:
-    """Scans repositories. Each has one scan at a time, and callers that wait share the next one."""
+    """Scans repositories. A repository has one running scan at a time; callers that wait share the next scan."""
 
     def __init__(self, agent: Agent) -> None:
         self._git = Git(agent.children, agent.config)

@@ -69,12 +69,12 @@ class McpServers:
         self._servers: dict[str, Server] = {}
 
     def update(self, configured: Sequence[ServerConfig]) -> None:
-        """Set the servers that files configure now. Unchanged servers keep running."""
+        """Set the currently configured servers. Unchanged servers keep running."""
         self._configured = {each.name: each for each in configured[:MAX_SERVERS]}
         self._apply()
 
     def _apply(self) -> None:
-        """Start and stop servers. Afterwards exactly the servers run that are configured and agreed to."""
+        """Start and stop servers, so that exactly those run that are configured and agreed to."""
         wanted = {name: config for name, config in self._configured.items() if self._may_run(config)}
         for name, server in list(self._servers.items()):
             if wanted.get(name) != server.config:
@@ -86,7 +86,7 @@ class McpServers:
                 server.connecting = self._agent.background(self._connect(server))
 
     def _may_run(self, config: ServerConfig) -> bool:
-        """Return whether the server may be connected. A server with a URL is never run; it only gets an error."""
+        """Return whether the server may be started. A server with a URL is never started; it only gets an error."""
         return config.command is None or self._agreed.get(config.name) == config.entry()
 
     async def set_agreed(self, request: Request) -> Response:

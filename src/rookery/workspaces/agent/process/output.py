@@ -90,7 +90,7 @@ class Output:
                 start = held.find(text, start + len(text))
 
     def shrink(self) -> int:
-        """Keep only the bytes for a view. Return by how many bytes the used memory has shrunk."""
+        """Keep only the bytes that a view needs. Return by how many bytes the used memory has shrunk."""
         before = self.held
         if before > 2 * SMALL_BYTES:
             data = bytes(self._head + self._tail)
@@ -183,7 +183,7 @@ def _last(data: bytes, size: int) -> bytes:
 
 
 def _cut_lines(data: bytes, where: bytes = b"") -> bytes:
-    """Cut lines that are too long: one of them could fill the whole view. Return `data` itself if there are none."""
+    """Cut long lines, because one of them could fill the whole view. If there are none, return `data` itself."""
     if len(data) <= LINE_BYTES:
         return data
     lines = data.split(b"\n")

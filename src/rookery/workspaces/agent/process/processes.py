@@ -119,7 +119,7 @@ class Process:
         self.wake_readers()
 
     def record(self) -> dict[str, Any]:
-        """Return the journal record, from which `restored` makes the process again after a restart of the agent."""
+        """Return the journal record, from which `restored` creates the process again after a restart of the agent."""
         view = self.view()
         return {
             "id": self.id,

@@ -1,6 +1,6 @@
 """The read-only view of a workspace: a nested sandbox in which only plans and a temporary /tmp can be written.
 
-The run directory is hidden, because with the token in it a command could write through the agent.
+The run directory is hidden, because it contains the token, with which a command could write files through the agent.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _change_owner_of_entries(directory: int, owner: int, device: int) -> list[st
 
 
 def _restore_permissions(directory: Path) -> None:
-    """Restore the permissions of a directory. If a command has removed them, no start would work."""
+    """Restore the permissions of a directory. Without them, the workspace could not be started."""
     mode = directory.stat().st_mode
     if mode & 0o700 != 0o700:
         directory.chmod(stat.S_IMODE(mode) | 0o700)

@@ -1,7 +1,7 @@
-"""The main program of the launcher: reads a plan, starts it, and responds with one line of JSON.
+"""The main program of the launcher: reads a plan, starts the sandbox, and responds with one line of JSON.
 
-Everything that needs privileges is done first. Then the privileges are dropped, and only then bubblewrap starts. If
-bubblewrap started as root, the sandbox would be root for the kernel, even if it shows another user. The sandbox waits
+Everything that needs privileges is done first. Then the privileges are dropped, and only then bubblewrap starts: a
+sandbox of a bubblewrap that runs as root would be root for the kernel, even if it shows another user. The sandbox waits
 until its limits are set and its process is recorded. A crash of the launcher therefore leaves no unrecorded sandbox.
 """
 
