@@ -1,4 +1,6 @@
-"""A person at a browser: one context of Chromium that notices whatever a page should not do."""
+"""A browser user: one Chromium context, which records errors of the page such as console messages and failed
+requests.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class Visitor:
-    """Somebody with a browser of their own: cookies and storage are nobody else's."""
+    """A user with a separate browser: cookies and storage are not shared with other users."""
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.context = context
@@ -80,7 +82,7 @@ class Visitor:
         return page
 
     def allow(self, pattern: str) -> None:
-        """Let the page say this on its console: the test brings it about."""
+        """Allow this text on the console of the page, because the test causes it."""
         self._allowed.append(re.compile(pattern))
 
     def go(self, path: str) -> Page:
@@ -88,7 +90,7 @@ class Visitor:
         return self.page
 
     def log_in(self, name: str, password: str = PASSWORD) -> None:
-        """By a request: how the form works is the matter of one test."""
+        """Log in by a request. A separate test covers the login form."""
         answer = self.context.request.post(
             f"{self.url}/api/v1/auth/login",
             data={"login": name, "password": password},
@@ -98,7 +100,7 @@ class Visitor:
         self.keep_key(answer.json()["session_key"])
 
     def keep_key(self, key: str) -> None:
-        """What a page does that signs in, for this page and those to come."""
+        """Store the session key as a page does after a login, for this page and later ones."""
         self.key = key
         self.context.add_init_script(f"({KEEP_KEY})({json.dumps([self.url, key])})")
         if self.page.url.startswith(f"{self.url}/"):
@@ -106,14 +108,16 @@ class Visitor:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What requests of this person say besides the cookie. Who signed in by the form has the key in the page."""
+        """Return the headers that requests of this user have besides the cookie. After a login by the form, the page
+        has the session key.
+        """
         key = self.key
         if key is None and self.page.url.startswith(f"{self.url}/"):
             key = self.page.evaluate("localStorage.getItem('rookery.session_key')")
         return {"Origin": self.url, **({"Rookery-Session-Key": key} if key is not None else {})}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The API as this person, beside the page."""
+        """Send a request to the API as this user, outside of the page."""
         answer = self._fetch(method, path, body)
         if answer.status == 401 and self.key is not None:
             # Signed in again by the form: the page has another key than the one that was given to it.
@@ -131,11 +135,11 @@ class Visitor:
         )
 
     def chat(self, text: str, **more: object) -> Any:
-        """A new chat that begins with this."""
+        """Create a chat with this first message."""
         return self.ask("POST", "/chats", {"content": [{"type": "text", "text": text}], "client_type": "ui", **more})
 
     def wait_for_rest(self, chat_id: str) -> Any:
-        """Until the model has said everything; the chat as it is then."""
+        """Wait until the chat is at rest, and return it."""
         deadline = time.monotonic() + PATIENCE_MS / 1000
         while (chat := self.ask("GET", f"/chats/{chat_id}"))["status"] not in ("waiting", "error"):
             assert time.monotonic() < deadline, chat
@@ -144,14 +148,14 @@ class Visitor:
         return chat
 
     def tab_to(self, target: Locator) -> None:
-        """By keys alone, as somebody without a mouse gets there; where the focus is must be seen on the way."""
+        """Move the focus to an element with keys only. The focus must be visible at each step."""
         target.wait_for()
         step_to(target, lambda: self.page.keyboard.press("Tab"))
         expect(target).to_be_focused()
         assert target.evaluate(HAS_RING), "The focus is not shown."
 
     def violations(self, *rules: str) -> list[str]:
-        """What axe finds wrong with the page as it is shown, by all rules or by these."""
+        """Return the violations that axe finds on the current page, by all rules or by the given ones."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE.read_text())
         self.page.evaluate(SETTLED)
@@ -179,7 +183,9 @@ class Visitor:
 
 
 def step_to(target: Locator, step: Callable[[], object]) -> None:
-    """Step until it has the focus. Looking for it by its role takes long on a large page: once, unless it is gone."""
+    """Press a key until the element has the focus. The element is located once, unless it disappears, because a search
+    by role is slow on a large page.
+    """
     found = target.element_handle()
     for _ in range(MOST_TABS):
         where = found.evaluate(IS_THERE)
@@ -192,10 +198,10 @@ def step_to(target: Locator, step: Callable[[], object]) -> None:
 
 
 def wait_until(page: Page, function: str, arg: object = None) -> None:
-    """Wait until a function of the page returns something true.
+    """Wait until a function of the page returns a true value.
 
-    Playwright evaluates a function once. It evaluates any other expression each time it looks, which the page's policy
-    forbids from the second time on.
+    Playwright evaluates a function once. It evaluates any other expression repeatedly, which the page's content
+    security policy forbids.
     """
     page.wait_for_function(f"(arg) => ({function})(arg)", arg=arg)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser: one Chromium and one real server for all of them."""
+"""Fixtures of the browser tests: one Chromium and one real server for all tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Visit = Callable[..., Visitor]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """None where there is nothing to look at; in CI that is a fault."""
+    """Skip the tests if there is no Chromium or no built page. In CI this is an error."""
     here = Path(__file__).parent
     if "CI" in os.environ:
         return
@@ -66,7 +66,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory, backstage: Backstage) -> Iterator[str]:
-    """The address of the database that the server of these tests has."""
+    """The address of the server's database."""
     # In a thread: what starts it runs an event loop, and Playwright has one in this thread.
     with ThreadPoolExecutor(1) as threads:
         lease = threads.submit(lease_server, tmp_path_factory.getbasetemp()).result()
@@ -78,7 +78,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, backstage: Backstage) -> 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server keeps what it has."""
+    """The data directory of the server."""
     return tmp_path_factory.mktemp("home") / "data"
 
 
@@ -95,15 +95,15 @@ def server(data_dir: Path, database: str, backstage: Backstage) -> Iterator[Serv
 
 @pytest.fixture(scope="session")
 def known() -> dict[str, Any]:
-    """Cookies and session keys of people who signed in once: a password takes long to check, by design."""
+    """Cookies and session keys of users who have logged in once, because checking a password is slow by design."""
     return {}
 
 
 @pytest.fixture
 def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[Visit]:
-    """Opens browsers of several people, each signed in by name; at the end none may have noticed a problem.
+    """Opens browsers of several users, each logged in by name. At the end, none of them may have recorded an error.
 
-    A test that ends a session asks for one of its `own`.
+    A test that ends a session requests a session of its `own`.
     """
     with ExitStack() as stack:
 
@@ -135,27 +135,27 @@ def backstage() -> Iterator[Backstage]:
 
 @pytest.fixture
 def stored(backstage: Backstage, database: str) -> StoredChats:
-    """Chats that would take too long to talk."""
+    """Chats that are written to the database, because creating them by messages would take too long."""
     return StoredChats(backstage, database)
 
 
 @pytest.fixture
 def connection(backstage: Backstage, server: Served) -> Iterator[FaultyConnection]:
-    """A line to the server that can be disturbed."""
+    """A connection to the server that tests can disturb."""
     with FaultyConnection(backstage, server.url).laid() as laid:
         yield laid
 
 
 @pytest.fixture(scope="session")
 def script(backstage: Backstage) -> Iterator[ModelScript]:
-    """A model that says what tests tell it to say, when they tell it."""
+    """A model whose answers the test defines, including their timing."""
     with ModelScript(backstage).on_stage() as ready:
         yield ready
 
 
 @pytest.fixture
 def ada(visit: Visit) -> Visitor:
-    """The administrator at a browser."""
+    """The administrator with a browser."""
     return visit()
 
 

@@ -1,6 +1,6 @@
-"""A line between a browser and a server that does what lines do: breaks, stutters, loses answers, forbids sockets.
+"""A proxy between a browser and a server, which breaks connections, delays data, loses answers or refuses WebSockets.
 
-Tests of this folder run on Playwright's event loop; lines and fake models live on a loop of their own, in a thread.
+The tests of this folder run on Playwright's event loop. Proxies and fake models run on another event loop, in a thread.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Backstage:
 
 
 class FaultyConnection(Line):
-    """`url` is the browser's end. Every new connection goes to `target`.
+    """`url` is the address for the browser. Every new connection goes to `target`.
 
-    `sockets` counts the WebSocket connections that were let through, by the end of their path. While `forbids_sockets`,
-    their requests are refused, as some proxies do. While `is_down`, new connections break at once.
+    `sockets` counts the accepted WebSocket connections by the end of their path. With `forbids_sockets`, their requests
+    are refused, as some proxies do. With `is_down`, new connections are closed immediately.
     """
 
     def __init__(self, backstage: Backstage, target: str) -> None:
@@ -77,7 +77,9 @@ class FaultyConnection(Line):
         self._backstage.run(self._cut())
 
     def go_down_with(self, request: str) -> None:
-        """The next request that looks so ("POST /path") still reaches the server; its answer and all else do not."""
+        """Deliver the next request of this kind ("POST /path") to the server, but lose its answer and everything after
+        it.
+        """
         self._losing = re.compile(request)
 
     async def _end(self, server: asyncio.Server) -> None:
@@ -102,7 +104,7 @@ class FaultyConnection(Line):
         return visit.ask(), visit.answer()
 
     def takes_away(self, request: str, *, own: asyncio.Task[Any] | None) -> bool:
-        """Whether this is the one whose answer gets lost. Nothing else tells the browser of it, either."""
+        """Return whether the answer of this request is lost. The browser gets no other sign of it either."""
         if self._losing is None or not self._losing.match(request):
             return False
         self._losing = None
@@ -114,7 +116,7 @@ class FaultyConnection(Line):
 
 
 class _Visit:
-    """One connection: requests are read one by one, answers pass as they are."""
+    """One connection: requests are read one by one, and answers pass unchanged."""
 
     def __init__(
         self,
@@ -169,7 +171,9 @@ class _Visit:
 
 
 class _Frames:
-    """Cuts what a server sends over a WebSocket into frames. A line is mangled from its beginning or not at all."""
+    """Splits the WebSocket data of a server into frames. A connection is disturbed from its first frame or not at
+    all.
+    """
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -190,7 +194,7 @@ class _Frames:
             yield frame * (mangle(frame[start:]) if is_whole_text else 1)
 
     def _size(self) -> tuple[int, int] | None:
-        """Where the payload of the first frame begins, and how long it is; None until the frame is whole."""
+        """Return the offset and the length of the first frame's payload; None until the frame is complete."""
         buffer = self._buffer
         if len(buffer) < 2:
             return None

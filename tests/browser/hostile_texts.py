@@ -1,4 +1,4 @@
-"""A text that wants to be more than text, and how to tell whether it was."""
+"""Hostile texts (markup, scripts, links), and the check that the page shows them only as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MADE = """
 
 
 def damage(page: Page) -> list[str]:
-    """What a hostile text has become on this page."""
+    """Return the effects of a hostile text on this page."""
     found: list[str] = page.evaluate(_MADE)
     return found
 

@@ -1,4 +1,4 @@
-"""Somebody at a keyboard who has no mouse, and who sees where they are."""
+"""A user who has only a keyboard, and checks that the focus is visible."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REACHABLE = """(within) => [...document.querySelector(within)
 
 
 class Keys:
-    """Keys of one visitor. Nothing is clicked, and nothing gets the focus from the test."""
+    """The keys of one visitor. Nothing is clicked, and the test never sets the focus."""
 
     def __init__(self, visitor: Visitor) -> None:
         self.page = visitor.page
@@ -60,7 +60,7 @@ class Keys:
         self.page.keyboard.type(text)
 
     def to(self, target: Locator, key: str | None = None) -> None:
-        """Until it has the focus: by the shorter way, as somebody who sees it would go, or by this key."""
+        """Press Tab or Shift+Tab (the shorter way), or this key, until the element has the focus."""
         target.wait_for()
         if key is None:
             way = target.evaluate(WAY)
@@ -70,7 +70,9 @@ class Keys:
         self.at(target)
 
     def step(self, key: str) -> None:
-        """To another entry of a list. Menus move the focus a moment after the key: one more would go past the entry."""
+        """Move to another entry of a list. A menu moves the focus shortly after the key, so an early second key would
+        skip an entry.
+        """
         here = self.page.evaluate_handle("document.activeElement")
         self.press(key)
         wait_until(self.page, "(here) => document.activeElement !== here", here)
@@ -80,18 +82,19 @@ class Keys:
         self.press(key)
 
     def at(self, target: Locator) -> None:
-        """The focus is there, and that is seen."""
+        """Check that the element has the focus and that the focus is visible."""
         expect(target).to_be_focused()
         assert target.evaluate(RING), f"No ring: {target.evaluate('(element) => element.outerHTML.slice(0, 200)')}"
 
     def somewhere(self) -> None:
-        """What had the focus may be gone; the focus is not."""
+        """Check that some element has the focus, even if the previously focused one has disappeared."""
         wait_until(self.page, IS_SOMEWHERE)
 
     def walk(self, within: str = "body") -> list[str]:
-        """Through all of a part of the page by Tab, from where the focus is.
+        """Move through a part of the page with Tab, starting at the focus.
 
-        Returns what has no ring, cannot be seen while it has the focus, or was not reached.
+        Return the elements without a focus ring, the invisible ones that got the focus, and those that were not
+        reached.
         """
         wrong: list[str] = []
         missed: list[str] = []

@@ -1,4 +1,4 @@
-"""A model whose every word is the test's: a fake provider that the server of the tests talks to."""
+"""A fake provider whose answers the test defines word by word."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODEL = "actor"
 
 
 class Cue:
-    """A place in an answer where the model waits until the test goes on."""
+    """A position in an answer at which the model waits until the test continues."""
 
     def __init__(self, backstage: Backstage) -> None:
         self.event = asyncio.Event()
@@ -28,7 +28,7 @@ class Cue:
 
 
 class ModelScript:
-    """Answers each prompt with what was set for it; other questions of the server (titles, labels) get one word."""
+    """Answers each prompt with the answer set for it. Other calls of the server (titles, labels) get one word."""
 
     def __init__(self, backstage: Backstage) -> None:
         self._backstage = backstage
@@ -45,14 +45,14 @@ class ModelScript:
             self._backstage.run(listening.__aexit__(None, None, None))
 
     def plays(self, prompt: str, *steps: Answer | Scenario | Sequence[Answer | Cue]) -> None:
-        """What the model does when somebody says this. A step may be told in several pieces with cues between them."""
+        """Set the answer to this message. A step may consist of several pieces with cues between them."""
         self._fake.roles.setdefault(prompt, deque()).extend(self._scenario(step) for step in steps)
 
     def cue(self) -> Cue:
         return Cue(self._backstage)
 
     def config(self, admin: Visitor) -> str:
-        """The id of the model, made known to the server once."""
+        """Return the id of the model config, which is created at the first call."""
         for config in admin.ask("GET", "/model-configs")["items"]:
             if config["model"] == _MODEL:
                 return str(config["id"])
@@ -67,7 +67,7 @@ class ModelScript:
         return self._script([step] if isinstance(step, Answer) else step)
 
     def _script(self, pieces: Sequence[Answer | Cue]) -> Scenario:
-        """One stream of all pieces: only the last one ends it."""
+        """Return one stream of all pieces. Only the last piece ends the stream."""
         told: list[ScriptedEvent] = []
         last = max(index for index, piece in enumerate(pieces) if isinstance(piece, Answer))
         for index, piece in enumerate(pieces):
@@ -97,7 +97,7 @@ class _Fake(FakeCompletions):
 
 
 def _prompt(messages: Sequence[Any]) -> str:
-    """Return what the user said last. Notices of the server have the same role."""
+    """Return the user's last message. Notices of the server have the same role and are skipped."""
     said = (_text(each["content"]) for each in reversed(messages) if each["role"] == "user")
     return next((text for text in said if not text.startswith("<notice>")), "")
 

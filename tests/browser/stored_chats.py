@@ -1,4 +1,4 @@
-"""Chats that are there already: written into the database as a whole, since no model could say so much in time."""
+"""Chats that are written to the database as a whole, because a model could not produce so many messages in time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SAY = """
 
 
 class _Silent:
-    """The server reads what is here when it is asked for; nobody looks at these chats yet."""
+    """Publishes no hints: no page shows these chats yet, and the server reads them on request."""
 
     def publish(self, hints: Sequence[Hint]) -> None:
         return
@@ -63,9 +63,10 @@ async def rest_chat(
     answer: str | None = None,
     steps: Sequence[Step] = (),
 ) -> str:
-    """A chat at rest with so many messages, then `steps` with their parts, and `answer` as the last.
+    """Write a chat at rest with this number of messages, then `steps` with their parts, and `answer` as the last
+    message.
 
-    In one transaction: the worker must not see it run.
+    One transaction writes all of it, so that no worker sees the chat running.
     """
     first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
     spec = ChatSpec(owner_id=owner, title=title, model_config_id=model, messages=(first,))
@@ -84,7 +85,7 @@ async def rest_chat(
 
 
 class StoredChats:
-    """Where tests get such chats from."""
+    """Writes such chats for tests."""
 
     def __init__(self, backstage: Backstage, url: str) -> None:
         self._backstage = backstage

@@ -1,4 +1,4 @@
-"""Debug records that are there already: a long run, written into the database, since no model could make it in time."""
+"""Debug records of a long run, written to the database, because a model could not produce it in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rookery by keys alone, with less motion, with the colours of the system, four times as large, and for axe."""
+"""Accessibility of the page: keyboard only, reduced motion, system colors, 400% zoom, and the rules of axe."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_person_without_a_mouse_signs_in_writes_approves_and_changes_settings(
 
 
 def choose_model(page: Page, visitor: Visitor, model: str) -> None:
-    """The one that the test plays, by the picker."""
+    """Select the model of the test in the picker."""
     names = {
         each["id"]: each["display_name"]
         for provider in visitor.ask("GET", "/models")["providers"]

@@ -1,4 +1,4 @@
-"""Chats of others: administrators say why they read one, and its owner sees that they did."""
+"""Accesses to chats of other users: administrators give a reason, and the owner sees the access and the reason."""
 
 from __future__ import annotations
 

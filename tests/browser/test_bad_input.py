@@ -1,4 +1,4 @@
-"""What no page may fall for: names that want to be markup, pictures that are none, wrong clocks, long absence."""
+"""Bad input to the page: names with markup, invalid images, wrong clocks, and a tab that slept for a long time."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_clock_that_is_a_day_ahead_counts_from_the_servers(visit: Visit, script:
 
 
 def upload(visitor: Visitor, name: str, kind: str, data: bytes) -> str:
-    """A file of this person, by its id."""
+    """Upload a file as this user. Return its id."""
     answer = visitor.context.request.post(
         f"{visitor.url}/api/v1/files",
         data=data,

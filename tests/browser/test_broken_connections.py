@@ -1,4 +1,4 @@
-"""Connections that break, stutter or may not be sockets: what is shown in the end is what the server has."""
+"""Connections that break or stall, or refuse WebSockets: in the end, the page shows the state of the server."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def texts_of_user(visitor: Visitor, chat: str) -> list[str]:
 
 
 def wait_until(page: Page, condition: Callable[[], bool]) -> None:
-    """For what happens on the line, not on the page."""
+    """Wait for a condition on the connection, not on the page."""
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while not condition():
         assert time.monotonic() < deadline
@@ -251,5 +251,5 @@ def wait_until(page: Page, condition: Callable[[], bool]) -> None:
 
 
 def transcript(page: Page) -> list[str]:
-    """The rows as they are read."""
+    """Return the texts of the rows."""
     return page.get_by_role("feed", name="Conversation").get_by_role("article").all_inner_texts()

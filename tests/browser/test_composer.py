@@ -1,4 +1,4 @@
-"""What is written and changed in the box, and what is told to people who look elsewhere."""
+"""The message box: writing and editing, and announcements for users of screen readers."""
 
 from __future__ import annotations
 

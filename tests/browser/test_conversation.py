@@ -1,4 +1,4 @@
-"""A conversation, seen by somebody who reloads, looks from a phone, or cannot see."""
+"""A conversation after a reload, on a phone, and with a screen reader."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MAX_ELEMENTS = 3_000
 
 @pytest.fixture
 def edna(ada: Visitor, visit: Visit) -> Iterator[Visitor]:
-    """A user whose chats are recorded. Other tests of this server find its settings as they were."""
+    """A user whose chats are recorded. The settings are restored for other tests of this server."""
     before = ada.ask("GET", "/settings/debug")["values"]
     ada.ask("PUT", "/settings/debug", {"allow_users": True})
     if not any(user["username"] == "edna" for user in ada.ask("GET", "/users")["items"]):

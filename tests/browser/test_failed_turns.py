@@ -1,4 +1,4 @@
-"""Turns that were stopped or have failed: what is kept of them, and what the user can do next."""
+"""Turns that were stopped or have failed: the content that is kept, and the actions that the user has next."""
 
 from __future__ import annotations
 

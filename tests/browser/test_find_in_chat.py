@@ -1,4 +1,4 @@
-"""Finding words in a chat that is far longer than what the page has loaded of it."""
+"""Search in a chat that is much longer than the part that the page has loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKED = """
 
 
 def hit(page: Page, place: int) -> None:
-    """The view is at this row, and the word in it is marked."""
+    """Check that this row is visible and that the word in it is marked."""
     row = page.get_by_role("feed").get_by_text(f"I saw a heron at {place}.", exact=True)
     expect(row).to_be_in_viewport()
     wait_until(page, f"() => ({MARKED})('find-here').some((text) => text.includes('heron at {place}.'))")

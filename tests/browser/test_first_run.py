@@ -1,4 +1,4 @@
-"""From an empty database to the first answer, with a browser and nothing else."""
+"""The first run in a browser: from an empty database to the first answer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_newcomer_on_a_machine_that_forbids_sandboxes_reads_the_command_that_hel
 
 
 def test_page_without_https_warns_and_works_all_the_same(browser: Browser, tmp_path: Path) -> None:
-    """Browsers leave out the clipboard and some of cryptography where a page is not protected."""
+    """Browsers disable the clipboard and parts of cryptography on pages without https."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = f"http://rookery.example:{port}"

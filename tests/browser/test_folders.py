@@ -1,4 +1,4 @@
-"""Folders in the list of chats: by menu, by mouse, on a phone."""
+"""Folders of the chat list: with the menu, with the mouse, and on a phone."""
 
 from __future__ import annotations
 

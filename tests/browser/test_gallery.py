@@ -1,4 +1,4 @@
-"""Every row and card in every state, as the gallery of a build for tests shows them."""
+"""The gallery of a test build, which shows every row and card in every state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILT = Path(__file__).parents[2] / "build" / "gallery"
 
 @pytest.fixture
 def gallery(visit: Visit) -> tuple[Visitor, Page]:
-    """The page of that build over the API of the server, with everything unfolded."""
+    """The gallery page, with the API of the server, and with everything unfolded."""
     if not (BUILT / "index.html").is_file() and "CI" not in os.environ:
         pytest.skip("The gallery is not built: make gallery.")
     ada = visit(reduced_motion="reduce")  # what fades in and out has no colour to judge

@@ -1,4 +1,6 @@
-"""What people do to a chat at bad moments: sessions end, chats go away, two tabs act at once, texts are hostile."""
+"""Actions on a chat at bad moments: the session ends, the chat is deleted, two tabs act at the same time, texts are
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def composer(page: Page) -> Locator:
 
 
 def open_chat(visitor: Visitor, script: ModelScript, title: str) -> tuple[str, Page]:
-    """A chat with one answer, on screen."""
+    """Open a chat with one answer."""
     chat = visitor.chat("hello", title=title, model_config_id=script.config(visitor))
     visitor.wait_for_rest(chat["id"])
     page = visitor.go(f"/c/{chat['id']}")

@@ -1,4 +1,4 @@
-"""A conversation by keys alone: what is written, queued, stopped, changed, asked, approved and attached."""
+"""A conversation with the keyboard only: write, queue, stop, edit, answer questions, approve, and attach files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue(page: Page) -> Locator:
 def begin(
     visitor: Visitor, script: ModelScript, title: str, text: str = "hello", **more: object
 ) -> tuple[str, Page, Keys]:
-    """A chat that has begun, on screen; the box has the focus."""
+    """Open a chat that has begun. The message box has the focus."""
     chat = visitor.chat(text, title=title, model_config_id=script.config(visitor), **more)
     page = visitor.go(f"/c/{chat['id']}")
     expect(composer(page)).to_be_focused()

@@ -1,4 +1,4 @@
-"""Lists, dialogs and settings by keys alone: nothing is out of reach, and the focus is never lost."""
+"""Lists, dialogs and settings with the keyboard only: everything can be reached, and the focus is never lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(page: Page, title: str) -> Locator:
 
 
 def chats(visitor: Visitor, script: ModelScript, *titles: str) -> list[Any]:
-    """Chats at rest; the last is the first of the list."""
+    """Chats at rest. The last one is at the top of the list."""
     made = []
     for title in titles:
         chat = visitor.chat("hello", title=title, model_config_id=script.config(visitor))
@@ -27,7 +27,7 @@ def chats(visitor: Visitor, script: ModelScript, *titles: str) -> list[Any]:
 
 
 def choose(keys: Keys, page: Page, item: str) -> None:
-    """An entry of the menu that is open, by arrows."""
+    """Choose an entry of the open menu with the arrow keys."""
     target = page.get_by_role("menuitem", name=item, exact=True)
     keys.to(target, "ArrowDown")
     keys.press("Enter")

@@ -1,7 +1,7 @@
-"""Much of everything: messages and characters, and what of it a browser has to carry.
+"""Large chats: many messages and characters, and the work and memory that they cost in the browser.
 
-Work is counted in CPU time of the page's thread, which a busy machine stretches far less than time; the times that
-people feel are measured by `make bench-web`.
+Work is measured in CPU time of the page's thread, because a busy machine changes it much less than elapsed time. `make
+bench-web` measures the times that users notice.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_answer_of_five_megabytes_is_shown_in_portions(ada: Visitor, stored: Sto
 
 @contextmanager
 def working(page: Page) -> Iterator[list[float]]:
-    """Milliseconds of CPU that the page's thread takes meanwhile."""
+    """Return the CPU time of the page's thread during the block, in milliseconds."""
     cdp: CDPSession = page.context.new_cdp_session(page)
     cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
     before, spent = metric(cdp, "TaskDuration"), list[float]()
@@ -129,7 +129,7 @@ def working(page: Page) -> Iterator[list[float]]:
 
 
 def heap_mb(page: Page) -> float:
-    """What is still reachable of the page's JavaScript objects."""
+    """Return the size of the reachable JavaScript objects of the page."""
     cdp: CDPSession = page.context.new_cdp_session(page)
     cdp.send("Performance.enable")
     cdp.send("HeapProfiler.enable")

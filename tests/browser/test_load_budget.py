@@ -1,4 +1,4 @@
-"""What a browser has to load before the first chat is usable."""
+"""The load budget: the files that a browser loads before the first chat can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in and out."""
+"""Login and logout in a browser."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def draw(call: McpCall) -> Any:
 
 @pytest.fixture
 def garden(backstage: Backstage) -> Iterator[str]:
-    """The address of a server with three tools."""
+    """The address of an MCP server with three tools."""
     fake = FakeMcp()
     fake.tool("plant_tree", plant, description="Plant a tree.")
     fake.tool("draw_dot", draw, description="Draw a dot.")
@@ -53,7 +53,7 @@ def garden(backstage: Backstage) -> Iterator[str]:
 
 @pytest.fixture
 def authorization(backstage: Backstage) -> Iterator[FakeAuthorization]:
-    """An authorization server with a server that it protects."""
+    """An authorization server, and an MCP server that requires its tokens."""
     fake = FakeAuthorization()
     with listening(backstage, fake.listening):
         yield fake
@@ -76,7 +76,7 @@ def listening(backstage: Backstage, listen: Callable[[], AbstractAsyncContextMan
 
 @pytest.fixture
 def ada(ada: Visitor) -> Iterator[Visitor]:
-    """The administrator; servers on this machine may be used. Servers are deleted at the end."""
+    """The administrator. MCP servers on this machine are allowed, and are deleted at the end."""
     ada.ask("PUT", "/settings/mcp", {"allow_private_addresses": True})
     yield ada
     for server in ada.ask("GET", "/mcp-servers")["items"]:

@@ -1,4 +1,4 @@
-"""The question about an MCP server of a project, in the chat and in the panel, with a real workspace."""
+"""Consent to an MCP server of a project, in the chat and in the panel, with a real workspace."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_servers_of_a_project_are_asked_about_one_by_one_and_a_changed_one_again
     put(folder, ".mcp.json", json.dumps({"mcpServers": {"calc": {**CALC, "args": ["-I", "server.py", "--more"]}}}))
 
     def is_noticed() -> bool:
-        """Steps look at the workspace; the one that follows at once may come before the change is known."""
+        """A step reads the state of the workspace. The next step may begin before the change is known."""
         ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": "again"}]})
         ada.wait_for_rest(chat["id"])
         return bool(states().get("calc") == "changed")

@@ -1,4 +1,4 @@
-"""The web application that is built twice is the same twice: who builds it can check what others have built."""
+"""Two builds of the web application give the same files, so that a build can be verified by repeating it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved prompts: on their page of the settings, and in the message box after `/`."""
+"""Saved prompts: on their settings page, and in the message box after `/`."""
 
 from __future__ import annotations
 

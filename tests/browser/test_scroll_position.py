@@ -1,4 +1,6 @@
-"""Somebody who reads, or listens, while things happen: nothing moves under their eyes, and they hear what matters."""
+"""The scroll position while content changes: the visible text does not move, and screen readers announce new
+messages.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ STRIPS = """async ([url, height]) => {
 
 
 def empty_strips(page: Page) -> list[int]:
-    """Return the places of the view, as it is painted, where there is nothing."""
+    """Return the painted parts of the view that are empty."""
     box = page.locator(".overflow-y-auto", has=page.get_by_role("feed")).bounding_box()
     assert box
     # Without the bar at the top, and the padding below the last row.
@@ -107,7 +109,7 @@ def empty_strips(page: Page) -> list[int]:
 
 
 def top_row(page: Page) -> Locator:
-    """A paragraph in the midst of the view."""
+    """Return a paragraph in the middle of the view."""
     number = page.evaluate(
         """() => document.elementFromPoint(innerWidth / 2, innerHeight / 2).closest("p, li").textContent"""
     )
@@ -115,7 +117,7 @@ def top_row(page: Page) -> Locator:
 
 
 def scroll_up(page: Page, by: int) -> None:
-    """By the wheel, and until nothing scrolls any more."""
+    """Scroll with the wheel, and wait until the scrolling has ended."""
     box = page.get_by_role("feed")
     before = box.evaluate("(feed) => feed.getBoundingClientRect().top")
     page.mouse.move(700, 300)

@@ -1,4 +1,4 @@
-"""A server that goes away and comes back under an open page."""
+"""A restart of the server while a page is open."""
 
 from __future__ import annotations
 

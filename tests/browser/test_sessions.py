@@ -1,4 +1,4 @@
-"""Sessions in a browser: what a page of another port can do with the cookie, tabs, refreshes, and closed browsers."""
+"""Sessions in a browser: cookies that a page on another port gets, several tabs, reloads, and closed browsers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ KEY_IN_PAGE = "localStorage.getItem('rookery.session_key')"
 
 
 class Thief:
-    """A program on another port of the host that keeps the cookies of whoever opens its page."""
+    """A program on another port of the host that collects the cookies of its visitors."""
 
     def __init__(self) -> None:
         self.cookies: list[str] = []
@@ -256,7 +256,7 @@ def test_pictures_and_downloads_have_signed_links(visit: Visit) -> None:
 
 @contextmanager
 def opened(browser: Browser, folder: Path) -> Iterator[BrowserContext]:
-    """A browser with a profile of its own on the disk, from its start to its end."""
+    """Run a browser with a separate profile on disk."""
     context = browser.browser_type.launch_persistent_context(str(folder), executable_path=CHROMIUM, args=FLAGS)
     context.set_default_timeout(PATIENCE_MS)
     try:

@@ -1,4 +1,6 @@
-"""Settings: complaints of the server stand under their fields, choices show at once, pages of others are closed."""
+"""Settings: errors of the server appear under their fields, choices take effect immediately, and other users' pages are
+closed.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +196,7 @@ def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:
 
 
 def push(admin: Visitor, name: str, sandbox: str) -> None:
-    """A template of this name, whose workspaces have this sandbox."""
+    """Store a template with this name, whose workspaces have this sandbox."""
     manifest = f'name = "{name}"\n[sandbox]\n{sandbox}\n'.encode()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

@@ -1,4 +1,4 @@
-"""The list of chats, as it follows what happens elsewhere."""
+"""The chat list, which follows changes by other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says while a model or a tool is silent, and how a user tries again."""
+"""Silent models and tools: the messages of the page, and how a user tries again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of tools in a browser: live, failed, in a group, in full."""
+"""The output of tools in a browser: live, failed, in a group, and complete."""
 
 from __future__ import annotations
 

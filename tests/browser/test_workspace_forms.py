@@ -1,4 +1,4 @@
-"""Workspaces from forms: parameters of templates, names, and what the page says where none can start."""
+"""Forms for workspaces: parameters of templates, names, and the message if no workspace can start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workspace of a chat, seen beside the conversation: what changes in it, its files, what it tells the agent."""
+"""The workspace panel beside a chat: changes, files, and the captured context."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _made: list[tuple[Any, Path]] = []
 
 @pytest.fixture
 def project(ada: Visitor, data_dir: Path) -> tuple[Any, Path]:
-    """A workspace that runs, and its folder, which is a repository with one commit and no changes."""
+    """A running workspace, and its folder: a repository with one commit and no changes."""
     if not _made:
         _made.append(make_project(ada, data_dir))
     _, folder = _made[0]
