@@ -1,4 +1,4 @@
-"""The advisor: when it is offered, what it is sent, how often it answers, and how it fails."""
+"""The advisor: its conditions, its prompt, its limit per turn, and its failures."""
 
 from __future__ import annotations
 

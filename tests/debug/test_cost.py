@@ -7,7 +7,7 @@ import time
 from statistics import median
 
 from rookery.llm.scripted import Say
-from tests.debug import records
+from tests.debug import stored_records
 from tests.machine_load import slowdown
 from tests.worker.worker_rig import Records, WorkerRig, open_house
 
@@ -74,6 +74,6 @@ async def test_turn_ends_although_its_record_cannot_be_written(database_url: str
         await rig.sql("CREATE TABLE chat_debug_state (chat_id uuid, mode text, floor bigint, delete_from bigint)")
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
 
         assert (await rig.story(chat_id))[-1] == ("assistant", "done")

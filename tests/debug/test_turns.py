@@ -1,4 +1,4 @@
-"""Whole turns with debug records: which run and step each call belongs to, and how they end."""
+"""Whole turns with debug records: the run and step of each call, and their ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rookery.testing.fake_server import failure
 from tests import scripted_tools
 from tests.agents.family_rig import open_family
 from tests.agents.test_subagent_operations import steps as family_steps
-from tests.debug import records
+from tests.debug import stored_records
 from tests.eventually import until
 from tests.worker.worker_rig import Records, WorkerRig, in_turn, open_house
 
@@ -52,9 +52,9 @@ async def test_turn_is_recorded_with_its_step_and_attempt(database_url: str) -> 
     async with fake.listening() as url, open_house(database_url, server=url, records=Records()) as rig:
         chat_id = await rig.ask("hello   there")
         await rig.rested(chat_id)
-        (run,) = await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, run)
-        (attempt,) = await records.attempts(rig, step)
+        (run,) = await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
+        (attempt,) = await stored_records.attempts(rig, step)
         asked, answered = await rig.messages(chat_id)
 
     assert (run["status"], run["provider"], run["model"]) == ("completed", "openai_compat", "test")
@@ -78,9 +78,9 @@ async def test_retry_continues_the_step_and_its_success_clears_the_error(databas
     async with fake.listening() as url, open_house(database_url, server=url, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        (run,) = await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, run)
-        first, second = await records.attempts(rig, step)
+        (run,) = await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
+        first, second = await stored_records.attempts(rig, step)
 
     assert (step["status"], step["error"], step["finish_epoch"]) == ("completed", None, 2)
     (prior,) = step["metadata"]["prior_errors"]
@@ -98,13 +98,13 @@ async def test_step_that_waits_for_its_retry_says_so(database_url: str) -> None:
     async with open_house(database_url, script=script, clock=clock, retry=RetryPolicy(), records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("generation-retry")
-        await records.written(rig)
-        (run,) = await records.runs(rig, chat_id)
-        (waiting,) = await records.steps(rig, run)
+        await stored_records.written(rig)
+        (run,) = await stored_records.runs(rig, chat_id)
+        (waiting,) = await stored_records.steps(rig, run)
         await clock.fire("generation-retry")
         await rig.rested(chat_id)
-        await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, run)
+        await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
 
     assert (run["status"], waiting["status"]) == ("in_progress", "error")
     assert waiting["ttft_ms"] is None, "an error is no token"
@@ -122,8 +122,8 @@ async def test_interrupt_during_the_second_try_is_not_hidden_behind_the_error_of
         await clock.until_waiting("scripted-wait")
         await rig.interrupt(chat_id)
         await rig.rested(chat_id)
-        (run,) = await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, run)
+        (run,) = await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
 
     assert (run["status"], step["status"], step["error"], step["finish_epoch"]) == (
         "interrupted",
@@ -143,16 +143,16 @@ async def test_silence_of_the_provider_is_an_error_and_no_interruption(database_
     async with open_house(database_url, script=script, clock=clock, loop=loop, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        await records.written(rig)  # the writer has time limits of its own
+        await stored_records.written(rig)  # the writer has time limits of its own
         await clock.fire("stream-silence")
         await clock.until_waiting("generation-retry")
-        await records.written(rig)
-        (run,) = await records.runs(rig, chat_id)
-        (failed,) = await records.steps(rig, run)
+        await stored_records.written(rig)
+        (run,) = await stored_records.runs(rig, chat_id)
+        (failed,) = await stored_records.steps(rig, run)
         await clock.fire("generation-retry")
         await rig.rested(chat_id)
-        await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, run)
+        await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
 
     assert (failed["status"], failed["error"]["kind"]) == ("error", "stream_silence_timeout")
     assert (step["status"], step["metadata"]["prior_errors"][0]["kind"]) == ("completed", "stream_silence_timeout")
@@ -165,8 +165,8 @@ async def test_steps_of_a_turn_share_the_beginning_of_their_prompts(database_url
         rig.forget()
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        (run,) = await records.ended(rig, chat_id)
-        first, second, third = await records.steps(rig, run)
+        (run,) = await stored_records.ended(rig, chat_id)
+        first, second, third = await stored_records.steps(rig, run)
 
     assert [step["step_number"] for step in (first, second, third)] == [1, 2, 3]
     assert (first["shared_messages"], second["shared_messages"]) == (0, first["message_count"])
@@ -193,8 +193,8 @@ async def test_queued_messages_under_one_runner_have_runs_of_their_own(database_
         await rig.send(chat_id, "third")
         release.set()
         await rig.rested(chat_id)
-        runs = await records.ended(rig, chat_id, count=3)
-        counts = [len(await records.steps(rig, run)) for run in runs]
+        runs = await stored_records.ended(rig, chat_id, count=3)
+        counts = [len(await stored_records.steps(rig, run)) for run in runs]
         asked = [message.id for message in await rig.messages(chat_id) if message.role == "user"]
 
     assert [run["summary"]["first_message"] for run in runs] == ["first", "second", "third"]
@@ -213,7 +213,7 @@ async def test_steering_message_has_a_run_of_its_own(database_url: str) -> None:
         await rig.send(chat_id, "rather this", BusyBehavior.STEER)
         release.set()
         await rig.rested(chat_id)
-        runs = await records.ended(rig, chat_id, count=2)
+        runs = await stored_records.ended(rig, chat_id, count=2)
 
     assert [run["summary"]["first_message"] for run in runs] == ["first", "rather this"]
     assert [run["status"] for run in runs] == ["completed", "completed"]
@@ -230,7 +230,7 @@ async def test_takeover_continues_in_a_run_of_the_other_replica(database_url: st
         release.set()
         await rig.add_replica()
         await rig.rested(chat_id)
-        first, second = await records.ended(rig, chat_id, count=2)
+        first, second = await stored_records.ended(rig, chat_id, count=2)
 
     assert (first["status"], second["status"]) == ("interrupted", "completed")
     assert second["summary"]["continues"] == str(first["id"])
@@ -244,12 +244,12 @@ async def test_turn_that_fails_ends_its_run_with_an_error(database_url: str) -> 
     async with open_house(database_url, script=script, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await rig.error(chat_id)
-        (failed,) = await records.ended(rig, chat_id)
-        (step,) = await records.steps(rig, failed)
+        (failed,) = await stored_records.ended(rig, chat_id)
+        (step,) = await stored_records.steps(rig, failed)
         rig.script = (Say("now"),)
         await rig.retry(chat_id)
         await rig.rested(chat_id)
-        _, again = await records.ended(rig, chat_id, count=2)
+        _, again = await stored_records.ended(rig, chat_id, count=2)
 
     assert (failed["status"], failed["summary"]["has_error"]) == ("error", True)
     assert (step["status"], step["error"]["kind"], step["error"]["retryable"]) == ("error", "auth", False)
@@ -263,7 +263,7 @@ async def test_parked_turn_is_completed_and_continued_after_the_answer(database_
         await rig.set("approvals", rules)
         chat_id = await rig.ask("hello")
         await rig.until_status(chat_id, Status.REQUIRES_ACTION)
-        (asked,) = await records.ended(rig, chat_id)
+        (asked,) = await stored_records.ended(rig, chat_id)
         await rig.interrupt(chat_id)
         await rig.rested(chat_id)
 
@@ -279,13 +279,13 @@ async def test_edit_leaves_no_run_of_the_displaced_turn_and_keeps_the_new_one(da
     async with open_house(database_url, script=script, clock=clock, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        await records.written(rig)
-        (displaced,) = await records.runs(rig, chat_id)
+        await stored_records.written(rig)
+        (displaced,) = await stored_records.runs(rig, chat_id)
         (first, *_) = await rig.messages(chat_id)
         await rig.edit(chat_id, first, "hello again")
         await rig.rested(chat_id)
         await until(lambda: is_gone(rig, displaced))
-        (run,) = await records.ended(rig, chat_id)
+        (run,) = await stored_records.ended(rig, chat_id)
 
     assert (run["summary"]["first_message"], run["status"]) == ("hello again", "completed")
 
@@ -309,10 +309,10 @@ async def test_edit_that_the_worker_does_not_hear_of_leaves_no_run_either(databa
         )
         release.set()
         await rig.rested(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
         job = next(job for job in rig.worker.housekeeping.jobs if job.name == "debug_sweep")
         assert await rig.worker.housekeeping.run_once(job)
-        (run,) = await records.ended(rig, chat_id)
+        (run,) = await stored_records.ended(rig, chat_id)
 
     assert run["status"] == "completed"
     assert run["trigger_message_id"] > first.id
@@ -327,12 +327,12 @@ async def test_archive_deletes_the_records_and_late_writes_find_nothing(database
     async with open_house(database_url, script=(Say("done"),), records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        (run,) = await records.ended(rig, chat_id)
+        (run,) = await stored_records.ended(rig, chat_id)
         await rig.machine.bundle(lambda bundle: machine.set_family_archived(bundle, chat_id, archived=True))
         await until(lambda: is_gone(rig, run))
-        await records.settled(rig)
+        await stored_records.settled(rig)
 
-        assert await records.runs(rig, chat_id, kind=None) == []
+        assert await stored_records.runs(rig, chat_id, kind=None) == []
         assert await rig.sql("SELECT count(*) FROM chat_debug_steps") == 0
 
 
@@ -340,9 +340,9 @@ async def test_deleted_chat_takes_its_records_along(database_url: str) -> None:
     async with open_house(database_url, script=(Say("done"),), records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        await records.ended(rig, chat_id)
+        await stored_records.ended(rig, chat_id)
         await rig.machine.bundle(lambda bundle: machine.delete_family(bundle, chat_id))
-        await records.settled(rig)
+        await stored_records.settled(rig)
 
         for table in ("runs", "steps", "attempts", "state"):
             assert await rig.sql(f"SELECT count(*) FROM chat_debug_{table}") == 0
@@ -355,16 +355,16 @@ async def test_title_and_label_are_runs_of_their_own(database_url: str) -> None:
     async with open_house(database_url, script=(Say("All tests pass now."),), records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        await records.settled(rig)
-        (turn,) = await records.ended(rig, chat_id)
-        (label,) = await records.runs(rig, chat_id, kind="quickgen")
-        (step,) = await records.steps(rig, label)
+        await stored_records.settled(rig)
+        (turn,) = await stored_records.ended(rig, chat_id)
+        (label,) = await stored_records.runs(rig, chat_id, kind="quickgen")
+        (step,) = await stored_records.steps(rig, label)
         chat = await rig.chat(chat_id)
 
         found = await rig.worker.effects.texts.title(chat, "Fix the login test")
-        await records.settled(rig)
-        (title,) = await records.runs(rig, chat_id, kind="title_generation")
-        tries = await records.steps(rig, title)
+        await stored_records.settled(rig)
+        (title,) = await stored_records.runs(rig, chat_id, kind="title_generation")
+        tries = await stored_records.steps(rig, title)
 
     assert (label["summary"]["first_message"], label["status"], label["parent_run_id"]) == (
         "Turn status label",
@@ -390,10 +390,10 @@ async def test_compaction_is_a_run_below_that_of_the_turn(database_url: str) -> 
         await rig.compact(chat_id)
         await until(lambda: has_runs(rig, chat_id, "compaction"))
         await rig.rested(chat_id)
-        await records.settled(rig)
-        (summary,) = await records.runs(rig, chat_id, kind="compaction")
-        turns = await records.runs(rig, chat_id)
-        (step,) = await records.steps(rig, summary)
+        await stored_records.settled(rig)
+        (summary,) = await stored_records.runs(rig, chat_id, kind="compaction")
+        turns = await stored_records.runs(rig, chat_id)
+        (step,) = await stored_records.steps(rig, summary)
 
     assert (summary["status"], summary["summary"]["first_message"]) == ("completed", "Compaction")
     assert summary["parent_run_id"] == turns[-1]["id"]
@@ -402,7 +402,7 @@ async def test_compaction_is_a_run_below_that_of_the_turn(database_url: str) -> 
 
 
 async def has_runs(rig: WorkerRig, chat_id: ChatId, kind: str) -> bool:
-    return bool(await records.runs(rig, chat_id, kind=kind))
+    return bool(await stored_records.runs(rig, chat_id, kind=kind))
 
 
 async def test_advisor_is_a_run_below_that_of_the_turn(database_url: str) -> None:
@@ -413,10 +413,10 @@ async def test_advisor_is_a_run_below_that_of_the_turn(database_url: str) -> Non
         await rig.set("advisor", {"enabled": True})
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        (turn,) = await records.ended(rig, chat_id)
-        (advice,) = await records.runs(rig, chat_id, kind="advisor")
-        (step,) = await records.steps(rig, advice)
-        counts = len(await records.steps(rig, turn))
+        (turn,) = await stored_records.ended(rig, chat_id)
+        (advice,) = await stored_records.runs(rig, chat_id, kind="advisor")
+        (step,) = await stored_records.steps(rig, advice)
+        counts = len(await stored_records.steps(rig, turn))
 
     assert (advice["status"], advice["summary"]["first_message"]) == ("completed", "Rewrite or patch?")
     assert (advice["parent_run_id"], counts) == (turn["id"], 2)
@@ -431,7 +431,7 @@ async def test_subagent_has_runs_in_its_own_chat(database_url: str) -> None:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
         (child,) = await family.children(chat_id)
-        (run,) = await records.ended(rig, child)
+        (run,) = await stored_records.ended(rig, child)
 
     assert (run["root_chat_id"], run["parent_chat_id"], run["kind"]) == (chat_id, chat_id, "chat_turn")
 
@@ -472,8 +472,8 @@ async def test_turn_is_recorded_or_not_if(what: str, database_url: str) -> None:
         rig.forget()
         await rig.send(chat_id, "second")
         await rig.rested(chat_id)
-        await records.settled(rig)
-        runs = await records.runs(rig, chat_id)
+        await stored_records.settled(rig)
+        runs = await stored_records.runs(rig, chat_id)
 
     assert len(runs) == count
 
@@ -484,14 +484,14 @@ async def test_forced_recording_ignores_what_users_and_administrators_say(databa
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
 
-        assert len(await records.ended(rig, chat_id)) == 1
+        assert len(await stored_records.ended(rig, chat_id)) == 1
 
 
 async def test_model_is_not_wrapped_if_the_turn_is_not_recorded(database_url: str) -> None:
     async with open_house(database_url, script=(Say("done"),), records=Records(is_forced=False)) as rig:
         chat_id = await rig.ask("hello")
         await rig.rested(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
         debug = rig.replicas[0].debug
         assert debug is not None
 
@@ -512,8 +512,8 @@ async def test_turn_that_is_not_recorded_is_stored_if_it_ends_with_an_error(data
     async with open_house(database_url, script=script, tools=tools, records=Records(is_forced=False)) as rig:
         chat_id = await rig.ask("hello")
         await rig.error(chat_id)
-        (run,) = await records.ended(rig, chat_id)
-        first, second = await records.steps(rig, run)
+        (run,) = await stored_records.ended(rig, chat_id)
+        first, second = await stored_records.steps(rig, run)
         answered = (await rig.messages(chat_id))[1]
 
     assert (run["status"], run["summary"]["recorded_on_error"]) == ("error", True)
@@ -535,11 +535,11 @@ async def test_turn_that_ends_well_or_is_interrupted_is_not_stored(database_url:
         await clock.until_waiting("scripted-wait")
         await rig.interrupt(chat_id)
         await rig.rested(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
         debug = rig.replicas[0].debug
         assert debug is not None
 
-        assert await records.runs(rig, chat_id, kind=None) == []
+        assert await stored_records.runs(rig, chat_id, kind=None) == []
         assert debug.recordings.kept.size_bytes == 0
 
 
@@ -549,9 +549,9 @@ async def test_deployment_may_forbid_records_of_errors(database_url: str) -> Non
         await rig.set("debug", {"record_on_error": False})
         chat_id = await rig.ask("hello")
         await rig.error(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
 
-        assert await records.runs(rig, chat_id, kind=None) == []
+        assert await stored_records.runs(rig, chat_id, kind=None) == []
 
 
 async def test_failed_turn_of_a_chat_that_is_never_recorded_is_not_stored(database_url: str) -> None:
@@ -562,9 +562,9 @@ async def test_failed_turn_of_a_chat_that_is_never_recorded_is_not_stored(databa
         await rig.sql("INSERT INTO chat_debug_state (chat_id, mode) VALUES ($1, 'off')", chat_id)
         await rig.send(chat_id, "and on")
         await rig.error(chat_id)
-        await records.settled(rig)
+        await stored_records.settled(rig)
 
-        assert await records.runs(rig, chat_id, kind=None) == []
+        assert await stored_records.runs(rig, chat_id, kind=None) == []
 
 
 # Replicas that die
@@ -577,12 +577,12 @@ async def test_runs_of_a_killed_replica_are_interrupted_with_their_summary(datab
     async with open_house(database_url, script=script, tools=tools, clock=clock, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        await records.written(rig)
+        await stored_records.written(rig)
         await rig.sql("DELETE FROM replicas")
         async with rig.database.api.acquire() as conn:
             ended = await run_cleanup.end_stale(conn)
-        (run,) = await records.runs(rig, chat_id)
-        steps = await records.steps(rig, run)
+        (run,) = await stored_records.runs(rig, chat_id)
+        steps = await stored_records.steps(rig, run)
 
         assert [each.id for each in ended] == [run["id"]]
         assert (run["status"], run["summary"]["step_count"]) == ("interrupted", 2)
@@ -596,7 +596,7 @@ async def test_beat_of_a_living_replica_keeps_its_runs_open(database_url: str) -
     async with open_house(database_url, script=(Say("half"), HANG), clock=clock, records=Records()) as rig:
         chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        await records.written(rig)
+        await stored_records.written(rig)
         # Less than four beats, because the sweep may run before the beat.
         for table in ("runs", "steps"):
             await rig.sql(f"UPDATE chat_debug_{table} SET updated_at = updated_at - interval '100 seconds'")
@@ -604,8 +604,8 @@ async def test_beat_of_a_living_replica_keeps_its_runs_open(database_url: str) -
         debug = rig.replicas[0].debug
         assert debug is not None
         await until(lambda: any(name == "beat" for name, _ in debug.stats.operations))
-        (run,) = await records.runs(rig, chat_id)
-        (step,) = await records.steps(rig, run)
+        (run,) = await stored_records.runs(rig, chat_id)
+        (step,) = await stored_records.steps(rig, run)
         now = await rig.sql("SELECT clock_timestamp()")
 
         assert (run["status"], step["status"]) == ("in_progress", "in_progress")

@@ -1,4 +1,4 @@
-"""Whatever a server sends, a Chat Completions stream ends with exactly one terminal part, and all blocks are closed."""
+"""Misbehaving Chat Completions servers: every stream ends with exactly one terminal part, and all blocks are closed."""
 
 from __future__ import annotations
 

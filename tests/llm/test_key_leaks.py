@@ -30,8 +30,8 @@ from rookery.testing.clock import FakeClock
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, chunk, serving, stream_head
 from tests.models.connect_rig import PROVIDER_ID, ready_model
 from tests.otlp_collector import exporting, otlp_collector
-from tests.store.models.rows import KEY as CENTRAL_KEY
-from tests.store.models.rows import RING, open_nest
+from tests.store.models.provider_rows import KEY as CENTRAL_KEY
+from tests.store.models.provider_rows import RING, open_nest
 from tests.wire.difficult_prompts import user
 
 # The key matches no pattern, so only its value can be hidden.

@@ -1,6 +1,5 @@
-"""The client scenarios of the official conformance kit, in both eras. Those of logins are with the tests of OAuth.
-
-The kit starts a server for a scenario, runs `conformance_client` against it, and judges every message.
+"""The client scenarios of the official conformance kit, in both protocol eras. `tests/mcp/oauth` has the login
+scenarios.
 """
 
 from __future__ import annotations

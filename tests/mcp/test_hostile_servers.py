@@ -1,4 +1,6 @@
-"""Servers that hang, lie, flood, redirect and die: the turn goes on, other servers answer, memory is bounded."""
+"""Hostile MCP servers that hang, lie, flood, redirect and crash: the turn continues, other servers answer, memory is
+bounded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official package costs a third of a second and 23 MB: it is imported when a server is used, and not before."""
+"""The official `mcp` package, which costs a third of a second and 23 MB, is imported only when a server is used."""
 
 from __future__ import annotations
 

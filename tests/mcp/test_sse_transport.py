@@ -1,4 +1,4 @@
-"""The transport of the oldest servers, against the server of the official package, and the fallback to it."""
+"""The transport of protocol version 2024-11-05, against a server of the official package, and the fallback to it."""
 
 from __future__ import annotations
 

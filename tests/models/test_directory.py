@@ -25,7 +25,7 @@ from rookery.store.models.usage_ledger import KeySource
 from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
-from tests.store.models.rows import KEY, RING, ModelRows, open_nest
+from tests.store.models.provider_rows import KEY, RING, ModelRows, open_nest
 
 ENVIRON = {"ANTHROPIC_API_KEY": "env-key-0123456789"}
 

@@ -14,7 +14,7 @@ from rookery.store.people import sessions
 from rookery.stream.access_check import AccessCheck, ReadNotifier
 from rookery.stream.access_monitor import Grant, Right
 from rookery.testing.clock import FakeClock
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 from tests.stream.stream_rig import Rig, open_rig
 
 NOW = SystemClock().now()

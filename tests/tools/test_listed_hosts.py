@@ -1,5 +1,6 @@
-"""A chat whose workspace reaches listed hosts only, with a whole server: from the template to the metrics, and after a
-restart."""
+"""A workspace that reaches only listed hosts, with a whole server: from the template to the metrics, also after a
+restart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project that brings an MCP server, in a real workspace: nothing of it runs before its owner has agreed."""
+"""A project with an MCP server, in a real workspace: the server is started only after the owner has agreed."""
 
 from __future__ import annotations
 

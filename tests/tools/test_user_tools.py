@@ -11,7 +11,7 @@ from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
 from rookery.store.settings import settings
 from rookery.tools.registry import Column
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import open_pool
+from tests.store.people.account_rows import open_pool
 from tests.tools.tools_rig import ToolsRig, open_hands
 
 QUESTION = {

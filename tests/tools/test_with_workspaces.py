@@ -1,5 +1,4 @@
-"""Chats with real workspaces, from the first message on: what a newcomer meets, and a task from its beginning to its
-end."""
+"""Chats with real workspaces: the first steps of a new user, and a task from its beginning to its end."""
 
 from __future__ import annotations
 

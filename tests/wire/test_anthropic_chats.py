@@ -1,4 +1,4 @@
-"""Whole chats over the Messages wire: answers are committed and sent back in a form that the server accepts."""
+"""Whole chats over the Messages wire: answers are committed, and sent back in a form that the server accepts."""
 
 from __future__ import annotations
 

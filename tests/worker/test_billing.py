@@ -21,7 +21,7 @@ from rookery.worker import billing
 from rookery.worker.billing import Ledger
 from rookery.worker.follow_up_work import FollowUpWork
 from tests.store.machine.lossy_proxy import Fault, Proxy
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 ROWS = "SELECT status, output_tokens, chat_id, at FROM model_usage ORDER BY id"
 

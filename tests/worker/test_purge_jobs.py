@@ -22,7 +22,7 @@ from rookery.worker.purge_jobs import AuditPurge, AuthPurge, DebugPurge, DebugSw
 from rookery.worker.stats import WorkerStats
 from tests.store.debug.debug_rows import DebugRows
 from tests.store.machine.machine_rig import Rig, make_rig
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
 

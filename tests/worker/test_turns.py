@@ -1,4 +1,4 @@
-"""Whole turns, from a user's message to rest."""
+"""Whole turns, from a user's message until the chat is at rest."""
 
 from __future__ import annotations
 

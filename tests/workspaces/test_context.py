@@ -22,7 +22,7 @@ from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
 from tests.event_loop_turns import calls_by_turn
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import open_pool
+from tests.store.people.account_rows import open_pool
 from tests.workspaces.fake_agent import UnixPath, fake_agent
 from tests.workspaces.test_agent_client import answer, never
 

@@ -34,7 +34,7 @@ from rookery.workspaces.shared_services import WorkspaceServices
 from rookery.workspaces.templates import TemplateFile
 from tests.eventually import until
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import open_pool
+from tests.store.people.account_rows import open_pool
 from tests.workspaces.fake_driver import FakeDriver
 
 NODE = "this-node"

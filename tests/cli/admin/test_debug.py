@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import Effort
 from rookery.store.debug.record_rows import RunKind, RunStatus
 from tests.api.debug_rig import DebugRecords, said
 from tests.cli.serve.server_process import SCRIPT, environment
-from tests.store.models.rows import open_nest
+from tests.store.models.provider_rows import open_nest
 
 NOTHING = UUID(int=1)
 

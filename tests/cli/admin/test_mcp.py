@@ -17,7 +17,7 @@ from rookery.runtime.secret_str import SecretStr
 from rookery.settings.settings import Settings, load
 from rookery.store.mcp import servers
 from tests.cli.admin.run.run_rig import Stream
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 RING = new_key("ring")
 

@@ -25,7 +25,7 @@ from rookery.store.db.hints import CHANNELS, ConfigHint
 from rookery.store.models import context_windows, model_configs, preset_providers, providers
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
 from tests.eventually import until
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 KEY = "sk-ant-very-secret-0123456789"
 RING = new_key("ring")

@@ -20,7 +20,7 @@ from rookery.store.models import key_rotation, providers, user_keys
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.serve.server_process import rookery
 from tests.eventually import until
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 OLD, NEW = new_key("old"), new_key("new")
 BEFORE, BOTH, AFTER = KeyRing.parse(OLD), KeyRing.parse(f"{NEW},{OLD}"), KeyRing.parse(NEW)

@@ -18,7 +18,7 @@ from rookery.settings.settings import Settings, load
 from rookery.store.models import preset_providers, providers
 from tests.cli.admin.run.run_rig import Stream
 from tests.cli.serve.server_process import SCRIPT, environment
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 RING = new_key("ring")
 OLD, NEW = "sk-old-0123456789", "sk-new-0123456789"

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from tests.cli.serve.server_process import rookery
-from tests.store.people.accounts import open_pool
+from tests.store.people.account_rows import open_pool
 
 
 async def test_template_is_pushed_shown_disabled_and_removed(database_url: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the interactive session prints and what it redraws."""
+"""The screen of the interactive session: printed lines and redrawn lines."""
 
 from __future__ import annotations
 

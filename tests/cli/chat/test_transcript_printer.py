@@ -1,4 +1,4 @@
-"""What is printed of a step, live and committed."""
+"""The printed transcript of a step, live and committed."""
 
 from __future__ import annotations
 

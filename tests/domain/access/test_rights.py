@@ -1,4 +1,4 @@
-"""The rules alone: what several roles at once amount to, and what must hold for every pair of actor and action."""
+"""The access rules: the combination of several roles, and properties of every pair of actor and action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for tests of prompts: numbered, with only what matters said."""
+"""Rows for tests of prompts: numbered, with defaults for everything that a test does not set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The advisor's prompt: what it keeps of the parent's, in which order, and how tool traffic is told."""
+"""The advisor's prompt: the kept messages of the parent, their order, and the description of tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of subagents: the text of a notice, and the ends that results of a wait tell."""
+"""Reports of subagents: the text of a notice, and the ends in the results of a wait."""
 
 from __future__ import annotations
 

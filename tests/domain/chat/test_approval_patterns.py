@@ -1,4 +1,4 @@
-"""Globs: what they match, against definitions that are slow and obvious."""
+"""Glob patterns: their matches, compared with slow and simple definitions."""
 
 from __future__ import annotations
 

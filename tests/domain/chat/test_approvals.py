@@ -1,4 +1,4 @@
-"""Rules about tool calls: what they match, which of them counts, and what people's answers leave behind."""
+"""Approval rules: their matches, their precedence, and the rules that users' answers create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a chat is summarised, what is asked of the summariser, and what the summary leaves."""
+"""Compaction: when a chat is summarized, the request for the summary, and the rows afterwards."""
 
 from __future__ import annotations
 

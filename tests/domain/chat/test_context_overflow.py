@@ -1,4 +1,4 @@
-"""Making chats shorter: it always comes to an end, and what is left fits."""
+"""Shortening of chats that are too long: it always ends, and the rest fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of servers: what can be asked, and which answers fit."""
+"""Questions of MCP servers: the questions that can be shown, and the answers that are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How owners share the slots of a pool: what is kept for newcomers, and who gives way to whom."""
+"""The fair share of a pool: slots for owners without a running chat, and the owners who give way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision sees of a chat's rows."""
+"""The part of a chat's rows that a decision reads."""
 
 from __future__ import annotations
 

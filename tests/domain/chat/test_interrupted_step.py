@@ -1,4 +1,4 @@
-"""What is kept of a step that was stopped in the middle of text, reasoning, arguments, or a tool's run."""
+"""The rows of a step that was stopped during its text, reasoning, arguments, or a running tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be a label, and what the refusal says."""
+"""Chat labels: valid and invalid ones, and the error messages."""
 
 from __future__ import annotations
 

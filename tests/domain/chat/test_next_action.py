@@ -1,4 +1,4 @@
-"""The table of decisions, row by row, and what holds for every history."""
+"""The table of decisions, row by row, and properties of decisions for every history."""
 
 from __future__ import annotations
 

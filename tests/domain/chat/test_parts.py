@@ -1,4 +1,4 @@
-"""The JSON of parts is exactly this, broken JSON is refused, and clients see and send only what they may."""
+"""The JSON of parts: its exact form, errors for invalid JSON, and the fields that clients may see and send."""
 
 from __future__ import annotations
 

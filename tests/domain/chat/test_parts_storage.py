@@ -1,4 +1,4 @@
-"""Whatever parts hold, they come back from storing as they were, also through a real jsonb column."""
+"""Parts are read exactly as they were stored, also from a real jsonb column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brake: which calls count as repetitions, and which are held."""
+"""The brake: the calls that count as repetitions, and the calls that are held."""
 
 from __future__ import annotations
 

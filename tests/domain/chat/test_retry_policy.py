@@ -1,4 +1,4 @@
-"""Whether a failed attempt is made again, and when."""
+"""The retry policy: the attempts that are repeated, and their delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients may send, what they are told when it is wrong, and what the server adds."""
+"""Message content from clients: valid content, the errors for invalid content, and the facts that the server adds."""
 
 from __future__ import annotations
 

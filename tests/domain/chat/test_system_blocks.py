@@ -1,4 +1,4 @@
-"""System blocks: who gets which, in which order, and how their text is cleaned."""
+"""System blocks: the chats that get each block, their order, and the cleaning of their text."""
 
 from __future__ import annotations
 

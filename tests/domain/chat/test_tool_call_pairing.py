@@ -1,4 +1,4 @@
-"""Whatever a history looks like, the calls and results of its prompt fit together."""
+"""Every history gives a prompt in which each call has exactly one result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tool result is cut to its share of the context window."""
+"""Truncation of tool results to their share of the context window."""
 
 from __future__ import annotations
 

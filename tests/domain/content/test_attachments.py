@@ -1,4 +1,4 @@
-"""The table of what becomes of a file in a prompt."""
+"""The form of each type of file in a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Front matter: what is read of it, and what hostile files try."""
+"""Front matter: the fields that are read, and hostile files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaning of prompt text: what is removed, and that hostile text takes no longer than other text."""
+"""Cleaning of prompt text: the removed characters, and the time for hostile text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of `q`: every key, how values are quoted, and what is refused."""
+"""The query language `q`: every key, quoted values, and errors."""
 
 from __future__ import annotations
 

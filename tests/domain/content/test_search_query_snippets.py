@@ -1,4 +1,4 @@
-"""Pieces of texts that show why a search found them."""
+"""Snippets, which show why a search found a chat."""
 
 from __future__ import annotations
 

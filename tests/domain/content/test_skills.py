@@ -1,4 +1,4 @@
-"""Skill files: their heads, their names, and how they are found."""
+"""Skill files: their front matter, their names, and how they are found."""
 
 from __future__ import annotations
 

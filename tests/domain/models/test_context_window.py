@@ -1,4 +1,4 @@
-"""Which window counts, and what a refusal teaches about it."""
+"""The effective context window, and the estimate after a refused request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the design says about who may do what, written down once more for the tests: nothing here comes from the code.
-
-`method: (subject, right, scopes)`.
-"""
+"""The expected rights of each store method, written from the design and not from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rights do beyond yes and no: reasons, hints, the audit log, and changes that happen whole."""
+"""Effects of access checks: break-glass reasons, hints, audit entries, and atomic changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from rookery.store.workspaces.lifecycle_requests import Draft
 from rookery.testing import FakeClock
 from tests.store.builders import World, open_world
 from tests.store.machine.machine_rig import Recorder
-from tests.store.people.accounts import open_pool, person
+from tests.store.people.account_rows import open_pool, person
 
 REASON = "A user reported abuse."
 

@@ -63,7 +63,7 @@ from tests.store.authorized.rights_table import (
 )
 from tests.store.builders import World, open_world
 from tests.store.machine.machine_rig import Recorder
-from tests.store.people.accounts import open_pool, person
+from tests.store.people.account_rows import open_pool, person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 PERIOD = {"start": NOW, "end": NOW + timedelta(days=1)}

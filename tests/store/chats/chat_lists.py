@@ -1,4 +1,4 @@
-"""People with chats, and lists of them as each person may see them."""
+"""Users with chats, and the chat list of each user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rookery.store.people.users import User
 from rookery.testing import FakeClock
 from tests.store.builders import OPEN, World, open_world
 from tests.store.machine.machine_rig import Recorder
-from tests.store.people.accounts import open_pool, person
+from tests.store.people.account_rows import open_pool, person
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

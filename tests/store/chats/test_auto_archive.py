@@ -1,4 +1,4 @@
-"""Which families are due for the archive."""
+"""Automatic archiving: the families that are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of chats: their order, their pages, and whose chats are in them."""
+"""Chat lists: their order, their pages, and the owners of their chats."""
 
 from __future__ import annotations
 

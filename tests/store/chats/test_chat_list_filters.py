@@ -1,4 +1,4 @@
-"""Lists of chats: which ones a query finds."""
+"""Chat lists with filters: the chats that each query finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row of a chat, and the texts written about chats afterwards."""
+"""Rows of chats, and later writes of titles, labels and summaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat as one person sees it: what reads, lists and changes answer."""
+"""A chat as one user sees it: in reads, lists and answers to changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: their bytes for a prompt, only for chats that link them, and never more than fits."""
+"""Files: their bytes for a prompt, only for chats that link them, and within the size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of messages as the API gives them: order, places, queue, versions; and searching one chat."""
+"""Pages of messages for the API: order, positions, queue, versions, and the search in one chat."""
 
 from __future__ import annotations
 

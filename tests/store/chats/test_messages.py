@@ -1,4 +1,4 @@
-"""Reading messages: what people see, what the model is told, and by which indexes."""
+"""Reads of messages: for users, for the model, and the indexes that they use."""
 
 from __future__ import annotations
 

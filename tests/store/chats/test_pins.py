@@ -1,4 +1,4 @@
-"""Pins: numbered 1..n per person, whatever happens at once."""
+"""Pins: numbered 1..n per user, also after concurrent changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From committed rows to a request: the store, the pure stages and a wire, together."""
+"""From committed rows to a request: the store, the prompt and a wire together."""
 
 from __future__ import annotations
 

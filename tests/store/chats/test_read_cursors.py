@@ -1,4 +1,4 @@
-"""Read cursors, and what is unread."""
+"""Read cursors and unread messages."""
 
 from __future__ import annotations
 

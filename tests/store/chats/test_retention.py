@@ -1,7 +1,4 @@
-"""Files that no chat links: which go, and that a link which is made meanwhile is never broken.
-
-What is done with families that are due is told in the tests of the worker's purging.
-"""
+"""Files that no chat links: the deleted ones, and links that are created at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search: what is found, and that no text can stop the sweep."""
+"""Full-text search: the matches, and texts that cannot be indexed."""
 
 from __future__ import annotations
 

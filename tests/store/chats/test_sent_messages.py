@@ -1,4 +1,4 @@
-"""What people asked, of one chat and of all their chats."""
+"""Sent messages of one chat and of all chats of a user."""
 
 from __future__ import annotations
 

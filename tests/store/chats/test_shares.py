@@ -1,4 +1,4 @@
-"""Shares: who else reads a chat, and what the database refuses whoever writes."""
+"""Shares: the readers of a chat, and the constraints of the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.store.chats import shares
 from rookery.store.chats.shares import ShareChange, SharePatch, SharingSettings
 from rookery.store.settings import settings
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""What a step reads: fenced, of one snapshot, and no more than what changed since the last."""
+"""Reads of a step: behind the fence, in one snapshot, and only rows that changed since the last read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's reads for streams: what they find, and that they do not grow with anybody's history."""
+"""Reads for streams: their results, and that their cost does not grow with the history."""
 
 from __future__ import annotations
 

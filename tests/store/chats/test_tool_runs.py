@@ -1,4 +1,4 @@
-"""The ledger of tool runs: one run per call, whoever asks, and what is left of it after a crash."""
+"""The tool ledger: one run per call for all callers, and its rows after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may answer in place of a PostgreSQL that Rookery can work with: poolers, old servers, other programs."""
+"""Fake servers in place of a suitable PostgreSQL: connection poolers, old versions, other programs."""
 
 from __future__ import annotations
 

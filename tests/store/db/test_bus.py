@@ -1,4 +1,4 @@
-"""Hints inside one process: who hears what, and how they are written into notifications and read from them."""
+"""Hints in one process: their receivers, and their encoding in notifications."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A statement cancelled the moment it was prepared: its server is in a transaction that asyncpg knows nothing of.
-
-asyncpg prepares without a Sync. When its task is cancelled in the very step in which the answer came, the connection
-counts as idle, and the server still waits for the rest.
+"""A statement that is cancelled right after its preparation: the server is in a transaction that asyncpg does not
+know.
 """
 
 from __future__ import annotations

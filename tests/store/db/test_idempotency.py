@@ -1,4 +1,4 @@
-"""Idempotency keys: the first answer again, or a refusal that says why."""
+"""Idempotency keys: the stored first answer, or a refusal with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.store.db import idempotency
 from rookery.store.db.idempotency import Request
 from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismatch
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Runs of housekeeping as they are kept: the newest of each job."""
+"""Stored runs of housekeeping jobs: the newest ones of each job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from rookery.store.db import job_runs
 from rookery.store.db.job_runs import JobOutcome, JobRun
-from tests.store.people.accounts import open_pool
+from tests.store.people.account_rows import open_pool
 
 NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
 HERE = uuid4()

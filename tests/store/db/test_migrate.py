@@ -1,4 +1,4 @@
-"""Migrations: applied once and whole, by one process at a time; refused where the history is not ours."""
+"""Migrations: applied once and completely, by one process at a time, and refused for an unknown history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools and connections: limits are set, unsuitable servers refused, failures told in one line without secrets."""
+"""Pools and connections: limits, unsuitable servers, and error messages in one line without secrets."""
 
 from __future__ import annotations
 

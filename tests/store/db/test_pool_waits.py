@@ -1,4 +1,4 @@
-"""How long connections of a pool are waited for, and that a process whose pool is too small takes no more chats."""
+"""The wait for a connection of a pool, and a process with an exhausted pool, which takes no more chats."""
 
 from __future__ import annotations
 

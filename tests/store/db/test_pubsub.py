@@ -1,4 +1,6 @@
-"""Hints: local first, coalesced, split, never raised; the listener survives loss and foreign payloads."""
+"""Hints: delivered locally first, coalesced and split, without exceptions; the listener survives lost connections and
+foreign payloads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of queries: a short form of the statement, never an argument, and none outside of a trace."""
+"""Spans of queries: they have a short form of the statement and no arguments, and exist only within a trace."""
 
 from __future__ import annotations
 

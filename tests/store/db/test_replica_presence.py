@@ -1,4 +1,4 @@
-"""Presence: a dead replica is noticed by its lock, a cut-off one by its beat, a live one is left alone."""
+"""Presence: a dead replica is detected by its lock and a cut-off one by its heartbeat; a live one is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that says it goes down and has not hung up yet: to everybody here its connections are lost."""
+"""A database server that has announced its shutdown but not closed its connections: they count as lost."""
 
 from __future__ import annotations
 

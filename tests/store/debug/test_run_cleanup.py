@@ -1,4 +1,4 @@
-"""Beats keep runs open, the sweep ends silent ones and those of dead replicas, and neither waits for the other."""
+"""Heartbeats keep runs open; the cleanup ends silent runs and runs of dead replicas; neither waits for the other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Copies of chats, row by row and past the triggers, versions and all.
-
-A copy has the same future as its original, so every branch of a walk gets a chat of its own without walking there
-again: that is what makes an exhaustive comparison with a real database affordable.
-"""
+"""Copies of chats, row by row, without triggers and with equal versions."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from uuid import UUID, uuid4
 from rookery.domain.chat import open_tool_calls
 from rookery.domain.chat.messages import ChatId
 from tests.store.machine.machine_rig import Conn
-from tests.store.machine.model_replay import Copy
+from tests.store.machine.state_model_replay import Copy
 
 # Table, the column that names the chat, and the order in which identities are to be drawn again.
 _TABLES = (

@@ -1,7 +1,5 @@
-"""Forcing races: a bundle that is held open at a known place, and a look at who waits for its lock.
-
-Nothing here sleeps to let something happen: the held bundle says when it has its lock, and PostgreSQL says when
-another session waits for it.
+"""Forced races: a bundle that is held open at a chosen point, and a query for the transactions that wait for its
+lock.
 """
 
 from __future__ import annotations

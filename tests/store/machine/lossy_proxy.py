@@ -1,4 +1,4 @@
-"""A door in front of PostgreSQL that loses a statement on demand: the request, its answer, or for a while both."""
+"""A proxy before PostgreSQL that loses a request, its answer, or for some time both."""
 
 from __future__ import annotations
 

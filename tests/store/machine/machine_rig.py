@@ -1,4 +1,4 @@
-"""A small world for the state machine: a real database, a machine, and chats brought into any state by transitions."""
+"""A rig for the state machine: a real database, a machine, and chats that transitions bring into any state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rig of tests that look at nothing but the chats they made: a database is made once for all of them."""
+"""A rig for tests that read only their own chats: all of them share one database."""
 
 from __future__ import annotations
 

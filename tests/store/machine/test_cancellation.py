@@ -1,4 +1,4 @@
-"""Cancelling at any point: before the COMMIT nothing happened; after it, it happened and everybody is told."""
+"""Cancellation at any point: before the COMMIT nothing is changed, and after it the change is announced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is to blame: what the database fails to do is said to be unavailable, all else reaches the caller as it is."""
+"""Errors of the database are reported as unavailability; all other errors reach the caller unchanged."""
 
 from __future__ import annotations
 

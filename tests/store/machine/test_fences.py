@@ -1,4 +1,4 @@
-"""Fences: a worker's write counts only while everything its task saw still holds."""
+"""Fences: a worker's write is accepted only if nothing has changed that its task has read."""
 
 from __future__ import annotations
 

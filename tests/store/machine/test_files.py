@@ -1,4 +1,4 @@
-"""File links: whoever stores content that names files links them, in the same transaction."""
+"""Links to files: a transition that stores content links the files that it names."""
 
 from __future__ import annotations
 

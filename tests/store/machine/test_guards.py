@@ -1,4 +1,4 @@
-"""What the database itself refuses: changes that bypass the machine, and states that must not exist."""
+"""Guards of the database: it refuses changes that bypass the machine, and impossible states."""
 
 from __future__ import annotations
 

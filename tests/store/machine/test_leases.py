@@ -1,4 +1,6 @@
-"""Keeping a lease: one beat for all, what it tells its owner, and its race with a takeover. Never two committers."""
+"""Leases: one heartbeat for all chats, the reported losses, and the race with a takeover. Two runners never both
+commit.
+"""
 
 from __future__ import annotations
 

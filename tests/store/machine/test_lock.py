@@ -1,4 +1,4 @@
-"""Bundles: one version and one announcement per chat, all or nothing, tried again when only the lock was in the way."""
+"""Bundles: one version and one hint per chat, all or nothing, and retried after a lock timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who drives a chat: candidates in their order, admission under the lock, leases by the database clock."""
+"""Ownership of chats: ordered candidates, admission under the lock, and leases by the database clock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Every race of the specification, forced with two connections in both orders.
-
-The first one has written everything and not committed; the second one waits for its row lock. Where the second one
-does not wait (`SKIP LOCKED`), it runs to its end while the first is held.
-"""
+"""Every race of the specification, forced with two connections in both orders."""
 
 from __future__ import annotations
 

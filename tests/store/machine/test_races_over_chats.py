@@ -1,7 +1,4 @@
-"""Races over a chat as a whole, in both orders: who owns it, archives it, deletes it.
-
-`SKIP LOCKED` does not wait: such a second one runs to its end while the first is held.
-"""
+"""Races over whole chats, in both orders: acquire, archive and delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting go of chats: by one runner, by a whole process, by the sweeper; and what a worker asks about its chats."""
+"""Release of chats: by one runner, by a process, and by the sweep; and the worker's reads of its chats."""
 
 from __future__ import annotations
 

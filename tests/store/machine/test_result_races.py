@@ -1,8 +1,4 @@
-"""One tool call and every pair of transitions that would give it a result, forced in both orders.
-
-The first transition has written everything and not committed; the second waits for the row lock. The call ends with one
-result, or with none if an edit has deleted it.
-"""
+"""Each pair of transitions that could give a result to the same tool call, forced in both orders."""
 
 from __future__ import annotations
 

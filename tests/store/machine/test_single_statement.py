@@ -1,4 +1,4 @@
-"""Transitions in one statement do what their bundles do, or nothing; where they do nothing the bundle is asked."""
+"""Transitions in a single statement have the effect of their bundles, or none; without an effect, the bundle runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.store import machine
 from rookery.store.machine import Tx, single_statement
 from rookery.store.machine.capacity import Limits
 from tests.store.machine.machine_rig import CREATED_STATES, Rig, add_replica, assistant, call, calling, result
-from tests.store.machine.test_plans import fill, scans_of_messages
+from tests.store.machine.test_query_plans import fill, scans_of_messages
 
 UNLIMITED = Limits(running_roots=0, running_subagents=0)
 MAX_ATTEMPTS = 25

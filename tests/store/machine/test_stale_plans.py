@@ -1,8 +1,4 @@
-"""Opening a chat reads a page of it, whatever the planner believes: it may think that nobody sees any message.
-
-Statistics are as old as the last ANALYZE. Those of a table that held only what models are told say that almost no row
-is visible to people, and that sorting all of them costs nothing.
-"""
+"""Opening a chat reads one page, even if the planner's statistics are wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from rookery.store.authorized import messages as pages
 from rookery.store.chats import messages, stream_reads
 from rookery.store.machine import View, lock, open_calls
 from tests.store.machine.machine_rig import Conn, Rig
-from tests.store.machine.test_plans import scans_of_messages
+from tests.store.machine.test_query_plans import scans_of_messages
 
 LENGTH, HIDDEN, OTHERS, PAGE = 3_000, 200, 10, 50
 

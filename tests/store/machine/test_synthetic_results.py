@@ -1,4 +1,4 @@
-"""Synthetic results: which calls are answered by whom, and what counts as open when it is read from the database."""
+"""Synthetic results: the calls that each transition answers, and the calls that count as open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes that increment no version, and the version that each other change increments. `test_matrix` has all
+"""Changes that increment no version, and the version that each other change increments. `test_transition_table` has all
 transitions.
 """
 

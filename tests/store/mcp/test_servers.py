@@ -22,7 +22,7 @@ from rookery.store.models import key_rotation
 from rookery.store.models.errors import KeysMissing
 from rookery.store.people.errors import AlreadyExists, Disabled, QuotaExceeded
 from rookery.store.settings import settings
-from tests.store.models.rows import RING, ModelRows, open_nest
+from tests.store.models.provider_rows import RING, ModelRows, open_nest
 
 URL = "https://mcp.test/mcp"
 

@@ -19,7 +19,7 @@ from rookery.store.models import key_rotation, model_configs, providers
 from rookery.store.models.errors import KeysMissing, ModelConfigNotFound, ProviderUnavailable
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderPatch
-from tests.store.models.rows import RING, ModelRows, open_nest
+from tests.store.models.provider_rows import RING, ModelRows, open_nest
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from rookery.store.models.errors import (
     UserKeysDisabled,
 )
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
-from tests.store.models.rows import KEY, RING, ModelRows, open_nest
+from tests.store.models.provider_rows import KEY, RING, ModelRows, open_nest
 
 
 @pytest.fixture

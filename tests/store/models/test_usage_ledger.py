@@ -1,4 +1,4 @@
-"""The ledger of model calls and what limits rest on."""
+"""The usage ledger, and the sums that spend limits use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import PeriodKind, SpendSettings
 from rookery.store.models.usage_ledger import CallStatus, Entry, GroupBy, KeySource
 from rookery.store.settings import settings
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 LIMIT = "UPDATE users SET spend_limit_micros = $2 WHERE id = $1"
 NOW = datetime(2030, 5, 15, 12, tzinfo=UTC)  # a Wednesday

@@ -1,4 +1,4 @@
-"""Usage by day: sums of the ledger, computed anew while a day is young."""
+"""Usage by day: sums of the ledger, which are computed again while a day may still change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from rookery.store.models import usage_ledger
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 
 NOW = datetime(2030, 5, 15, 0, 30, tzinfo=UTC)
 TODAY = NOW.date()

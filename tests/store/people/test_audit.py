@@ -1,4 +1,4 @@
-"""The audit log: written once, told without secrets, read in pages."""
+"""The audit log: entries are written once, contain no secrets, and are read in pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.store.people import audit
 from rookery.store.people.audit import EntryFilter, Event, Outcome, RequestInfo
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 ADMIN = UserActor(uuid4(), Role.ADMIN)

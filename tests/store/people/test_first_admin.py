@@ -1,4 +1,4 @@
-"""The first run: one token, one administrator, once."""
+"""The first administrator: one setup token, which works once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.store.people.errors import AlreadySetUp, WrongSetupToken
 from rookery.store.people.passwords import Passwords
 from rookery.store.people.users import UserDraft, ensure_operator
 from rookery.testing import FakeClock
-from tests.store.people.accounts import PASSWORD, cheap_passwords, open_pool
+from tests.store.people.account_rows import PASSWORD, cheap_passwords, open_pool
 
 
 class FirstRun:

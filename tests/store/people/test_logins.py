@@ -1,4 +1,4 @@
-"""Logging in: one answer for every failure, in one time, and waits after five of them."""
+"""Logins: the same answer and the same time for every failure, and waits after five failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.store.people.passwords import Passwords
 from rookery.store.people.users import Status, User, UserPatch
 from rookery.testing import FakeClock
 from tests.eventually import until
-from tests.store.people.accounts import PASSWORD, cheap_passwords, open_pool, person
+from tests.store.people.account_rows import PASSWORD, cheap_passwords, open_pool, person
 
 
 class House:

@@ -1,4 +1,4 @@
-"""Passwords: which ones are taken, and how many are checked at once."""
+"""Passwords: the accepted ones, and the limit on concurrent hash computations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.store.people import passwords
 from rookery.store.people.errors import PasswordsBusy
 from rookery.store.people.passwords import Passwords
 from tests.eventually import until
-from tests.store.people.accounts import PASSWORD, cheap_passwords
+from tests.store.people.account_rows import PASSWORD, cheap_passwords
 
 
 @pytest.fixture

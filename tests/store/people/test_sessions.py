@@ -1,4 +1,4 @@
-"""Sessions: they slide, they end, and nobody guesses them."""
+"""Sessions: their extension, their end, and secrets that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.store.people.credentials import Kind
 from rookery.store.people.errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
 from rookery.store.people.users import Status, UserPatch
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""API tokens: garbage costs no query, scopes and time limit the rest."""
+"""API tokens: invalid text costs no query; scopes and time limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.store.people.errors import AlreadyExists, QuotaExceeded, TokenExpir
 from rookery.store.people.users import Status, UserPatch
 from rookery.telemetry.redaction import hide_secrets
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

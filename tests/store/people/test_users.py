@@ -1,4 +1,4 @@
-"""Accounts: names without case, the last administrator, pages."""
+"""Accounts: names in any case, the last administrator, and pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.store.people.errors import AlreadyExists, InUse, LastAdmin, UserNot
 from rookery.store.people.users import Status, UserDraft, UserPatch
 from tests.database import Server, fresh_database
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Addresses of older versions: rewritten once, oldest first, and nobody loses the way in."""
+"""Repair of email addresses from older versions: each is rewritten once, oldest first, and all users can still log
+in.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from rookery.store.people import users
 from rookery.store.people.users import EmailRepair, User, repair_emails
 from tests.eventually import until
 from tests.store.builders import World, open_world
-from tests.store.people.accounts import person
+from tests.store.people.account_rows import person
 
 SHARP, PLAIN = "o@Stra\u00dfe.example", "o@strasse.example"
 WIDE = "\uff4f@strasse.example"

@@ -1,4 +1,4 @@
-"""Snapshots of workspaces and the copies that chats keep of them."""
+"""Context snapshots of workspaces, and the copies that chats capture."""
 
 from __future__ import annotations
 

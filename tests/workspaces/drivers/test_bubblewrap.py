@@ -24,7 +24,7 @@ from rookery.workspaces.drivers.bubblewrap import Bubblewrap
 from rookery.workspaces.drivers.driver_interface import DriverUnavailable, Sandbox
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.test_with_agent import run
-from tests.workspaces.escape.attempts import ATTEMPTS, OPEN
+from tests.workspaces.escape.escape_attempts import ATTEMPTS, OPEN
 from tests.workspaces.escape.test_escape import PRIVATE, SECRET, EscapeRig
 
 NEW = "--disable-userns --ro-bind-fd"

@@ -1,4 +1,4 @@
-"""No code in a workspace can escape from it. The table is in `attempts`."""
+"""No code in a workspace can escape from it. The table is in `escape_attempts`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from tests.eventually import until
 from tests.workspaces.drivers import driver_rig
-from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
+from tests.workspaces.escape.escape_attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
 
 ODD = os.fsdecode(b"odd \n\xff --bind $(x).key")
 SECRET = "a-secret-of-the-server"

@@ -1,4 +1,4 @@
-"""Which model answers `rookery admin run`, and what is said when none can."""
+"""The model choice of `rookery admin run`, and the error if no model can be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rookery.store.models import model_configs, preset_providers, providers
 from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.admin.run.run_rig import RunRig, open_desk
-from tests.store.models.rows import RING
+from tests.store.models.provider_rows import RING
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`rookery admin run` as people and scripts meet it: a terminal, pipes, signals, exit codes, a server beside it."""
+"""`rookery admin run` as a process: a terminal, pipes, signals, exit codes, and a server at the same time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the tests of the embedded server share: a ready-made data directory, owners in other processes, a view of
-the machine's processes."""
+"""Helpers for tests of the embedded server: a prepared data directory, owners in other processes, and a list of the
+machine's processes.
+"""
 
 from __future__ import annotations
 

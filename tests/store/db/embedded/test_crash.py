@@ -1,4 +1,4 @@
-"""Kills: of the process that owns the server, of the server itself, at the worst moments."""
+"""Kills of the embedded server and of the process that owns it, at the most difficult moments."""
 
 from __future__ import annotations
 

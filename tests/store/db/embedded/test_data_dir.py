@@ -1,4 +1,4 @@
-"""The data directory: what is refused, in which words, and what is left behind (nothing)."""
+"""The data directory: the refused directories, the error messages, and that nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL as a whole: real servers, real kills. They run as root and as a normal user alike."""
+"""The embedded PostgreSQL: real servers and real kills, as root and as a normal user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL says, turned into one sentence."""
+"""Messages of PostgreSQL, converted to one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database server that crashes and comes back: running chats keep their runners, and nobody commits twice."""
+"""A restart of the database server: running chats keep their runners, and no work is committed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat in a state that should not exist refuses every change but its repair, which loses nothing."""
+"""A chat in an invalid state refuses every change except the repair, which loses nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What transitions read does not grow with a chat's history, nor with everybody else's: proven on the plans.
-
-The setting is the one that misleads the planner: an old chat that holds a good share of all rows.
-"""
+"""Query plans of transitions: the rows that they read do not grow with the history or with other users' chats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which transition sets, clears or carries each column, from every state it is legal in.
-
-All legal moves run once, on chats in which every column that can hold something does; each test looks at one column.
-"""
+"""The columns that each transition sets, clears or keeps, from every state in which it is legal."""
 
 from __future__ import annotations
 

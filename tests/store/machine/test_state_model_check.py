@@ -1,8 +1,5 @@
-"""Model check: all orders of what two actors do, in the model; every kind of step, also on a real database.
-
-The walk over the model is exhaustive. Its steps are then grouped by what decides their outcome, and one of each
-group is run against PostgreSQL, level by level: every chat of a level gets a copy for each step that leaves it, all
-steps of the level run at once, and what came of them must be what the model says, to the last column.
+"""Model checking: all orders of the actions of two actors in the state model; each kind of action also on a real
+database.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ from msgspec.structs import replace
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.store.machine import queue_rows
-from tests.domain.chat import model, model_exploration, model_invariants
-from tests.domain.chat.model_actors import Actor, User, Worker
-from tests.domain.chat.model_exploration import SMALL_QUEUE, Edge, Node
-from tests.domain.chat.model_values import Chat, Refusal
+from tests.domain.chat import state_model, state_model_exploration, state_model_invariants
+from tests.domain.chat.state_model_actors import Actor, User, Worker
+from tests.domain.chat.state_model_exploration import SMALL_QUEUE, Edge, Node
+from tests.domain.chat.state_model_values import Chat, Refusal
 from tests.store.machine.chat_copies import copy_chats
 from tests.store.machine.machine_rig import make_rig
-from tests.store.machine.model_replay import Copy, World
+from tests.store.machine.state_model_replay import Copy, World
 
 CONNECTIONS = 8
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -40,7 +37,9 @@ async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) -> None:
-    edges = model_exploration.everything_one_can_do(Node(model_exploration.first_chat()), model_exploration.outline_of)
+    edges = state_model_exploration.everything_one_can_do(
+        Node(state_model_exploration.first_chat()), state_model_exploration.outline_of
+    )
 
     done = list(edges)
     await _replay(world, done)
@@ -57,10 +56,10 @@ async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: Worl
     edges = (
         edge
         for start in _starts()
-        for edge in model_exploration.interleavings(start, _actors(pair, start.chat), length=2)
+        for edge in state_model_exploration.interleavings(start, _actors(pair, start.chat), length=2)
     )
 
-    done = model_exploration.first_of_each(edges, _step_kind)
+    done = state_model_exploration.first_of_each(edges, _step_kind)
     await _replay(world, done)
 
     assert {type(edge.outcome) for edge in done} == {Chat, Refusal}
@@ -71,7 +70,7 @@ async def test_every_step_on_an_invalid_chat_does_the_same_in_the_store(world: W
     at = await _replay(world, [start.parent for start in starts if start.parent])
     broken = [Node(replace(start.chat, status="asleep", runnable_since=None), depth=start.depth) for start in starts]
     edges = [
-        Edge(node, attempt, model.apply(node.chat, *attempt.actions))
+        Edge(node, attempt, state_model.apply(node.chat, *attempt.actions))
         for node in broken
         for actor in (User("ada", node.chat), Worker("w1", node.chat, node.chat.owner))
         for attempt in (replace(each, fence=None) for each in actor.attempts(1))
@@ -118,9 +117,11 @@ def _legal_triples() -> set[tuple[Transition, State, State]]:
 
 def _starts() -> list[Node]:
     """Where the scripts begin: every state, owned and not; thorough: every outline of a chat."""
-    edges = model_exploration.everything_one_can_do(Node(model_exploration.first_chat()), model_exploration.outline_of)
-    kind = model_exploration.outline_of if THOROUGH else lambda chat: (chat.state, chat.owner is None)
-    return [edge.source for edge in model_exploration.first_of_each(edges, lambda edge: kind(edge.source.chat))]
+    edges = state_model_exploration.everything_one_can_do(
+        Node(state_model_exploration.first_chat()), state_model_exploration.outline_of
+    )
+    kind = state_model_exploration.outline_of if THOROUGH else lambda chat: (chat.state, chat.owner is None)
+    return [edge.source for edge in state_model_exploration.first_of_each(edges, lambda edge: kind(edge.source.chat))]
 
 
 def _actors(pair: str, chat: Chat) -> tuple[Actor, Actor]:
@@ -141,7 +142,7 @@ def _step_kind(edge: Edge) -> Hashable:
     """Steps of one kind are decided by the same facts and have the same effect; one of them is run for real."""
     source, outcome = edge.source.chat, edge.outcome
     if THOROUGH:
-        return model_exploration.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
+        return state_model_exploration.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
     facts = (source.state, len(source.queue), bool(source.open_calls), bool(source.client_calls), source.compaction)
     return facts, edge.attempt.name, edge.view, _effect(source, outcome)
 
@@ -154,7 +155,7 @@ def _effect(source: Chat, outcome: Chat | Refusal) -> Hashable:
 
 async def _replay(world: World, wanted: list[Edge]) -> dict[int, Copy]:
     """Run the steps, and those that lead to them. Returns where each of them left its chat, by the step."""
-    root = Node(model_exploration.first_chat())
+    root = Node(state_model_exploration.first_chat())
     first = await world.create(*root.chat.history)
     assert await world.observe(first, root.chat) == root.chat
     world.check_hints(first, Chat(snapshot=0), root.chat)
@@ -202,5 +203,5 @@ async def _check(world: World, edge: Edge, copy: Copy) -> None:
 
     assert refusal == (edge.outcome if isinstance(edge.outcome, Refusal) else None), f"{edge.attempt} on {before}"
     assert observed == expected, f"{edge.attempt} on {before}"
-    assert observed.state is State.INVALID or model_invariants.violations(observed) == []
+    assert observed.state is State.INVALID or state_model_invariants.violations(observed) == []
     world.check_hints(copy, before, expected)

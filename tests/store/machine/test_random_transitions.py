@@ -1,10 +1,4 @@
-"""Anything, in any order, from several connections: what the store did is what the model allows.
-
-Hypothesis chooses who does what; an event loop of its own does it on PostgreSQL. Choices are plain numbers that never
-depend on what came out, because which of two racing transitions wins differs from run to run.
-
-HYPOTHESIS_PROFILE=thorough runs many more and other examples than the default, which repeats the same ones.
-"""
+"""Random transitions from several connections: the store does only what the state model allows."""
 
 from __future__ import annotations
 
@@ -25,12 +19,12 @@ from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint
 from rookery.store.machine import queue_rows
-from tests.domain.chat import model, model_actors, model_invariants
-from tests.domain.chat.model import BUSY
-from tests.domain.chat.model_actors import Actor, Attempt, User, Worker
-from tests.domain.chat.model_values import Action, Chat, Kind, Refusal, Row
+from tests.domain.chat import state_model, state_model_actors, state_model_invariants
+from tests.domain.chat.state_model import BUSY
+from tests.domain.chat.state_model_actors import Actor, Attempt, User, Worker
+from tests.domain.chat.state_model_values import Action, Chat, Kind, Refusal, Row
 from tests.store.machine.machine_rig import make_rig
-from tests.store.machine.model_replay import Copy, World, uuid_of
+from tests.store.machine.state_model_replay import Copy, World, uuid_of
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PROFILES = {
@@ -68,7 +62,7 @@ class Play(RuleBasedStateMachine):
         self.played = [runner.run(self._create()) for _ in range(2)]
 
     async def _create(self) -> Played:
-        chat = model.create(Row(Kind.SYSTEM, text="be kind"), Row(Kind.USER, text="hello"), max_queue=SMALL_QUEUE)
+        chat = state_model.create(Row(Kind.SYSTEM, text="be kind"), Row(Kind.USER, text="hello"), max_queue=SMALL_QUEUE)
         copy = await self.world.create(*chat.history)
         assert await self.world.observe(copy, chat) == chat
         self.world.check_hints(copy, Chat(snapshot=0), chat)
@@ -165,7 +159,7 @@ class Play(RuleBasedStateMachine):
         assert refusal == (outcome if isinstance(outcome, Refusal) else None)
         after = before if isinstance(outcome, Refusal) else outcome
         assert await self.world.observe(played.copy, after) == after
-        assert model_invariants.violations(after) == []
+        assert state_model_invariants.violations(after) == []
         self.world.check_hints(played.copy, before, after)
         self._commit(played, actor, attempt, outcome)
         played.is_settled = True
@@ -173,7 +167,7 @@ class Play(RuleBasedStateMachine):
     def _commit(self, played: Played, actor: int, attempt: Attempt, outcome: Chat | Refusal) -> None:
         if isinstance(outcome, Chat):
             played.chat = outcome
-            played.actors[actor] = model_actors.after(played.actors[actor], attempt, outcome)
+            played.actors[actor] = state_model_actors.after(played.actors[actor], attempt, outcome)
 
     async def _race(self, played: Played, who: tuple[int, int], attempts: tuple[Attempt, Attempt]) -> None:
         """Two transitions in flight on one chat end as one order of the two would."""
@@ -196,7 +190,7 @@ class Play(RuleBasedStateMachine):
             assert sorted(hint.snapshot_version for hint in hints) == list(
                 range(before.snapshot + 1, after.snapshot + 1)
             )
-            assert model_invariants.violations(after) == []
+            assert state_model_invariants.violations(after) == []
             played.is_settled = True
             return
         raise AssertionError(f"{attempts} on {before} ended as no order of the two would: {refusals}")
@@ -245,7 +239,7 @@ def _owns(actor: Actor, chat: Chat) -> bool:
 
 
 def _apply(chat: Chat, attempt: Attempt) -> Chat | Refusal:
-    return model.apply(chat, *attempt.actions, fence=attempt.fence)
+    return state_model.apply(chat, *attempt.actions, fence=attempt.fence)
 
 
 def _in_order(chat: Chat, attempts: list[Attempt]) -> tuple[list[Chat | Refusal], Chat]:

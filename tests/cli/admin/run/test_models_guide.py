@@ -1,4 +1,4 @@
-"""What `docs/guide/models.md` says is true: its commands run, its tables are complete, its providers answer."""
+"""The guide `docs/guide/models.md`: its commands run, its tables are complete, and its providers answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses
 from rookery.testing.fake_server import RecordedRequest
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
-from tests.store.models.rows import ModelRows, open_nest
+from tests.store.models.provider_rows import ModelRows, open_nest
 from tests.wire.difficult_prompts import user
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guide" / "models.md").read_text()

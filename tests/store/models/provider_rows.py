@@ -1,4 +1,4 @@
-"""Providers, configs and keys for tests, and a key ring that is made once."""
+"""Providers, model configs and keys for tests, and a shared key ring."""
 
 from __future__ import annotations
 

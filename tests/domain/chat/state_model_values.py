@@ -1,7 +1,4 @@
-"""The values of the model: a chat, its rows, what can be done to it, and how that is refused.
-
-Times are told by versions: `touched` and `runnable_since` hold the version that set them.
-"""
+"""The values of the state model: a chat, its rows, the transitions, and the refusals."""
 
 from __future__ import annotations
 

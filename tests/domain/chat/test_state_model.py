@@ -1,4 +1,4 @@
-"""The model against the table: everything one actor can do, from the creation of a chat to the last kind of chat."""
+"""The state model compared with the transition table: all actions of one actor, from the creation of a chat on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
-from tests.domain.chat import model, model_exploration, model_invariants
-from tests.domain.chat.model_actors import User, Worker
-from tests.domain.chat.model_exploration import Edge, Node
-from tests.domain.chat.model_values import Chat, Fence, Kind, Refusal, Row
+from tests.domain.chat import state_model, state_model_exploration, state_model_invariants
+from tests.domain.chat.state_model_actors import User, Worker
+from tests.domain.chat.state_model_exploration import Edge, Node
+from tests.domain.chat.state_model_values import Chat, Fence, Kind, Refusal, Row
 
 # These start an epoch without moving a message.
 FRESH_EPOCH = frozenset({Transition.REQUEST_COMPACTION, Transition.RETRY_TURN, Transition.ANSWER_APPROVALS})
@@ -42,8 +42,8 @@ class Walk(Struct):
 @pytest.fixture(scope="module")
 def walk() -> Walk:
     found = Walk(0, set(), set(), {}, [], [])
-    for edge in model_exploration.everything_one_can_do(
-        Node(model_exploration.first_chat()), model_exploration.kind_of
+    for edge in state_model_exploration.everything_one_can_do(
+        Node(state_model_exploration.first_chat()), state_model_exploration.kind_of
     ):
         found.edges += 1
         source, outcome = edge.source.chat, edge.outcome
@@ -55,9 +55,9 @@ def walk() -> Walk:
             found.triples.add((edge.attempt.transition, source.state, outcome.state))
         if broken := _broken_rules(edge, source, outcome):
             found.unruly.append(f"{edge.attempt.name} from {source}: {broken}")
-        if (kind := model_exploration.kind_of(outcome)) not in found.kinds:
+        if (kind := state_model_exploration.kind_of(outcome)) not in found.kinds:
             found.kinds.add(kind)
-            found.untrue += [f"{sentence}: {outcome}" for sentence in model_invariants.violations(outcome)]
+            found.untrue += [f"{sentence}: {outcome}" for sentence in state_model_invariants.violations(outcome)]
     return found
 
 
@@ -115,7 +115,7 @@ def test_model_refuses_exactly_the_pairs_that_the_table_lacks(walk: Walk) -> Non
 
 
 def test_new_chat_is_running_with_the_first_versions() -> None:
-    chat = model.create(Row(Kind.USER, text="hello"))
+    chat = state_model.create(Row(Kind.USER, text="hello"))
 
     assert (Transition.CREATE_CHAT, State.N, chat.state) in LEGAL
     assert (chat.snapshot, chat.history_version, chat.queue_version, chat.retry_state_version) == (1, 1, 0, 0)
@@ -123,27 +123,29 @@ def test_new_chat_is_running_with_the_first_versions() -> None:
 
 
 def test_invalid_chat_can_only_be_reconciled_and_owned() -> None:
-    edges = model_exploration.everything_one_can_do(Node(model_exploration.first_chat()), model_exploration.outline_of)
-    chats = [edge.source.chat for edge in model_exploration.first_of_each(edges, lambda edge: edge.source)]
+    edges = state_model_exploration.everything_one_can_do(
+        Node(state_model_exploration.first_chat()), state_model_exploration.outline_of
+    )
+    chats = [edge.source.chat for edge in state_model_exploration.first_of_each(edges, lambda edge: edge.source)]
     triples = set()
     for valid in chats:
         chat = replace(valid, status="asleep", runnable_since=None)
         for actor in (User("ada", chat), Worker("w1", chat, chat.owner)):
             for attempt in actor.attempts(1):
-                outcome = model.apply(chat, *attempt.actions)
+                outcome = state_model.apply(chat, *attempt.actions)
                 if attempt.transition not in ALLOWED_WHEN_INVALID:
                     assert outcome == Refusal("InvalidState")
                 elif isinstance(outcome, Chat):
                     triples.add((attempt.transition, State.INVALID, outcome.state))
                     assert outcome.queue == chat.queue
-                    assert outcome.state is State.INVALID or model_invariants.violations(outcome) == []
+                    assert outcome.state is State.INVALID or state_model_invariants.violations(outcome) == []
 
     assert triples == {each for each in LEGAL if each[1] is State.INVALID}
 
 
 def test_missing_chat_is_told_to_people_and_stale_to_workers() -> None:
-    action = next(User("ada", model_exploration.first_chat()).attempts(1)).actions[0]
+    action = next(User("ada", state_model_exploration.first_chat()).attempts(1)).actions[0]
     fence = Fence(owner=("w1", "r1"), status="running", history_version=1)
 
-    assert model.apply(None, action) == Refusal("ChatNotFound")
-    assert model.apply(None, action, fence=fence) == Refusal("StaleFence")
+    assert state_model.apply(None, action) == Refusal("ChatNotFound")
+    assert state_model.apply(None, action, fence=fence) == Refusal("StaleFence")

@@ -1,8 +1,4 @@
-"""Who acts on a chat in the explorations, and what each of them can try, given what they saw last.
-
-People and workers act on what they saw, which may be old by the time they act: a queue row may be gone, a fence may
-be stale. An actor that succeeds has seen the outcome; one that is refused keeps its old view until it looks again.
-"""
+"""The actors of the state model, and the actions that each can try after its last observation."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
-from tests.domain.chat.model_values import Action, Call, Chat, Deadline, Fence, Kind, Result, Row, Tool
+from tests.domain.chat.state_model_values import Action, Call, Chat, Deadline, Fence, Kind, Result, Row, Tool
 
 GONE = 999
 T = Transition

@@ -1,4 +1,4 @@
-"""The whole table, derived from the table: every legal move lands where it says, every other pair is refused."""
+"""The transition table: every legal transition leads to its listed state, and every other pair is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a bundle waits and how often it is tried; and looking at a chat with and without its lock."""
+"""Lock waits of bundles and their retries, and reads of a chat with and without its lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may give: wrong input is refused by the name of its field, and never by an error of the driver."""
+"""Invalid inputs are refused with the name of the field, and never with an error of the database driver."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What holds of every chat of the model, whatever happened to it."""
+"""The invariants of every chat of the state model."""
 
 from __future__ import annotations
 
 from rookery.domain.chat.states import State, Status
-from tests.domain.chat.model import BUSY
-from tests.domain.chat.model_values import Chat, Kind, Tool
+from tests.domain.chat.state_model import BUSY
+from tests.domain.chat.state_model_values import Chat, Kind, Tool
 
 
 def violations(chat: Chat) -> list[str]:

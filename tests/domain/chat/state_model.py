@@ -1,12 +1,4 @@
-"""The state machine as a small executable model: what each transition does, over plain values.
-
-Written from the design alone and independent of both `transitions.TABLE` and the store, so that three descriptions
-of one machine can be compared with each other. It lives with the tests because the product never runs it: two
-interpreters of the same rules in one process would be one too many.
-
-`apply` runs a bundle: it checks the fence, allocates one version, runs the transitions in order, and returns the new
-chat or the refusal.
-"""
+"""The state machine of a chat as a small executable model: the effect of each transition, on plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +8,18 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import Transition
-from tests.domain.chat.model_values import MAX_QUEUE, Action, Chat, Deadline, Fence, Kind, Queued, Refusal, Row, Tool
+from tests.domain.chat.state_model_values import (
+    MAX_QUEUE,
+    Action,
+    Chat,
+    Deadline,
+    Fence,
+    Kind,
+    Queued,
+    Refusal,
+    Row,
+    Tool,
+)
 
 BUSY = frozenset({Status.RUNNING, Status.INTERRUPTING, Status.REQUIRES_ACTION})
 

@@ -1,4 +1,4 @@
-"""People and pools for tests of identity and rights."""
+"""Users and connection pools for tests of accounts and rights."""
 
 from __future__ import annotations
 

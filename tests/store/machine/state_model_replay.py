@@ -1,8 +1,4 @@
-"""The model's chats in a real database: doing there what the model did, and reading back what came of it.
-
-A chat is read back as a value of the model, so that one comparison covers every execution column, the whole history
-and the queue.
-"""
+"""Replays of the state model in a real database: the same transitions, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -28,10 +24,10 @@ from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, Hint, OwnershipHint
 from rookery.store.machine import Machine, Tx
-from tests.domain.chat import model_values as values
-from tests.domain.chat.model import BUSY
-from tests.domain.chat.model_actors import Attempt
-from tests.domain.chat.model_values import Action, Call, Deadline, Kind, Queued, Refusal, Row, Tool
+from tests.domain.chat import state_model_values as values
+from tests.domain.chat.state_model import BUSY
+from tests.domain.chat.state_model_actors import Attempt
+from tests.domain.chat.state_model_values import Action, Call, Deadline, Kind, Queued, Refusal, Row, Tool
 from tests.store.machine.machine_rig import CLIENT_TOOL, FAILED, Rig, call, calling, result, text
 
 T = Transition

@@ -1,9 +1,4 @@
-"""Walking through everything that can happen: abstractions that make the model finite, and the walks over them.
-
-Chats that differ only in texts, ids, version numbers or finished turns behave alike, so a walk keeps one
-representative of each kind. Transitions are atomic (the row lock), so what two actors can do to each other is every
-order of whole transitions, each decided on a view that may be old.
-"""
+"""Exploration of the state model: abstractions that make it finite, and walks over all reachable states."""
 
 from __future__ import annotations
 
@@ -13,9 +8,9 @@ from itertools import count
 
 from msgspec import Struct
 
-from tests.domain.chat import model, model_actors
-from tests.domain.chat.model_actors import Actor, Attempt, User, Worker
-from tests.domain.chat.model_values import Chat, Kind, Refusal, Row
+from tests.domain.chat import state_model, state_model_actors
+from tests.domain.chat.state_model_actors import Actor, Attempt, User, Worker
+from tests.domain.chat.state_model_values import Chat, Kind, Refusal, Row
 
 SMALL_QUEUE = 2
 
@@ -42,7 +37,7 @@ class Node(Struct, frozen=True, eq=False):
 
 
 def first_chat() -> Chat:
-    return model.create(Row(Kind.SYSTEM, text="be kind"), Row(Kind.USER, text="hello"), max_queue=SMALL_QUEUE)
+    return state_model.create(Row(Kind.SYSTEM, text="be kind"), Row(Kind.USER, text="hello"), max_queue=SMALL_QUEUE)
 
 
 def kind_of(chat: Chat) -> tuple[Hashable, ...]:
@@ -130,7 +125,7 @@ def interleavings(start: Node, pair: tuple[Actor, Actor], *, length: int) -> Ite
                 yield edge
                 if isinstance(edge.outcome, Refusal):
                     continue
-                moved = model_actors.after(pair[who], attempt, edge.outcome)
+                moved = state_model_actors.after(pair[who], attempt, edge.outcome)
                 then, rest = (
                     ((moved, pair[1]), (left[0] - 1, left[1]))
                     if who == 0
@@ -143,7 +138,7 @@ def interleavings(start: Node, pair: tuple[Actor, Actor], *, length: int) -> Ite
 
 
 def _try(node: Node, attempt: Attempt, view: Hashable) -> Edge:
-    return Edge(node, attempt, model.apply(node.chat, *attempt.actions, fence=attempt.fence), view)
+    return Edge(node, attempt, state_model.apply(node.chat, *attempt.actions, fence=attempt.fence), view)
 
 
 def first_of_each(edges: Iterable[Edge], kind: Callable[[Edge], Hashable]) -> list[Edge]:
