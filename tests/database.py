@@ -30,7 +30,7 @@ from typing import IO
 
 import asyncpg
 
-from rookery.store.db.embedded import account as accounts
+from rookery.store.db.embedded import os_account as accounts
 
 PASSWORD = "correct horse"  # of the role rookery, for logins over TCP; the socket needs none
 TEMPLATE = "rookery_template"

@@ -47,7 +47,7 @@ WORDS = re.compile(rf"\b(?:{UNCLEAR}|{RIDDLES}|{BRITISH}|{VALIDATOR})\b", re.IGN
 # A text by which stored summaries are recognized, the account of Unix, and messages of the server that a fake imitates.
 ALLOWED = {
     ("src/rookery/domain/chat/compaction.py", "summarised"),
-    ("src/rookery/store/db/embedded/account.py", "nobody"),
+    ("src/rookery/store/db/embedded/os_account.py", "nobody"),
     ("src/rookery/workspaces/drivers/launcher/bwrap_arguments.py", "nobody"),
     ("docs/operations/sandbox.md", "nobody"),
     *(

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rookery.client.blocking import BlockingLiveChat, BlockingWatch, Portal
+from rookery.client.event_loop_thread import BlockingLiveChat, BlockingWatch, Portal
 '''
 
 

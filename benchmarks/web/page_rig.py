@@ -18,7 +18,7 @@ from playwright.async_api import APIRequestContext, Browser, BrowserContext, Pag
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.web.probe import PROBE
+from benchmarks.web.page_probe import PROBE
 from benchmarks.web.provider import providing
 
 from rookery.domain.chat.messages import Role

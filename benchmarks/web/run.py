@@ -24,8 +24,7 @@ from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.web.page_rig import PageRig, open_rig
-from benchmarks.web.probe import (
+from benchmarks.web.page_probe import (
     call,
     calls_per_second,
     heap_mb,
@@ -35,6 +34,7 @@ from benchmarks.web.probe import (
     slow_down,
     typing,
 )
+from benchmarks.web.page_rig import PageRig, open_rig
 
 from rookery.api.web_app import WebApp, packaged
 from tests.browser.stored_chats import END

@@ -11,7 +11,7 @@ from uuid import UUID
 from rookery.agents.advisor import AdvisorParts, AdvisorStats, AdvisorTools
 from rookery.agents.subagent_kinds import KindCatalog
 from rookery.agents.subagent_operations import FamilyParts
-from rookery.agents.tools import SubagentTools
+from rookery.agents.subagent_tools import SubagentTools
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.prompt_parts import PromptResult, PromptText
 from rookery.domain.chat.system_blocks import Mode

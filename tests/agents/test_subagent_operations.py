@@ -29,7 +29,7 @@ from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
 from rookery.store import machine
 from rookery.store.authorized.actor_store import ActorStore, Store
 from rookery.store.chats import step_reads, subagents
-from rookery.store.machine import lock
+from rookery.store.machine import bundle_runner
 from rookery.store.models import model_configs
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.people import preferences
@@ -778,7 +778,9 @@ async def test_monitor_leaves_a_chat_that_stays_locked_to_the_next_round(
 ) -> None:
     async with open_family(database_url, parent=steps((SPAWN, SPAWN), (Say("ok"),)), child=endless) as rig:
         first, second = await two_overdue(rig)
-        monkeypatch.setattr(lock, "_BEGIN", lock._BEGIN.replace("lock_timeout = '5s'", "lock_timeout = '50ms'"))
+        monkeypatch.setattr(
+            bundle_runner, "_BEGIN", bundle_runner._BEGIN.replace("lock_timeout = '5s'", "lock_timeout = '50ms'")
+        )
 
         async with rig.worker.database.api.acquire() as conn, conn.transaction():
             await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)

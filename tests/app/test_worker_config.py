@@ -18,7 +18,7 @@ from rookery.loop.config import LoopConfig
 from rookery.settings import settings
 from rookery.settings.keys import KEYS, Key
 from rookery.settings.settings import Settings, SettingsError
-from rookery.settings.values import DURATION
+from rookery.settings.value_types import DURATION
 from rookery.worker.config import WorkerConfig
 from tests.live.part_buffer_rig import KEY, Rig, read, texts
 

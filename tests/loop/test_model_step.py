@@ -12,7 +12,7 @@ import pytest
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part
-from rookery.llm import liveness
+from rookery.llm import keep_alives
 from rookery.llm.errors import CallFailed
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, ScriptedModel, Scripts, Step, Think, Truncate, Wait
 from rookery.llm.types import (
@@ -118,7 +118,7 @@ async def test_keep_alives_restart_the_silence_limit_and_are_no_parts() -> None:
             while True:
                 await ping.wait()
                 ping.clear()
-                liveness.note()
+                keep_alives.note()
                 if call.plain_history:
                     yield DONE
 

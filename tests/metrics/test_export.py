@@ -16,7 +16,7 @@ from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.metrics.export import TABLES, Metrics, Sources
 from rookery.metrics.families import PREFIX
 from rookery.metrics.infrastructure import Build
-from rookery.metrics.text import Kind
+from rookery.metrics.prometheus_text import Kind
 from tests import scripted_tools
 from tests.eventually import until
 from tests.metrics.all_sources import all_sources

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from rookery.metrics.export import TABLES
+from rookery.metrics.prometheus_text import Kind
 from rookery.metrics.reference import reference_markdown
-from rookery.metrics.text import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 FAMILIES = [family for table in TABLES for family in table.families]

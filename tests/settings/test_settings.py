@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.settings import keys, settings, values
+from rookery.settings import keys, settings, value_types
 from rookery.settings.keys import KEYS
 from rookery.settings.settings import Loaded, Settings, SettingsError
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
@@ -651,7 +651,7 @@ def test_table_and_struct_name_the_same_settings_in_the_same_order() -> None:
 
 
 def test_names_of_flags_and_variables_are_unique_and_follow_the_rule() -> None:
-    key = keys.Key("worker.lease_ttl", values.DURATION, "30s", "How long a lease holds.")
+    key = keys.Key("worker.lease_ttl", value_types.DURATION, "30s", "How long a lease holds.")
 
     assert (key.field, key.flag, key.variable) == ("worker_lease_ttl", "--worker-lease-ttl", "ROOKERY_WORKER_LEASE_TTL")
     assert len({key.variable for key in KEYS}) == len(KEYS)
@@ -723,7 +723,7 @@ def test_sizes_that_make_no_sense_are_refused(home: Path, text: str) -> None:
 
 
 def test_auto_is_one_replica_for_each_usable_core(home: Path) -> None:
-    assert load(home, ROOKERY_REPLICAS="auto").settings.replicas == values.usable_cores() >= 1
+    assert load(home, ROOKERY_REPLICAS="auto").settings.replicas == value_types.usable_cores() >= 1
     assert load(home, ROOKERY_REPLICAS="3").settings.replicas == 3
     assert len(problems(home, ROOKERY_REPLICAS="0")) == 1
     assert len(problems(home, ROOKERY_REPLICAS="many")) == 1
@@ -825,7 +825,7 @@ def test_every_file_that_a_setting_or_variable_names_is_private(home: Path) -> N
 
 def test_new_setting_that_is_a_path_is_private_unless_it_is_listed_as_public(home: Path) -> None:
     public = {"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"}
-    paths = [key for key in KEYS if key.kind is values.PATH]
+    paths = [key for key in KEYS if key.kind is value_types.PATH]
     given = msgspec.structs.replace(load(home).settings, **{key.field: Path("/set", key.name) for key in paths})
 
     private = {path.name for path in settings.private_paths(given) if path.parent == Path("/set")}

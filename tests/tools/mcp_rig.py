@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from rookery.agents.subagent_operations import FamilyParts
-from rookery.agents.tools import SubagentTools
+from rookery.agents.subagent_tools import SubagentTools
 from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.system_blocks import Mode

@@ -9,7 +9,7 @@ import pytest
 
 from rookery.app import workspaces
 from rookery.settings.settings import Settings, load
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 from rookery.workspaces import network_levels
 from rookery.workspaces.network_levels import NETWORKS
 

@@ -19,7 +19,7 @@ from rookery import __version__
 from rookery.agents.advisor import AdvisorParts, AdvisorTools
 from rookery.agents.subagent_kinds import AllKinds
 from rookery.agents.subagent_operations import FamilyParts
-from rookery.agents.tools import SubagentTools
+from rookery.agents.subagent_tools import SubagentTools
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
 from rookery.api.rate_limits import RateLimits

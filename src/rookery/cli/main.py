@@ -138,21 +138,21 @@ def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
 
 
 def _migrate(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli.admin import admin
+    from rookery.cli.admin import maintenance
 
-    return _run_admin(admin.migrate(loaded.settings, out, dry_run=arguments.dry_run), loaded, out)
+    return _run_admin(maintenance.migrate(loaded.settings, out, dry_run=arguments.dry_run), loaded, out)
 
 
 def _status(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli.admin import admin
+    from rookery.cli.admin import maintenance
 
-    return _run_admin(admin.status(loaded.settings, out), loaded, out)
+    return _run_admin(maintenance.status(loaded.settings, out), loaded, out)
 
 
 def _doctor(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli.admin import admin
+    from rookery.cli.admin import maintenance
 
-    return _run_admin(admin.doctor(loaded.settings, out), loaded, out)
+    return _run_admin(maintenance.doctor(loaded.settings, out), loaded, out)
 
 
 def _config(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:

@@ -2,11 +2,12 @@
 
 `AsyncRookery` is the asynchronous client, and `Rookery` the blocking one; `client.chats.stream` follows a chat live.
 `reducer` computes the view of a chat from the events of its stream. `errors` shows the tree of exceptions. Start
-reading at `aio`, then `http` for requests and `live_streams` for streams.
+reading at `async_client`, then `http` for requests and `live_streams` for streams.
 """
 
 from rookery.client import errors
-from rookery.client.aio import AsyncRookery
+from rookery.client.async_client import AsyncRookery
+from rookery.client.blocking_client import Rookery
 from rookery.client.content import ApprovalAnswer, ApprovalSettings, DynamicTool, ToolOutput, file_part
 from rookery.client.errors import (
     ActionRequired,
@@ -28,7 +29,6 @@ from rookery.client.errors import (
 from rookery.client.live_streams import Change, LiveChat, Watch, WatchEvent
 from rookery.client.models import Chat, Message, Part, PersonalOverride, QueuedMessage, Rule, User
 from rookery.client.pages import Page
-from rookery.client.sync import Rookery
 
 __all__ = [
     "ActionRequired",

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from rookery.client.account import DEFAULT_SCOPES, AsyncAccount, AsyncModels, AsyncTokens, OverrideKind
 from rookery.client.agents import AsyncAgentKinds, KindScope
-from rookery.client.blocking import BlockingLiveChat, BlockingWatch, Portal
 from rookery.client.chats import AsyncChats
 from rookery.client.content import (
     ApprovalAnswer,
@@ -27,6 +26,7 @@ from rookery.client.content import (
     ToolOutput,
 )
 from rookery.client.debug import AsyncDebug
+from rookery.client.event_loop_thread import BlockingLiveChat, BlockingWatch, Portal
 from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
 from rookery.client.folders import AsyncFolders, FolderColor
 from rookery.client.mcp_servers import AsyncMcpServers

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.llm import error_bodies, errors, liveness
+from rookery.llm import error_bodies, errors, keep_alives
 from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import EventTooLarge, TransportError
 from rookery.llm.http import HttpStream
@@ -119,7 +119,7 @@ class AnswerReader:
             return self._broken([], str(error))
         if len(events) != 1:
             if not events:
-                liveness.note()
+                keep_alives.note()
             return self._folded(events)
         # This is the usual case while a model writes, and needs no list.
         try:
@@ -129,7 +129,7 @@ class AnswerReader:
         if parts and (type(parts[-1]) is Finish or type(parts[-1]) is StreamError):
             self.is_done = True
         elif not parts:
-            liveness.note()
+            keep_alives.note()
         return parts
 
     def end(self) -> list[StreamPart]:

@@ -21,7 +21,7 @@ import msgspec
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
 from rookery.domain.models.options import ModelOptions
-from rookery.llm import errors, liveness, model_call_span
+from rookery.llm import errors, keep_alives, model_call_span
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import (
     Call,
@@ -280,7 +280,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
             setup.meter.start(draft, setup.clock)
             assert setup.meter.invoked_at is not None
             setup.on_stream_start(setup.meter.invoked_at)
-            with liveness.heard_by(live), nudge.heard_by(give_up):
+            with keep_alives.heard_by(live), nudge.heard_by(give_up):
                 async with aclosing(model.stream(call)) as stream:
                     async for part in stream:
                         if (now := monotonic()) >= reported_at + interval:

@@ -11,11 +11,20 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rookery.debug.stats import DebugStats
 from rookery.llm.wire_stats import ModelCounters
-from rookery.metrics import debug, infrastructure, models, standard_process, streams, text, worker, workspaces
+from rookery.metrics import (
+    debug,
+    infrastructure,
+    models,
+    prometheus_text,
+    standard_process,
+    streams,
+    worker,
+    workspaces,
+)
 from rookery.metrics.families import Family
 from rookery.metrics.infrastructure import Build, PubSub
+from rookery.metrics.prometheus_text import Section
 from rookery.metrics.standard_process import Process
-from rookery.metrics.text import Section
 from rookery.store.db.pool import Database
 from rookery.store.db.replica_presence import Presence
 from rookery.stream.relay.service import Relay
@@ -105,7 +114,7 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
         """Return the content type and the text, in the format that the scraper prefers."""
-        return text.render(self.collect(), accept)
+        return prometheus_text.render(self.collect(), accept)
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
         return self.render(accept)

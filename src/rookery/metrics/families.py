@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rookery.metrics.text import Kind, Section, label_pairs, number, sample
+from rookery.metrics.prometheus_text import Kind, Section, label_pairs, number, sample
 from rookery.telemetry.histogram import Histogram, Histograms
 
 PREFIX = "rookery_"

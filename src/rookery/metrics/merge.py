@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from rookery.metrics.families import PREFIX
-from rookery.metrics.text import Kind, Section, label_pairs, parse, render, sample, with_label
+from rookery.metrics.prometheus_text import Kind, Section, label_pairs, parse, render, sample, with_label
 from rookery.runtime.replica_slots import ReplicaSlot, SlotState
 from rookery.telemetry.log import get_logger
 

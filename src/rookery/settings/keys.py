@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from rookery.settings.values import (
+from rookery.settings.value_types import (
     ADDRESS,
     BASE_URL,
     BOOLEAN,

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from rookery.settings.keys import KEYS, PREFIX, Key
-from rookery.settings.values import DATABASE_URL, HEADERS, PATH, UID_RANGE, Address, Shown, shown
+from rookery.settings.value_types import DATABASE_URL, HEADERS, PATH, UID_RANGE, Address, Shown, shown
 
 # The second setting is at least this many times the first. One heartbeat may fail before all work stops, and two may
 # fail before a lease ends.

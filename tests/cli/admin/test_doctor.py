@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rookery.app import workspaces
-from rookery.cli.admin import admin
+from rookery.cli.admin import maintenance
 from rookery.settings import settings
 from rookery.settings.settings import Settings
 from rookery.workspaces import availability
@@ -41,7 +41,7 @@ def test_doctor_starts_a_sandbox(tmp_path: Path) -> None:
 
 
 async def test_doctor_says_why_there_are_no_workspaces_and_what_to_do(tmp_path: Path) -> None:
-    verdict, text = await admin._check_workspaces(loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap"))
+    verdict, text = await maintenance._check_workspaces(loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap"))
 
     assert verdict == "warn"
     assert "unavailable. /no/bwrap cannot be run" in text
@@ -55,9 +55,9 @@ async def test_doctor_warns_of_limits_that_cannot_be_set(tmp_path: Path) -> None
     (group / "cgroup.controllers").write_text("cpu pids")
     given = loaded(tmp_path, DRIVERS_LOCAL_CGROUP=str(group))
 
-    lacking = await admin._check_workspaces(given)
+    lacking = await maintenance._check_workspaces(given)
     (group / "cgroup.controllers").write_text("cpu memory pids")
-    complete = await admin._check_workspaces(given)
+    complete = await maintenance._check_workspaces(given)
 
     assert lacking[0] == "warn"
     assert "has no controller for memory: templates with limits do not start" in lacking[1]
@@ -68,7 +68,7 @@ async def test_doctor_warns_of_limits_that_cannot_be_set(tmp_path: Path) -> None
 async def test_doctor_warns_of_workspaces_that_are_not_confined(tmp_path: Path) -> None:
     unsafe = loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap", DRIVERS_LOCAL_UNSAFE="true")
 
-    verdict, text = await admin._check_workspaces(unsafe)
+    verdict, text = await maintenance._check_workspaces(unsafe)
 
     assert verdict == "warn"
     assert "NOT confined" in text

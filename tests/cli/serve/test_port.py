@@ -12,7 +12,7 @@ import pytest
 
 from rookery.cli.serve import port
 from rookery.cli.serve.port import CannotListen
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from rookery.client import AsyncRookery
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import SlotState
 from rookery.settings import settings
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 from rookery.store.db.embedded.server import running_url
 from rookery.telemetry.tracing import spans
 from tests.cli.serve.replicas_rig import FIRST, REST, WAIT_SECONDS, ReplicasRig, open_fleet

@@ -18,7 +18,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.db.errors import CommitOutcomeUnknown
-from rookery.store.machine import Bundle, Machine, Tx, View, lock
+from rookery.store.machine import Bundle, Machine, Tx, View, bundle_runner
 from tests.eventually import until
 from tests.store.machine.held_bundles import held, until_blocked, updating
 from tests.store.machine.lossy_proxy import Fault, Proxy
@@ -325,7 +325,7 @@ async def test_plain_lock_whose_connection_is_lost_during_the_commit_says_so(rig
 async def test_commit_without_an_answer_ends_after_its_timeout(
     rig: Rig, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "COMMIT_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(bundle_runner, "COMMIT_TIMEOUT_SECONDS", 0.2)
     chat_id = await rig.chat(State.W)
     async with remote() as (far, proxy):
         proxy.fault = Fault.HOLD_ANSWER

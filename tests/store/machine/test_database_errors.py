@@ -19,7 +19,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.db.errors import DatabaseUnavailable
-from rookery.store.machine import Machine, Tx, View, lock
+from rookery.store.machine import Machine, Tx, View, bundle_runner
 from tests.store.machine.lossy_proxy import Fault, Proxy
 from tests.store.machine.machine_rig import Recorder, Rig
 
@@ -160,7 +160,7 @@ async def test_network_that_goes_silent_is_said_to_be_unavailable(
     rig: Rig, database_url: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat_id = await rig.chat(State.W)
-    monkeypatch.setattr(lock, "COMMIT_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(bundle_runner, "COMMIT_TIMEOUT_SECONDS", 0.05)
 
     async def ask(view: Tx | View) -> None:
         proxy.statement, proxy.fault = b"'a word'", Fault.HOLD_ANSWER

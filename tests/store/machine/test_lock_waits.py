@@ -16,7 +16,7 @@ from rookery.domain.chat.transitions import BusyBehavior
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
-from rookery.store.machine import Bundle, Machine, Tx, View, lock
+from rookery.store.machine import Bundle, Machine, Tx, View, bundle_runner
 from tests.store.machine.held_bundles import held, until_blocked, updating
 from tests.store.machine.machine_rig import Rig, make_rig
 
@@ -295,7 +295,7 @@ async def test_connection_lost_before_the_commit_fails_the_bundle_and_spares_the
 async def test_pool_without_a_free_connection_says_that_the_database_is_unavailable(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "POOL_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(bundle_runner, "POOL_TIMEOUT_SECONDS", 0.01)
     async with make_rig(database_url, pool_size=1) as rig:
         chat_id = await rig.chat(State.W)
 

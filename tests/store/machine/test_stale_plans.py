@@ -9,7 +9,7 @@ from typing import Any
 from rookery.domain.chat.messages import MAX_ID, ChatId
 from rookery.store.authorized import messages as pages
 from rookery.store.chats import messages, stream_reads
-from rookery.store.machine import View, lock, open_calls
+from rookery.store.machine import View, bundle_runner, open_calls
 from tests.store.machine.machine_rig import Conn, Rig
 from tests.store.machine.test_query_plans import scans_of_messages
 
@@ -60,7 +60,7 @@ async def test_opening_a_long_chat_reads_a_page_with_stale_statistics(rig: Rig) 
             for name, plan in (await rig.machine.read(chat_id, explain)).items():
                 check(name, plan)
             async with rig.pool.acquire() as conn, conn.transaction():
-                await conn.execute(lock.BY_INDEX)
+                await conn.execute(bundle_runner.BY_INDEX)
                 for name, plan in (await explained(conn, chat_id, PAGES, mode)).items():
                     check(name, plan)
 

@@ -62,7 +62,7 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
     def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
         from rookery.cli.admin import provider_input
         from rookery.cli.admin.run import run as runner
-        from rookery.cli.admin.run.request import read_request
+        from rookery.cli.admin.run.run_arguments import read_request
 
         with provider_input.refusals(out) as outcome:
             request = read_request(

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.cli.admin import provider_input, secrets
-from rookery.cli.admin.run.models import find_model, list_models
+from rookery.cli.admin.run.model_choice import find_model, list_models
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.debug import record_views, run_comparison

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.cli.exit_codes import Exit, Refused
-from rookery.client.aio import DEFAULT_URL
+from rookery.client.async_client import DEFAULT_URL
 from rookery.client.http import normal_url, require_token
 
 URL_VARIABLE = "ROOKERY_URL"

@@ -13,7 +13,7 @@ from rookery.metrics.endpoint import PATH, metrics_endpoint
 from rookery.metrics.export import MetricsSource
 from rookery.server.listener import serving
 from rookery.settings.settings import Settings, url_of
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 
 REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
 

@@ -19,7 +19,7 @@ from rookery.runtime import heap
 from rookery.server.listener import PUBLIC_OPTIONS, InProcessServer, limit_unacknowledged
 from rookery.server.proxy_headers import ProxyHeaders
 from rookery.settings.settings import Settings, url_of
-from rookery.settings.values import Address
+from rookery.settings.value_types import Address
 
 BACKLOG = 1024
 # The time limit of requests that still run after all other parts have ended.

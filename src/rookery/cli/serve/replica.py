@@ -31,7 +31,7 @@ from rookery.cli.serve.stop_signals import Stop, leave_at_once
 from rookery.runtime import heap
 from rookery.settings import settings
 from rookery.store.db import migrate
-from rookery.store.db.embedded import process as postmasters
+from rookery.store.db.embedded import postmaster as postmasters
 from rookery.store.db.embedded.data_dir import DataDirLock, Use, remove_socket_dir
 from rookery.store.db.errors import DataDirInUse
 from rookery.store.db.pool import Database

@@ -18,7 +18,7 @@ from rookery.store.chats.chat_views import SearchMatch
 from rookery.store.chats.sent_messages import DEFAULT_LIMIT, Prompt
 from rookery.store.db import page_cursors
 from rookery.store.db.pool import Connection
-from rookery.store.machine import lock, queue_rows
+from rookery.store.machine import bundle_runner, queue_rows
 
 MAX_LIMIT = 200
 
@@ -99,7 +99,7 @@ class Messages(AuthorizedMethods):
         is_whole = before_id is None and after_id is None and around_id is None
         # One snapshot: if the versions did not belong to the rows, a client would miss rows.
         async with at.conn.transaction(isolation="repeatable_read", readonly=True):
-            await at.conn.execute(lock.BY_INDEX)
+            await at.conn.execute(bundle_runner.BY_INDEX)
             versions = await at.conn.fetchrow(VERSIONS, chat_id)
             if versions is None:
                 raise ChatNotFound(chat_id)  # deleted after the check of the right

@@ -15,7 +15,7 @@ import msgspec
 
 from rookery.domain.chat.messages import Message, StepFigures
 from rookery.store.chats import messages
-from rookery.store.machine.lock import Machine
+from rookery.store.machine.bundle_runner import Machine
 
 MAX_ROWS = 20
 

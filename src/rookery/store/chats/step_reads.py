@@ -35,7 +35,7 @@ from rookery.store.chats import chat_delta, chat_rows, messages
 from rookery.store.db.pool import Connection
 from rookery.store.debug import recording_state as debug_state
 from rookery.store.machine.bundle import CHAT_COLUMNS
-from rookery.store.machine.lock import Machine
+from rookery.store.machine.bundle_runner import Machine
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
 # Chosen: an estimate of the memory of a history without its rows.

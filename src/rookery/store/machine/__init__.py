@@ -1,11 +1,13 @@
 """The transitions, applied in SQL. Only this package writes the execution state of a chat.
 
-`Machine` runs bundles. The functions listed here are the operations of a bundle. Read `lock` first, then `send`.
+`Machine` runs bundles. The functions listed here are the operations of a bundle. Start with `bundle_runner`, then read
+`send`.
 """
 
 from rookery.store.machine.approvals import Question, answer_approvals, ask_approvals
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
 from rookery.store.machine.bundle import Bundle, Tx
+from rookery.store.machine.bundle_runner import ChatMachine, Machine, Publisher, View
 from rookery.store.machine.capacity import (
     Limits,
     Pool,
@@ -37,7 +39,6 @@ from rookery.store.machine.leases import (
     sweep_leases,
     try_abandon,
 )
-from rookery.store.machine.lock import ChatMachine, Machine, Publisher, View
 from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
 from rookery.store.machine.ownership import (
     Candidate,

@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import Bundle, Tx
-from rookery.store.machine.lock import Machine
+from rookery.store.machine.bundle_runner import Machine
 from rookery.store.machine.ownership import LeaseKey, abandon
 
 # The fields of `ChatState`, in their order.

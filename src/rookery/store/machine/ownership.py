@@ -21,7 +21,7 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
 from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import CHAT_COLUMNS_AT_BEAT, Bundle, Tx, transition
-from rookery.store.machine.lock import Machine
+from rookery.store.machine.bundle_runner import Machine
 
 _TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
 

@@ -19,8 +19,8 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store.machine import message_rows, transition_update
 from rookery.store.machine.bundle import CHAT_COLUMNS, CHAT_COLUMNS_AT_BEAT
+from rookery.store.machine.bundle_runner import Machine
 from rookery.store.machine.capacity import HAS_ROOM, Limits
-from rookery.store.machine.lock import Machine
 
 _LAZILY = "lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
 

@@ -22,7 +22,7 @@ from rookery.store.chats import subagents
 from rookery.store.chats.subagents import UntoldEnd
 from rookery.store.machine import message_rows, transition_update, turn_transitions
 from rookery.store.machine.bundle import Bundle, Tx, transition
-from rookery.store.machine.lock import Machine, View
+from rookery.store.machine.bundle_runner import Machine, View
 
 # The limit since the user's last message. It keeps a parent and its subagents from waking each other forever.
 MAX_WAKES = 10

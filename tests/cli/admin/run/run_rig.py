@@ -11,8 +11,8 @@ from typing import Any
 
 from rookery.app import installation
 from rookery.cli.admin.run import run as run_run
-from rookery.cli.admin.run.request import Request
 from rookery.cli.admin.run.run import Interrupts
+from rookery.cli.admin.run.run_arguments import Request
 from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType

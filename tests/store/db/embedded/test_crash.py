@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store.db.embedded import account as accounts
-from rookery.store.db.embedded import process
+from rookery.store.db.embedded import os_account as accounts
+from rookery.store.db.embedded import postmaster
 from tests.store.db.embedded.embedded_rig import (
     RECALL,
     REMEMBER,
@@ -77,7 +77,7 @@ async def test_running_server_with_other_settings_is_restarted_instead_of_adopte
 async def test_running_server_without_its_socket_is_restarted(rig: Rig) -> None:
     data_dir = rig.made_data_dir()
     pid = kill_owner_when_started(data_dir)
-    pid_file = process.read_pid_file(data_dir / "postgres")
+    pid_file = postmaster.read_pid_file(data_dir / "postgres")
     assert pid_file is not None
     assert pid_file.socket_dir is not None
     (pid_file.socket_dir / ".s.PGSQL.5432").unlink()

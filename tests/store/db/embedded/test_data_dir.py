@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.store.db.embedded import account as accounts
 from rookery.store.db.embedded import data_dir as data_dirs
+from rookery.store.db.embedded import os_account as accounts
 from rookery.store.db.embedded.data_dir import DataDirLock, Holder, Use, prepare_data_dir
 from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
 from tests.store.db.embedded.embedded_rig import Rig, fetch, rig, run_python, seed

@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store.db.embedded import process
+from rookery.store.db.embedded import postmaster as process
 from rookery.store.db.embedded.data_dir import DataDirLock
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.errors import DataDirInUse, EmbeddedServerError

@@ -19,10 +19,10 @@ import msgspec
 from rookery.app import installation
 from rookery.app.replica import Choices, Replica, running_replica
 from rookery.cli.admin import provider_input
-from rookery.cli.admin.run import models, workspace
+from rookery.cli.admin.run import model_choice, workspace
 from rookery.cli.admin.run.in_process_server import connected
-from rookery.cli.admin.run.models import Named
-from rookery.cli.admin.run.request import Request
+from rookery.cli.admin.run.model_choice import Named
+from rookery.cli.admin.run.run_arguments import Request
 from rookery.cli.admin.run.turn_follower import AT_REST, Stop, TurnFollower
 from rookery.cli.admin.run.workspace import WorkspaceBoot
 from rookery.cli.chat import stream_follower
@@ -226,7 +226,7 @@ class Run:
         async with self._database.api.acquire() as conn:
             operator_id = await users.ensure_operator(conn)
             made = await preset_providers.ensure_offline_model(conn)
-            found = await models.list_models(conn)
+            found = await model_choice.list_models(conn)
             wanted = self._request.chat_id
             existing = None if wanted is None else await chat_rows.find_chat(conn, wanted)
         if wanted is not None and existing is None:
@@ -279,11 +279,13 @@ class Run:
             there = await providers.list_providers(conn)
         self._screen.lines(
             f"{model.name} answers: the built-in model, which follows fixed rules. To add a real one:",
-            *models.advice(there),
+            *model_choice.advice(there),
         )
 
     async def _create(self, found: list[Named], owner_id: UUID) -> Started:
-        model = await models.choose(found, self._request.model, directory=self._replica.directory, owner_id=owner_id)
+        model = await model_choice.choose(
+            found, self._request.model, directory=self._replica.directory, owner_id=owner_id
+        )
         await self._introduce(model)
         async with self._database.api.acquire() as conn:
             prompts = await runtime_settings.find_setting(conn, system_blocks.PROMPTS_SETTING)
@@ -313,7 +315,7 @@ class Run:
         self, client: AsyncRookery, existing: ChatSummary, found: list[Named], operator_id: UUID
     ) -> Started:
         chat_id = existing.id
-        model = await models.choose(
+        model = await model_choice.choose(
             found,
             self._request.model,
             directory=self._replica.directory,

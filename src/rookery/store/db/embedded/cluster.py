@@ -15,9 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-from rookery.store.db.embedded import account as accounts
+from rookery.store.db.embedded import os_account as accounts
 from rookery.store.db.embedded import server_log
-from rookery.store.db.embedded.account import Account
+from rookery.store.db.embedded.os_account import Account
 from rookery.store.db.errors import EmbeddedServerError
 
 MAJOR_VERSION = "18"

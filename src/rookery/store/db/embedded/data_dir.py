@@ -19,8 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from rookery.store.db.embedded import account as accounts
-from rookery.store.db.embedded.account import Account
+from rookery.store.db.embedded import os_account as accounts
+from rookery.store.db.embedded.os_account import Account
 from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
 
 SOCKET_NAME = ".s.PGSQL.5432"

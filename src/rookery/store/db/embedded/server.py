@@ -22,13 +22,14 @@ from urllib.parse import quote, urlencode
 
 import asyncpg
 
-from rookery.store.db.embedded import account as accounts
 from rookery.store.db.embedded import cluster as clusters
 from rookery.store.db.embedded import data_dir as data_dirs
-from rookery.store.db.embedded import process, server_log
+from rookery.store.db.embedded import os_account as accounts
+from rookery.store.db.embedded import postmaster as process
+from rookery.store.db.embedded import server_log
 from rookery.store.db.embedded.cluster import StartAborted
 from rookery.store.db.embedded.data_dir import DataDirLock, prepare_data_dir
-from rookery.store.db.embedded.process import Postmaster
+from rookery.store.db.embedded.postmaster import Postmaster
 from rookery.store.db.errors import EmbeddedServerError
 
 ROLE = DATABASE = "rookery"

@@ -1,6 +1,6 @@
 """Subagents: the time from spawn to the child's first request, from an end to the parent's next one, and CPU of waits.
 
-    python benchmarks/agents.py [--quick]
+    python benchmarks/subagents.py [--quick]
 
 A worker on embedded PostgreSQL with a scripted model that answers at once, so only the server's own time is measured.
 Times are differences of two moments of the same machine: a row's time in the database, and the model's call. The

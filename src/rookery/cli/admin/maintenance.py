@@ -1,4 +1,4 @@
-"""`rookery admin`: migrate, status and doctor. Each command works with and without a running server."""
+"""`rookery admin migrate`, `status` and `doctor`. Each command works with and without a running server."""
 
 from __future__ import annotations
 

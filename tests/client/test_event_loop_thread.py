@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rookery.client.blocking import Portal
+from rookery.client.event_loop_thread import Portal
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli.admin.run import models
+from rookery.cli.admin.run import model_choice
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
@@ -58,7 +58,7 @@ async def test_name_of_the_offline_provider_may_be_taken(rig: RunRig) -> None:
 
         assert await preset_providers.ensure_offline_model(conn) is not None
 
-        found = await models.list_models(conn)
+        found = await model_choice.list_models(conn)
     assert [model.name for model in found] == ["offline-2/guide"]
 
 
@@ -67,7 +67,7 @@ async def test_provider_that_is_there_needs_only_a_model(rig: RunRig) -> None:
         draft = ProviderDraft(type=ProviderType.OPENAI, name="gpt", api_key=SecretStr("key-0123456789"))
         provider = await providers.create_provider(conn, draft, ring=RING)
 
-    assert models.advice([provider]) == ["  rookery admin model add gpt gpt-5.1 --context-limit 400000 --default"]
+    assert model_choice.advice([provider]) == ["  rookery admin model add gpt gpt-5.1 --context-limit 400000 --default"]
 
 
 @pytest.mark.parametrize("reference", ["test", "acme/test", "The Test", "the test", "id"])

@@ -1,4 +1,4 @@
-"""The machine that runs bundles: lock chats, run transitions, commit, publish hints.
+"""The runner of bundles: locks chats, runs transitions, commits, and publishes hints.
 
 One bundle is one database transaction. It may open several chats (the root first, then members). It allocates one
 version per chat, and publishes one hint per chat after the commit. Deadlocks and lock timeouts are retried, so a

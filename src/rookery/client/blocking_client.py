@@ -6,8 +6,8 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from rookery.client.aio import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, AsyncRookery
-from rookery.client.blocking import BlockingWatch, Portal
+from rookery.client.async_client import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, AsyncRookery
+from rookery.client.event_loop_thread import BlockingWatch, Portal
 from rookery.client.models import Me, Version
 from rookery.client.reconnecting_stream import Transport
 from rookery.client.sync_namespaces import (

@@ -1,7 +1,5 @@
-"""Signs of life of an answer that are not parts of it, such as the keep-alive comments of gateways and pings.
-
-The loop listens to them while it reads an answer, so that its silence limit ends dead streams only. They are not parts,
-because neither clients nor records need them.
+"""Keep-alive messages of an answer, such as comments of gateways and pings. They show that the server is working, and
+are no parts of the answer.
 """
 
 from __future__ import annotations

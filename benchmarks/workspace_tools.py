@@ -14,7 +14,7 @@ The benchmark measures:
 - the time of approval rules, and the longest time that they block the event loop: 200 rules for a command of 1 MB and
   for one of 16 KiB, a hostile set of patterns that fail as late as possible, and a rule that asks the owner.
 
-    python benchmarks/tools.py [--quick]
+    python benchmarks/workspace_tools.py [--quick]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}. All budgets are estimates.
 """

@@ -12,7 +12,7 @@ import msgspec
 from rookery.cli.chat import chat_actions as chat_commands
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.messages import ChatId
-from rookery.settings.values import DURATION
+from rookery.settings.value_types import DURATION
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.cli.admin.run.request import Request, read_request
+from rookery.cli.admin.run.run_arguments import Request, read_request
 from rookery.cli.chat.chat_actions import MAX_PROMPT_BYTES
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.domain.chat.messages import ChatId

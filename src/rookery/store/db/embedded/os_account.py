@@ -1,9 +1,4 @@
-"""The user account of the embedded PostgreSQL, and commands that run as that user.
-
-A normal user runs PostgreSQL under their own account. PostgreSQL refuses to run as root, so root runs it under a user
-id that has no entry in /etc/passwd. That id is not `nobody`, because sandboxed workspaces run as nobody and must not
-own the files of the database. No file outside of the data directory is changed, and no account is added to the machine.
-"""
+"""The operating system account of the embedded PostgreSQL, and commands that run under it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ costs. The whole path is that of `streaming.py`: from the provider's socket to o
 stream. The end of a call costs CPU beside that path, in the thread that redacts and compresses; it is measured over
 whole turns.
 
-    python benchmarks/debug.py [--quick]
+    python benchmarks/debug_records.py [--quick]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
 """

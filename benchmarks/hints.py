@@ -4,7 +4,7 @@ A transaction with a NOTIFY holds a lock of the whole cluster during its commit,
 other. Sixteen writers commit one UPDATE each as often as they can, while four connections listen. The same is done
 without hints, in alternation, and each way is compared with that.
 
-    python benchmarks/notify.py [--quick]
+    python benchmarks/hints.py [--quick]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
 """
