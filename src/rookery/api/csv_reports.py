@@ -1,4 +1,4 @@
-"""Reports (usage, audit log): times in their queries, and their rows as CSV."""
+"""CSV reports (usage, audit log): the times in their queries, and the conversion of rows to CSV."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The live state of a chat's repositories: a stream from the workspace's agent, as the source of a session.
-
-Nothing is read ahead. While the client is slow, the agent is not read, so at most one message waits here.
-"""
+"""The live state of a chat's repositories: a stream from the workspace's agent to a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A nudge: a user asks a waiting task to go on now, instead of waiting out its time."""
+"""A nudge: a user's request that a waiting task continues immediately."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Nudge:
-    """Passes nudges on to the waits that are going on. A nudge while nothing waits has no effect."""
+    """Passes a user's nudges to the current waits. Without a wait, a nudge has no effect."""
 
     __slots__ = ("_listeners", "is_pending")
 

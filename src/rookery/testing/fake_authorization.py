@@ -1,4 +1,4 @@
-"""A fake authorization server with a protected MCP address, strict about everything that clients get wrong.
+"""A fake authorization server with a protected MCP address. It refuses every request that breaks a rule.
 
     fake = FakeAuthorization()
     async with fake.listening():
@@ -44,7 +44,7 @@ class FakeClient:
 
 @dataclass(slots=True, kw_only=True)
 class FakeGrant:
-    """What a user has agreed to. `refresh_token` is the only one that is good."""
+    """A grant of a user. Only the newest `refresh_token` is valid."""
 
     client_id: str
     scopes: tuple[str, ...]
@@ -65,7 +65,7 @@ class _Code:
 
 
 class Violation(AssertionError):
-    """Raised if a client's address of the login page breaks the rules."""
+    """Raised if the client's address of the login page breaks the rules."""
 
 
 class FakeAuthorization:
@@ -134,7 +134,7 @@ class FakeAuthorization:
         self._failures[path].extend(scenarios)
 
     def hold(self, path: str) -> asyncio.Event:
-        """Let answers of a path wait until the event is set. What the request does has happened by then."""
+        """Delay the answers of a path until the event is set. The effect of the request has already happened."""
         return self._held.setdefault(path, asyncio.Event())
 
     def revoke_all(self) -> None:
@@ -151,7 +151,7 @@ class FakeAuthorization:
         return client
 
     def approve(self, authorization_url: str) -> dict[str, str]:
-        """Agree to a login. Returns the parameters of the callback. Raises `Violation` for a wrong address."""
+        """Agree to a login. Return the parameters of the callback. Raise `Violation` for a wrong address."""
         given = self._checked(authorization_url)
         code = f"code-{next(self._numbers)}"
         self._codes[code] = _Code(
@@ -239,7 +239,7 @@ class FakeAuthorization:
         return _error("not_found", status=404)
 
     def _show_login(self, request: RecordedRequest) -> Scenario:
-        """Send the browser back at once, as if the user had agreed, or refused."""
+        """Redirect the browser immediately, as if the user had agreed or refused."""
         url = f"{self.base}/authorize?{request.query}"
         answer = self.approve(url) if self.agrees else self.deny(url)
         callback = parse_qs(request.query)["redirect_uri"][0]
@@ -385,7 +385,7 @@ def _error(error: str, *, status: int = 400, headers: Mapping[str, str] = {}) ->
 
 
 def _form(request: RecordedRequest) -> dict[str, str] | None:
-    """Return the fields of a form; None if it is no form, or repeats a field."""
+    """Return the fields of a form; None if the body is not a form or repeats a field."""
     if request.headers.get("content-type", "").split(";")[0] != "application/x-www-form-urlencoded":
         return None
     fields: Mapping[str, Sequence[str]] = parse_qs(request.raw.decode(), keep_blank_values=True)

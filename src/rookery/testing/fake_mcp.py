@@ -1,4 +1,4 @@
-"""A fake MCP server of both eras: tools as functions, questions, tasks, progress, logins, and any misbehavior.
+"""A fake MCP server for both protocol eras: tools as functions, questions, tasks, progress, logins, and misbehavior.
 
     async def add(call: FakeCall) -> Json:
         await call.progress(1, 2, "halfway")
@@ -44,7 +44,7 @@ def text(value: object, *, is_error: bool = False) -> Json:
 
 
 class RpcError(Exception):
-    """Raised by a tool or a behavior: the request is answered with an error."""
+    """Raised by a tool or a behavior, to answer the request with an error."""
 
     def __init__(self, code: int, message: str, data: Json = None, *, status: int = 200) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class FakeTask:
 
 
 class FakeCall:
-    """One execution of a tool. A call that is repeated after a question is another execution of the function."""
+    """One execution of a tool. If a call is repeated after a question, the function is executed again."""
 
     def __init__(self, fake: FakeMcp, request: FakeRequest, stream: _Stream) -> None:
         params = request.params
@@ -121,7 +121,7 @@ class FakeCall:
         return await self.request(key, "elicitation/create", params)
 
     async def request(self, key: str, method: str, params: Json) -> Json:
-        """Send any request to the client, in the way of the era."""
+        """Send any request to the client, in the form of the protocol era."""
         if self.task is not None:
             self.task.requests[key] = {"method": method, "params": params}
             self.task.status = "input_required"
@@ -219,7 +219,7 @@ class FakeMcp:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Serve at the yielded address. A second `listening` has the port of the first, as a restarted server has."""
+        """Serve at the yielded address. A second `listening` uses the same port, as a restarted server does."""
         async with serve(self._serve, port=self.port) as port:
             self.port = port
             try:
@@ -230,7 +230,7 @@ class FakeMcp:
                     task.cancel()
 
     async def change_list(self) -> None:
-        """Tell all clients that the list has changed."""
+        """Notify all clients that the list has changed."""
         for queue in [*self._listeners, *(session.outgoing for session in self.sessions.values())]:
             queue.put_nowait(("notifications/tools/list_changed", {}))
 

@@ -1,4 +1,4 @@
-"""The tool ask_user_question, for planning turns: it asks the user to decide, and ends the turn."""
+"""The tool ask_user_question, for planning turns. It asks the user to decide, and ends the turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool attach_file: it stores a file of the workspace as a file of the chat, which users can view and save.
+"""The tool attach_file, which stores a file of the workspace as a file of the chat, so that users can view and save it.
 
 A call that runs again after a crash stores nothing: it finds the file of the first run by the call's replay token.
 """

@@ -1,6 +1,7 @@
-"""The tool find_tools: it finds and activates tools of MCP servers whose definitions are left out of the prompt.
+"""The tool find_tools, which finds and activates tools of MCP servers whose definitions are left out of the prompt.
 
-`defer` decides for each step whether tools are left out, and which are active. It follows from the history alone.
+`defer` decides for each step whether definitions are left out, and which tools are active. The decision depends on the
+history alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class FindTools(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The deferred tools of one step. `max_bytes` is the room for the definitions of active tools."""
+    """The deferred tools of one step. `max_bytes` is the size that definitions of active tools may have."""
 
     candidates: Sequence[Candidate]
     max_bytes: int
@@ -90,7 +91,9 @@ def defer(
     context_limit: int | None,
     stats: SearchStats,
 ) -> ToolSet:
-    """Return the tools of a step with `find_tools` in place of inactive definitions; the same set if all are sent."""
+    """Return the tools of a step with `find_tools` in place of inactive definitions; the same set if all definitions
+    are sent.
+    """
     external = [spec for spec in tools.specs() if is_external(spec) and spec.name in tools.active]
     if not external or setting is ToolSearch.NEVER or tools.find_spec(FIND_TOOLS) is not None:
         return tools
@@ -154,7 +157,7 @@ def _parameters(schema: Mapping[str, Any]) -> str:
 
 
 def uses(rows: Sequence[PromptRow], names: Mapping[str, int]) -> Iterator[Use]:
-    """Yield what the model's answers did with deferred tools, the newest answer first."""
+    """Yield the uses of deferred tools in the model's answers, the newest answer first."""
     results: dict[str, tuple[bool, tuple[str, ...]]] = {}
     for row in reversed(rows):
         role = row.message.role

@@ -1,8 +1,8 @@
-"""The tools of MCP servers: their calls, the questions that servers ask meanwhile, and what a repeated call does.
+"""The tools of MCP servers: their calls, the questions of servers during calls, and the handling of repeated calls.
 
-A call leaves a trace in the ledger of tools. If the process dies, a task of the server is attached to again, a call
-that may be repeated is repeated, and of any other call the outcome is unknown. A question of the server parks the call
-until the user has answered; the answer continues it, also in another process.
+The tool ledger has a row for each call. After a crash, a task that the server still runs is continued, a call that may
+be repeated is repeated, and the outcome of any other call is unknown. A question of the server parks the call until the
+user has answered. The answer continues the call, also in another process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _REMOTE_ENDS = frozenset({None, CancelReason.USER})
 
 
 class Connections(Protocol):
-    """What a tool needs of `mcp.connection_pool.McpConnections`."""
+    """The methods of `mcp.connection_pool.McpConnections` that a tool uses."""
 
     async def call(
         self,
@@ -90,9 +90,9 @@ class Connections(Protocol):
 
 
 class CallState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call keeps in the ledger. `responses` are the user's answers of all rounds.
+    """The state of a call in the tool ledger. `responses` are the user's answers of all rounds.
 
-    `waits`: the call has asked the user, and the server has not been called since.
+    `waits`: the call has asked the user, and the server has not been called since then.
     """
 
     request_state: str | None = None
@@ -108,7 +108,9 @@ _given = msgspec.json.Decoder(Given)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpCaller:
-    """What all tools of a step share. `owner_id` owns the chat, and the files that servers send."""
+    """The dependencies that all tools of a step share. `owner_id` is the owner of the chat and of files that servers
+    send.
+    """
 
     connections: Connections
     pool: asyncpg.Pool
@@ -119,7 +121,7 @@ class McpCaller:
 
 
 class McpServerTool:
-    """One tool of a server. `definition` has the server's own name of it."""
+    """One tool of a server. `definition` contains the original name."""
 
     def __init__(
         self, spec: ToolSpec, *, server: McpServer, config: ServerConfig, definition: McpTool, caller: McpCaller
@@ -159,7 +161,7 @@ class McpServerTool:
     # Repetition
 
     async def _continued(self, ctx: ToolContext) -> tuple[CallState | None, Resume | None]:
-        """Return the state of the call, and how to continue it; no state if it must not be called again."""
+        """Return the state of the call, and the data to continue it; no state if the call must not be repeated."""
         if ctx.earlier is None:
             return CallState(), None
         hints = self._definition.annotations
@@ -196,7 +198,9 @@ class McpServerTool:
     async def _call(
         self, ctx: ToolContext, arguments: Mapping[str, Any], state: CallState, resume: Resume | None
     ) -> Outcome:
-        """Call the server, or continue the call. A task outlives the connection, so it is asked again."""
+        """Call the server, or continue the call. A task of the server outlives the connection, so it is polled
+        again.
+        """
         task_id = state.task_id
 
         async def on_task(made: str) -> None:
@@ -271,7 +275,7 @@ class McpServerTool:
     # Results
 
     async def _output(self, result: CallResult) -> ToolOutput:
-        """Return the text of a result. Images and sounds become files of the chat; a model sees the first image."""
+        """Return the text of a result. Images and sounds become files of the chat; the model gets the first image."""
         attachments: list[Attachment] = []
         shown: Media | None = None
         notes = [result.text] if result.text else []
@@ -367,7 +371,7 @@ def tools_of(
 
 
 def _spec(name: str, server: McpServer, definition: McpTool) -> ToolSpec:
-    """Return the specification. What the server says about the effects of its tool gives no permission."""
+    """Return the specification of a tool. The server's hints about effects of the tool grant no permission."""
     return ToolSpec(
         name=name,
         description=definition.description,
@@ -383,7 +387,7 @@ def _spec(name: str, server: McpServer, definition: McpTool) -> ToolSpec:
 
 
 def wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema in which the model says what it intends, for the user, beside the tool's arguments."""
+    """Return a schema with the tool's arguments and a field in which the model describes its intention for the user."""
     return {
         "type": "object",
         "properties": {
@@ -395,7 +399,7 @@ def wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unwrapped(arguments: Mapping[str, Json], schema: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the tool's own arguments, also if the model has flattened the wrapper."""
+    """Return the tool's own arguments, also if the model did not nest them as the schema requires."""
     declared = schema.get("properties")
     own = declared if isinstance(declared, Mapping) else {}
     inner = arguments.get(ARGUMENTS)

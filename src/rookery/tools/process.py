@@ -454,7 +454,7 @@ def _stopped(output: Output, elapsed: float, *, is_child: bool) -> dict[str, Any
 
 
 def _seconds(seconds: float) -> str:
-    """Return a duration as people say it: 0.4 s, 43 s, 2 min 5 s."""
+    """Return a duration for users: 0.4 s, 43 s, 2 min 5 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)

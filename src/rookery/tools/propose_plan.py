@@ -1,4 +1,4 @@
-"""The tool propose_plan: it shows the plan file to the user and ends the planning turn."""
+"""The tool propose_plan, which shows the plan file to the user and ends the planning turn."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The MCP servers of a step: which servers a chat uses, their tools, and the notices about servers that do not answer.
+"""The MCP servers of a step: the servers that a chat uses, their tools, and the notices about servers that do not
+answer.
 
-Nothing here costs a step of a deployment without servers: whether there are any is cached, and a hint ends the cache.
-Servers that administrators force on are used by every chat. If they cannot be loaded, the step fails; a normal server
-that does not answer only lacks its tools.
+In a deployment without servers, steps have no additional cost: the absence of servers is cached until a hint. Forced
+servers are used by every chat, and if one of them cannot be loaded, the step fails. If another server does not answer,
+only its tools are missing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _decoder_type = tuple[McpTool, ...]
 
 
 class Access(Protocol):
-    """What this module needs of `mcp.server_access.McpAccess`."""
+    """The methods of `mcp.server_access.McpAccess` that this module uses."""
 
     async def guard(self) -> Guard: ...
 
@@ -77,7 +78,7 @@ class McpParts:
 
 
 class McpFamily:
-    """Offers the tools of MCP servers. One per process."""
+    """Offers the tools of MCP servers. Each process has one."""
 
     def __init__(self, mcp_parts: McpParts) -> None:
         self._parts = mcp_parts
@@ -132,7 +133,7 @@ class McpFamily:
     # Which servers
 
     async def servers_of(self, step: Step, at: Column) -> tuple[McpServer, ...]:
-        """Return the servers that a step uses: those of the chat, and those that are forced on."""
+        """Return the servers that a step uses: those of the chat, and the forced ones."""
         if at in _WITHOUT or (at is Column.EXPLORE and step.chat.is_root):
             return ()
         if not await self._any.get(None):
@@ -141,7 +142,7 @@ class McpFamily:
         return chosen(usable, step.meta.mcp_server_ids, at)
 
     async def visible_ids(self, step: Step, mode: Mode) -> tuple[UUID, ...]:
-        """Return the ids of the servers of a step, which an exploring subagent keeps."""
+        """Return the ids of the servers of a step. An exploring subagent gets exactly these."""
         servers = await self.servers_of(step, registry.column(mode=mode, is_root=step.chat.is_root))
         return tuple(each.id for each in servers if each.workspace_id is None)
 
@@ -188,7 +189,9 @@ class McpFamily:
         )
 
     async def _open_connections(self) -> McpConnections:
-        """Return the connections behind the guard of the current settings. A change of these closes the former ones."""
+        """Return the connections, with the address guard of the current settings. If the settings change, the old
+        connections are closed.
+        """
         allow_private = (await self._parts.access.settings()).allow_private_addresses
         if self._connections is None or allow_private is not self._allows_private:
             guard = await self._parts.access.guard()
@@ -206,7 +209,7 @@ class McpFamily:
         return replace(config, key=f"{config.key}:{step.chat.id}", headers=_with_identity(config.headers, told))
 
     async def _known(self, step: Step, server: McpServer, listed: ServerTools) -> ServerTools:
-        """Return the tools, or the last list that any replica has stored if the server does not answer."""
+        """Return the tools of a server. If it does not answer, return the last list that any replica has stored."""
         user_id = step.chat.owner_id if server.auth_type is AuthType.OAUTH2 else None
         if listed.problem is None:
             await self._remember(server, user_id, listed)
@@ -226,7 +229,7 @@ class McpFamily:
         return msgspec.structs.replace(listed, tools=tools)
 
     async def _remember(self, server: McpServer, user_id: UUID | None, listed: ServerTools) -> None:
-        """Store a list that has changed, for replicas that cannot reach the server later."""
+        """Store a changed list, for replicas that cannot reach the server later."""
         key = f"{server.id}:{user_id}"
         known = self._written.find(key)
         # Lists are cached as objects, so an unchanged list is the same object.
@@ -242,7 +245,7 @@ class McpFamily:
         self._written.keep(key, (server.config_version, listed.tools), size_bytes=WRITTEN_BYTES)
 
     def _notices(self, found: Sequence[tuple[McpServer, ServerTools]]) -> tuple[str, ...]:
-        """Return what the user is told about servers that do not answer. Raise for one that is forced on."""
+        """Return the notices for the user about servers that do not answer. Raise an error for a forced server."""
         notices = []
         for server, listed in found:
             problem = listed.problem
@@ -272,10 +275,10 @@ FORCED = "This chat must use the MCP server {name}, which does not answer. {prob
 
 
 def chosen(servers: Sequence[McpServer], ids: Collection[UUID], at: Column) -> tuple[McpServer, ...]:
-    """Return the servers that a step uses, of those that its owner may use.
+    """Return the servers that a step uses, out of those that the owner may use.
 
-    An exploring subagent keeps the servers that its parent had when it started it. A project's servers are for normal
-    steps only, like those that run in the workspace.
+    An exploring subagent keeps the servers that its parent had at the spawn. Servers of a project, and servers in the
+    workspace, are only for normal steps.
     """
     wanted = frozenset(ids)
     if at is Column.EXPLORE:
@@ -293,7 +296,7 @@ def chosen(servers: Sequence[McpServer], ids: Collection[UUID], at: Column) -> t
 
 
 def identity_headers(step: Step) -> dict[str, str]:
-    """Return the headers that tell a server whose chat calls it."""
+    """Return the headers that identify the chat and its owner to the server."""
     chat = step.chat
     told = {
         "X-Rookery-Owner-Id": str(chat.owner_id),
@@ -318,5 +321,5 @@ def _with_identity(
 
 
 def _agreed_hashes(resources: Sequence[ContextResource]) -> frozenset[str]:
-    """Return the hashes of the entries that the project's files have now."""
+    """Return the hashes of the agreed entries in the project's current files."""
     return frozenset(each.entry.hash for each in resources if each.is_server and each.entry is not None)

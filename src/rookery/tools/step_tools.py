@@ -1,4 +1,4 @@
-"""The tools of a step, and the interface of toolboxes, from which the worker gets them.
+"""The tools of a step, and the interface of toolboxes, which give the worker these tools.
 
 `toolbox.py` implements the interface for servers. This module also reads the dynamic tools of a chat.
 """

@@ -1,7 +1,7 @@
 """The rules of logins at MCP servers: challenges, metadata of servers, scopes, and answers of token endpoints. Pure.
 
 The rules are those of RFC 6749, 6750, 7636, 8414, 8707, 9207 and 9728, as the MCP specification of 2026-07-28 applies
-them. A `LoginError` says in words what is wrong; it never quotes a token or a secret.
+them. A `LoginError` describes the problem; it never quotes a token or a secret.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _PRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class LoginError(Exception):
-    """Raised if a login cannot be made or kept. The message is a sentence for the user."""
+    """Raised if a login cannot be started, completed or refreshed. The message is a sentence for the user."""
 
 
 class StateRejected(LoginError):
-    """Raised if a callback has no login that it belongs to."""
+    """Raised if a callback belongs to no login that was started."""
 
     def __init__(self) -> None:
         super().__init__("This login is not the one that was begun here, or it has expired. Begin again.")
 
 
 class ServerChanged(LoginError):
-    """Raised if the server was changed while its user logged in."""
+    """Raised if the server was changed during the login."""
 
     def __init__(self) -> None:
         super().__init__("The configuration of this MCP server has changed meanwhile. Begin again.")
@@ -126,7 +126,7 @@ def split_scopes(text: str) -> tuple[str, ...]:
 
 
 def resource_metadata_urls(url: str) -> tuple[str, ...]:
-    """Return the addresses at which a server's own metadata may be: that of its path, then that of its host."""
+    """Return the possible addresses of a server's own metadata: for its path first, then for its host."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     known = "/.well-known/oauth-protected-resource"
@@ -135,7 +135,7 @@ def resource_metadata_urls(url: str) -> tuple[str, ...]:
 
 
 def server_metadata_urls(issuer: str) -> tuple[str, ...]:
-    """Return the addresses at which the metadata of an issuer may be, in the order of the MCP specification."""
+    """Return the possible addresses of an issuer's metadata, in the order of the MCP specification."""
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     oauth, oidc = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
@@ -144,14 +144,16 @@ def server_metadata_urls(issuer: str) -> tuple[str, ...]:
 
 
 def canonical_resource(url: str) -> str:
-    """Return the address of a server as a resource (RFC 8707): in lower case, without fragment and last slash."""
+    """Return the address of a server as a resource (RFC 8707): in lower case, without fragment and trailing slash."""
     parts = urlsplit(url)
     path = "" if parts.path == "/" else parts.path
     return urlunsplit((parts.scheme.lower(), parts.netloc.lower(), path, parts.query, ""))
 
 
 def check_resource(url: str, metadata: ResourceMetadata) -> str:
-    """Return the resource to ask a token for. Raises `LoginError` if the metadata is that of another resource."""
+    """Return the resource for which a token is requested. Raise `LoginError` if the metadata describes another
+    resource.
+    """
     here, there = urlsplit(canonical_resource(url)), urlsplit(canonical_resource(metadata.resource))
     same_host = server_rules.origin(url) == server_rules.origin(metadata.resource)
     inside = (here.path.rstrip("/") + "/").startswith(there.path.rstrip("/") + "/")
@@ -161,9 +163,9 @@ def check_resource(url: str, metadata: ResourceMetadata) -> str:
 
 
 def check_server(issuer: str, metadata: ServerMetadata) -> ServerMetadata:
-    """Return the metadata if it is that of the issuer, has safe addresses, and offers PKCE.
+    """Return the metadata if it belongs to the issuer, has safe addresses, and offers PKCE.
 
-    A slash at the end of the issuer does not matter here, because servers often add or lose it.
+    A trailing slash of the issuer is ignored, because servers often add or remove it.
     """
     if metadata.issuer.rstrip("/") != issuer.rstrip("/"):
         raise LoginError("The metadata of the authorization server names another issuer.")
@@ -177,7 +179,7 @@ def check_server(issuer: str, metadata: ServerMetadata) -> ServerMetadata:
 
 
 def check_endpoint(url: str, name: str) -> str:
-    """Return the address. Raises `LoginError` if it is not https, except on this machine."""
+    """Return the address. Raise `LoginError` if it is not https, except for addresses of this machine."""
     try:
         server_rules.check_secret_url(name, url)
     except InvalidInput:
@@ -193,10 +195,10 @@ def wanted_scopes(
     offered: Sequence[str] | None,
     stepped_up: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the scopes to ask for.
+    """Return the scopes to request.
 
-    Configured ones count first, then those of the challenge, then those that the resource supports. Those that a
-    refusal has named are added, and `offline_access` where the authorization server offers it.
+    Configured scopes take precedence, then those of the challenge, then those that the resource supports. Scopes that a
+    refusal has named are added, and also `offline_access` if the authorization server supports it.
     """
     base = configured or challenged or supported or ()
     offline = (OFFLINE,) if OFFLINE in (offered or ()) else ()
@@ -204,7 +206,9 @@ def wanted_scopes(
 
 
 def client_auth(metadata: ServerMetadata, *, has_secret: bool) -> ClientAuth:
-    """Return the authentication that the server accepts and this client can do. The default of RFC 8414 is basic."""
+    """Return an authentication method that both the server and this client support. The default of RFC 8414 is
+    basic.
+    """
     methods = metadata.token_endpoint_auth_methods_supported or (ClientAuth.BASIC,)
     if not has_secret:
         return ClientAuth.NONE
@@ -212,14 +216,14 @@ def client_auth(metadata: ServerMetadata, *, has_secret: bool) -> ClientAuth:
 
 
 def authorization_url(endpoint: str, parameters: Mapping[str, str]) -> str:
-    """Return the address of the login page. Parameters of the endpoint itself stay, except those that are set here."""
+    """Return the address of the login page. Other query parameters of the endpoint are kept."""
     parts = urlsplit(endpoint)
     own = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in parameters]
     return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode([*own, *parameters.items()]), ""))
 
 
 def check_issuer(given: str | None, *, issuer: str, is_required: bool) -> None:
-    """Check the `iss` of an answer (RFC 9207), so that no other server's answer is taken for this one's."""
+    """Check the `iss` of an answer (RFC 9207), so that the answer of another server is not accepted."""
     if given is None and is_required:
         raise LoginError("The answer does not say which authorization server it is from.")
     if given is not None and given != issuer:
@@ -227,7 +231,7 @@ def check_issuer(given: str | None, *, issuer: str, is_required: bool) -> None:
 
 
 def read_token_answer(answer: Mapping[str, Any], *, now: datetime) -> TokenAnswer:
-    """Read a successful answer of a token endpoint. Raises `LoginError` if it has no usable token."""
+    """Read a successful answer of a token endpoint. Raise `LoginError` if it has no usable token."""
     access, refresh = answer.get("access_token"), answer.get("refresh_token")
     if not _is_token(access):
         raise LoginError("The authorization server's answer has no usable access token.")
@@ -247,13 +251,13 @@ def is_due(expires_at: datetime | None, now: datetime) -> bool:
 
 
 def shown(text: object, most: int = 200) -> str:
-    """Return text of a foreign server for a message: one line of printable ASCII, not too long."""
+    """Return text of a foreign server for a message: one line of printable ASCII, limited in length."""
     line = _PRINTABLE.sub("?", str(text)).strip()
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def granted(answer: TokenAnswer, asked: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes of a token. An answer without scopes grants those that were asked for (RFC 6749, 5.1)."""
+    """Return the scopes of a token. An answer without scopes grants the requested ones (RFC 6749, 5.1)."""
     return tuple(asked) if answer.scopes is None else answer.scopes
 
 
@@ -262,7 +266,7 @@ def _is_token(value: object) -> bool:
 
 
 def _expiry(value: object, now: datetime) -> datetime | None:
-    """Return the end of a token. Some servers send the number as text; what is no number counts as unknown."""
+    """Return the expiry time of a token. Some servers send the number as text; other values count as unknown."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -145,7 +145,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.auth_type is AuthType.OAUTH2 and self.oauth_client_id is None
 
     def is_allowed_for(self, user_id: UUID, role: Role) -> bool:
-        """Return whether a user may use the server, if it is enabled. Admins have no more rights here than others."""
+        """Return whether a user may use the server, if it is enabled. Administrators have no additional rights here."""
         if self.owner_id is not None:
             return self.owner_id == user_id
         if not self.allowed_users and not self.allowed_roles:
@@ -153,7 +153,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
         return user_id in self.allowed_users or role in self.allowed_roles
 
     def offers(self, tool: str) -> bool:
-        """Return whether the lists of the server permit a tool, by its original name."""
+        """Return whether the allow list and the deny list permit a tool, by its original name."""
         return tool not in self.tool_deny_list and (not self.tool_allow_list or tool in self.tool_allow_list)
 
 
@@ -213,7 +213,7 @@ def check_url(field: str, url: str) -> None:
 
 
 def check_secret_url(field: str, url: str) -> None:
-    """Check the address of an endpoint that is sent secrets. Only this machine may be reached without TLS."""
+    """Check the address of an endpoint to which secrets are sent. Without TLS, only this machine is allowed."""
     check_url(field, url)
     parts = urlsplit(url)
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
@@ -327,7 +327,7 @@ def origin(url: str) -> tuple[str, str, int | None]:
 
 
 def free_slug(slug: str, taken: Collection[str]) -> str:
-    """Return the slug, or the first of slug-2, slug-3, ... that is not taken."""
+    """Return the slug, or if it is taken, the first free one of slug-2, slug-3, ..."""
     number, found = 2, slug
     while found in taken:
         suffix = f"-{number}"
@@ -336,17 +336,17 @@ def free_slug(slug: str, taken: Collection[str]) -> str:
 
 
 def unique(items: Iterable[T]) -> tuple[T, ...]:
-    """Return the items without repetitions, in their order."""
+    """Return the items without duplicates, in their order."""
     return tuple(dict.fromkeys(items))
 
 
 def chosen(
     given: Sequence[UUID], servers: Iterable[McpServer], *, stored: Collection[UUID] = ()
 ) -> tuple[tuple[UUID, ...], tuple[UUID, ...]]:
-    """Return the ids to store for a chat, and those that cannot be chosen.
+    """Return the ids to store for a chat, and the ids that cannot be chosen.
 
-    `servers` are the enabled servers that the owner may use. Those that are forced on are added. Ids in `stored` may
-    stay, whatever has become of their servers.
+    `servers` are the enabled servers that the owner may use. Forced servers are added. Ids in `stored` are always
+    allowed, even if their servers no longer exist.
     """
     usable = {server.id: server for server in servers}
     forced = [server.id for server in usable.values() if server.is_forced]

@@ -1,10 +1,10 @@
 """Search over the tools of MCP servers whose definitions are left out of the prompt.
 
-Many tools cost many tokens in every request. Above a limit, their definitions leave the prompt; the tool `find_tools`
-carries a catalog of them, finds tools by words, and activates their definitions for the next steps. The catalog and
-the active definitions together cost at most a tenth of the model's window.
+Many tools cost many tokens in every request. Above a limit, their definitions are left out. Instead, the tool
+`find_tools` has a catalog of them, searches them by words, and activates their definitions for the next steps. The
+catalog and the active definitions together cost at most a tenth of the model's window.
 
-The set of active tools follows from the history alone, so every replica derives the same set.
+The set of active tools is computed from the history alone, so every replica computes the same set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """What one answer of the model did: the tools that it called, those whose call failed, and those that it found."""
+    """The effects of one answer of the model: the tools that it called, the calls that failed, and the tools that it
+    found.
+    """
 
     called: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -160,7 +162,7 @@ def search(
 
 
 class _Indexed:
-    """The folded texts of a tool, so that several queries fold them once."""
+    """The case-folded texts of a tool, so that they are folded only once for several queries."""
 
     __slots__ = ("_description", "_name", "_parameters", "_server", "_tokens", "candidate")
 
@@ -192,7 +194,9 @@ def tokens_of(text: str) -> list[str]:
 
 
 def _scope(query: str, servers: Collection[str]) -> tuple[str | None, str]:
-    """Return the server that a query names, and the words after it. The longest name wins, then the exact case."""
+    """Return the server that a query names, and the words after it. The longest matching name is used, then the exact
+    case.
+    """
     best: tuple[int, bool, str] | None = None
     for server in servers:
         prefix = query.lstrip()[: len(server) + 1]
@@ -211,8 +215,8 @@ def _scope(query: str, servers: Collection[str]) -> tuple[str | None, str]:
 def active(history: Iterable[Use], sizes: Mapping[str, int], *, max_bytes: int) -> frozenset[str]:
     """Return the tools whose definitions are in the prompt. `history` begins with the newest answer.
 
-    Within an answer, called tools come before found ones. Tools whose call failed are kept last. The newest activation
-    always stays; the oldest are dropped. `sizes` has the size of each deferred tool; other names do not count.
+    Within an answer, called tools come before found ones, and tools whose call failed come last. The newest activation
+    is always kept; the oldest are dropped. `sizes` has the size of each deferred tool; other names are ignored.
     """
     chosen: dict[str, None] = {}
     failed: list[str] = []
@@ -241,7 +245,7 @@ def activate(
 ) -> tuple[str, ...]:
     """Return the matches that a search activates, sorted by name; none if the budget has no room for one.
 
-    `called` are the tools that the same answer has called with success. They come first.
+    `called` are the tools that the same answer has called successfully. They take precedence.
     """
     counted = {name for name in called if name in sizes}
     total = sum(sizes[name] for name in counted)

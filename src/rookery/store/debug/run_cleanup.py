@@ -1,7 +1,7 @@
-"""Beats for open runs, the end of stale runs, and the retention.
+"""Heartbeats of open debug runs, the end of stale runs, and the deletion of old runs.
 
-No statement waits for a row while it holds others. Locked rows are skipped, and the next run handles them. A beat, a
-sweep and a deletion therefore cannot deadlock.
+No statement waits for a row while it holds others. Locked rows are skipped, and the next execution handles them.
+Therefore heartbeats, the cleanup and deletions cannot deadlock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Logins of users at MCP servers: registered clients, flows that have begun, and tokens.
+"""Users' logins at MCP servers: registered clients, started flows, and tokens.
 
-Tokens and secrets are stored sealed, each bound to its row. A new login is a new row, so that a refresh that is still
-under way for the old one changes nothing. Every change of a login is told by a `ConfigHint(kind="mcp")`.
+Tokens and secrets are stored sealed, each bound to its row. A new login is a new row, so that a running refresh of the
+old login cannot change it. Every change of a login is announced by a `ConfigHint(kind="mcp")`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOCK_TIMEOUT = "SET LOCAL lock_timeout = '18s'"
 
 
 class LoginState(StrEnum):
-    """The state of a user's login. `expired`: the user must log in again. `insufficient`: it lacks scopes."""
+    """The state of a user's login. `expired`: the user must log in again. `insufficient`: the login lacks scopes."""
 
     NONE = "none"
     CONNECTED = "connected"
@@ -70,7 +70,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """A login to store, with its secrets in the clear."""
+    """A login to store, with its secrets in clear text."""
 
     server_id: UUID
     user_id: UUID
@@ -98,7 +98,7 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """A login that has begun. `details` are the JSON that its beginning has stored."""
+    """A login that has been started. `details` is the JSON that is stored at the start."""
 
     server_id: UUID
     user_id: UUID
@@ -184,7 +184,7 @@ async def find_login(conn: Connection, server_id: UUID, user_id: UUID) -> Login 
 
 
 async def lock_login(conn: Connection, login_id: UUID) -> Login | None:
-    """Return the login and lock its row until the end of the transaction; None if it is gone."""
+    """Return the login and lock its row until the end of the transaction; None if it does not exist."""
     await conn.execute(LOCK_TIMEOUT)
     record = await conn.fetchrow(LOCK, login_id)
     return None if record is None else _login(record)
@@ -195,7 +195,7 @@ async def list_logins(conn: Connection, user_id: UUID) -> tuple[Login, ...]:
 
 
 async def write_login(conn: Connection, login: NewLogin, *, ring: Sealer | None) -> None:
-    """Store a new login in place of the user's former one at this server."""
+    """Store a new login, which replaces the user's previous one at this server."""
     login_id = uuid4()
     await conn.execute(REPLACE, login.server_id, login.user_id)
     await conn.execute(
@@ -228,7 +228,7 @@ async def write_refreshed(
     now: datetime,
     ring: Sealer | None,
 ) -> None:
-    """Store the tokens of a refresh. Without a new refresh token, the old one stays."""
+    """Store the tokens of a refresh. If the answer has no refresh token, the old one is kept."""
     await conn.execute(
         REFRESH,
         login.id,
@@ -242,18 +242,18 @@ async def write_refreshed(
 
 
 async def mark_dead(conn: Connection, login: Login, reason: str) -> bool:
-    """Mark a login as gone. Returns whether this call has marked it."""
+    """Mark a login as ended. Return whether this call has changed it."""
     return bool(await conn.fetchval(KILL, login.id, login.version, reason[:MAX_REASON]))
 
 
 async def want_scopes(conn: Connection, login: Login, scopes: Sequence[str]) -> bool:
-    """Add scopes that the server has asked for. Returns whether there are new ones."""
+    """Add scopes that the server has requested. Return whether there are new ones."""
     wanted = rules.unique((*login.wanted_scopes, *scopes))[:MAX_SCOPES]
     return bool(await conn.fetchval(WANT, login.id, list(wanted)))
 
 
 async def delete_login(conn: Connection, server_id: UUID, user_id: UUID) -> Login | None:
-    """Delete a login and return it, for its revocation."""
+    """Delete a login and return it, so that it can be revoked."""
     record = await conn.fetchrow(DELETE, server_id, user_id)
     return None if record is None else _login(record)
 
@@ -327,7 +327,7 @@ async def begin_flow(conn: Connection, state: str, flow: Flow, *, now: datetime,
 
 
 async def take_flow(conn: Connection, state: str, *, now: datetime, ring: Sealer | None) -> Flow | None:
-    """Return a flow and delete it, so that a state is good once; None if there is none, or it has expired."""
+    """Delete a flow and return it, so that its state works only once; None if it does not exist or has expired."""
     record = await conn.fetchrow(TAKE_FLOW, _hash(state))
     if record is None or record["expires_at"] <= now:
         return None

@@ -1,6 +1,6 @@
 """MCP servers: those of the deployment, of users, and of projects.
 
-Secrets are stored sealed. Every write holds an advisory lock, which keeps slugs apart, and its caller publishes a
+Secrets are stored sealed. Every write holds an advisory lock, so that slugs stay unique. The caller publishes a
 `ConfigHint(kind="mcp")` after the commit.
 """
 
@@ -204,7 +204,9 @@ async def get_server(conn: Connection, server_id: UUID) -> McpServer:
 
 
 async def lock_version(conn: Connection, server_id: UUID) -> int | None:
-    """Return the server's `config_version` and keep it until the end of the transaction; None without the server."""
+    """Return the server's `config_version`, and prevent changes of it until the end of the transaction; None without
+    the server.
+    """
     version: int | None = await conn.fetchval(LOCK_VERSION, server_id)
     return version
 
@@ -215,7 +217,7 @@ async def list_enabled(conn: Connection) -> tuple[McpServer, ...]:
 
 
 async def any_enabled(conn: Connection) -> bool:
-    """Return whether anyone has an enabled server. Workers cache it, so that steps without servers cost no query."""
+    """Return whether any server is enabled. Workers cache the result, so that steps without servers need no query."""
     found: bool = await conn.fetchval(ANY_ENABLED)
     return found
 
@@ -232,7 +234,7 @@ async def list_of_user(conn: Connection, user_id: UUID) -> tuple[McpServer, ...]
 async def list_usable(conn: Connection, user_id: UUID, workspace_id: UUID | None = None) -> tuple[McpServer, ...]:
     """Return the enabled servers that the user may use, in order of their slugs.
 
-    The user's own servers are among them only if the setting allows it, and those of a project only for its workspace.
+    The user's own servers are included only if the setting allows it, and servers of a project only for its workspace.
     """
     records = await conn.fetch(LIST_FOR, user_id, workspace_id)
     if not records:
@@ -269,7 +271,7 @@ async def choose_for_chat(
 ) -> tuple[UUID, ...]:
     """Return the ids to store for a chat. None stands for the servers that new chats use by default.
 
-    Raises `InvalidInput` with the ids that cannot be used. Those in `stored` may stay.
+    Raise `InvalidInput` with the ids that cannot be used. Ids in `stored` are always allowed.
     """
     usable = await list_usable(conn, owner_id, workspace_id)
     if given is None:
@@ -285,7 +287,7 @@ async def choose_for_chat(
 
 
 async def change_for_chat(conn: Connection, chat_id: UUID, given: Sequence[UUID]) -> tuple[UUID, ...]:
-    """Return the ids to store for a chat that has servers already. Exploring subagents get none besides those."""
+    """Return the ids to store for a chat that already has servers. An exploring subagent cannot get additional ones."""
     chat = await conn.fetchrow(FIND_CHAT, chat_id)
     if chat is None or chat["mode"] == "explore":
         await subagents.check_servers(conn, chat_id, given)
@@ -334,7 +336,7 @@ def unsaved(
     workspace_id: UUID | None = None,
     entry_hash: str | None = None,
 ) -> McpServer:
-    """Return the server that this draft would create. Raises `InvalidInput` as a creation would."""
+    """Return the server that this draft would create. Raise `InvalidInput` in the same cases as a creation."""
     given = {name: value for name, value in msgspec.structs.asdict(draft).items() if name in _FIELDS}
     sealed = _sealed(server_id, msgspec.structs.asdict(draft), {}, auth_type=draft.auth_type, ring=ring)
     made = McpServer(
@@ -376,7 +378,7 @@ async def delete_server(conn: Connection, server_id: UUID) -> None:
 
 
 def open_headers(server: McpServer, ring: Sealer | None) -> dict[str, str]:
-    """Return the authentication headers of the deployment's or the user's secrets; none if they cannot be opened."""
+    """Return the authentication headers, decrypted; none if they cannot be decrypted."""
     if server.api_key_enc is not None and server.api_key_header is not None:
         opened = _open(server.id, "api_key_enc", server.api_key_enc, ring)
         return {} if opened is None else {server.api_key_header: opened}
@@ -474,7 +476,7 @@ def _has_masks(headers: Mapping[str, Secret]) -> bool:
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with sequences as tuples without repetitions."""
+    """Return the fields, with sequences converted to tuples without duplicates."""
     return {name: rules.unique(value) if isinstance(value, (list, tuple)) else value for name, value in given.items()}
 
 

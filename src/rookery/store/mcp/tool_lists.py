@@ -1,7 +1,6 @@
-"""The last list of tools that each server has given. It is used while the server does not answer.
+"""The last list of tools of each server. It is used while the server does not answer.
 
-The list of a user is separate if the server may give users different lists. A list of an older configuration does not
-count.
+If the server may give users different lists, each user has a separate one. A list of an older configuration is ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WRITE = """
 
 
 class ToolList(msgspec.Struct, frozen=True):
-    """A list as the server gave it. `fresh_until` is None if the server sets no limit."""
+    """A list in the form in which the server sent it. `fresh_until` is None if the server sets no limit."""
 
     tools: tuple[dict[str, Any], ...]
     hash: str
@@ -47,7 +46,7 @@ class ToolList(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct):
-    """The list on its way into the column."""
+    """The stored form of a list."""
 
     tools: tuple[dict[str, Any], ...]
 
@@ -69,7 +68,7 @@ async def write_list(
     config_version: int,
     fresh_until: datetime | None = None,
 ) -> None:
-    """Store the list in place of the former one. Nothing is stored if the server has been changed or deleted."""
+    """Store the list, which replaces the previous one. Nothing is stored if the server has been changed or deleted."""
     stored = parts.to_jsonb(_Stored(tuple(tools)))
     await conn.execute(WRITE, server_id, user_id, config_version, stored, hash_of(tools), fresh_until)
 

@@ -1,7 +1,5 @@
-"""Rows of runtime settings: one for each group, and one for each setting of a user. `groups` defines the groups.
-
-A key that is missing in a row has its default. Reads return plain JSON, so that a value that cannot be read fails only
-the feature that uses it. The caller of a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
+"""Rows of runtime settings: one for each group, and one for each setting of a user. `setting_groups` defines the
+groups.
 """
 
 from __future__ import annotations
