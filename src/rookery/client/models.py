@@ -141,7 +141,7 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
 
 class CacheDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None
-    if there is none.
+    if no message differs.
 
     `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are
     all tokens that did not come from the cache. `cost_micros` is their price.
@@ -1307,7 +1307,8 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded answer and the new one. `warnings` are sentences about differences besides the changes."""
+    """The recorded answer and the new answer. `warnings` are sentences about differences other than the requested
+    changes."""
 
     recorded: ReplayAnswer
     replayed: ReplayAnswer
@@ -1315,7 +1316,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two answers to the same request. `error` is set if there is no complete answer."""
+    """One of two answers to the same request. `error` is set if the answer is not complete."""
 
     model: str | None = None
     provider: str | None = None

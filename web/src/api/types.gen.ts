@@ -226,7 +226,7 @@ export interface BodyView {
 /** The handling of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
 
-/** The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None if there is none. `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are all tokens that did not come from the cache. `cost_micros` is their price. */
+/** The result of a diagnosis. `broke_at` is the index of the first message that differs from the previous step; None if no message differs. `uncached_tokens` were part of the previous step and were sent again without the cache; in a first step, these are all tokens that did not come from the cache. `cost_micros` is their price. */
 export interface CacheDiagnosis {
   reason: CacheReason;
   broke_at?: number | null;
@@ -234,7 +234,7 @@ export interface CacheDiagnosis {
   cost_micros?: number | null;
 }
 
-/** The reason why tokens of the previous step were not served from the cache; `none` if they were. */
+/** The reason why the cache did not serve tokens of the previous step; `none` if it served all of them. */
 export type CacheReason = "expired" | "first_step" | "messages_changed" | "model_changed" | "none" | "tools_changed" | "unknown";
 
 /** A well-known server. `needs`: what an administrator must enter or prepare besides the address, else empty. */
@@ -1142,7 +1142,7 @@ export interface LoginBody {
   stay_signed_in?: boolean;
 }
 
-/** The state of a user's login. `expired`: the user must log in again. `insufficient`: it lacks scopes. */
+/** The state of a user's login. `expired`: the user must log in again. `insufficient`: the login lacks scopes. */
 export type LoginState = "connected" | "expired" | "insufficient" | "none";
 
 /** The logged-in user. Later requests send the cookie of this response and the `session_key`. */
@@ -2044,14 +2044,14 @@ export interface RecordingView {
   is_allowed: boolean;
 }
 
-/** The recorded answer and the new one. `warnings` are sentences about differences besides the changes. */
+/** The recorded answer and the new answer. `warnings` are sentences about differences other than the requested changes. */
 export interface Replay {
   recorded: ReplayAnswer;
   replayed: ReplayAnswer;
   warnings?: string[];
 }
 
-/** One of two answers to the same request. `error` is set if there is no complete answer. */
+/** One of two answers to the same request. `error` is set if the answer is not complete. */
 export interface ReplayAnswer {
   model: string | null;
   provider: string | null;
