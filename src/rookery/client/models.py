@@ -797,16 +797,17 @@ class McpConnect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpDisconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a disconnection. `revoked` is null if the server offers no revocation, or there was no login."""
+    """The result of a disconnection. `revoked` is null without support for revocation, or without a login."""
 
     revoked: bool | None = None
     error: str | None = None
 
 
 class McpLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's login at a server. `reason` says why an expired login has ended.
+    """The caller's login at a server. `reason` is the reason why a login has expired.
 
-    `missing_scopes` are permissions that the server has asked for since; connecting again asks the user for them.
+    `missing_scopes` are permissions that the server has requested since the login; connecting again asks the user for
+    them.
     """
 
     state: str
@@ -857,7 +858,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a test: the tools of the server, or what is wrong."""
+    """The result of a test: the tools of the server, or the problem."""
 
     ok: bool
     tools: tuple[McpTool, ...]
@@ -874,7 +875,7 @@ class McpTestError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it. `is_offered`: the lists of the server permit it."""
+    """A tool as its server describes it. `is_offered`: the allow and deny lists of the server permit it."""
 
     name: str
     description: str
@@ -882,7 +883,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpTools(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a server had when it was asked last. `fetched_at` is null if it was never asked."""
+    """The tools of the server at the last request. `fetched_at` is null if there was no request yet."""
 
     items: tuple[McpTool, ...]
     fetched_at: datetime | None = None

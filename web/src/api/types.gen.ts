@@ -1172,13 +1172,13 @@ export interface McpConnectView {
 
 export type McpDecision = "agree" | "deny";
 
-/** The result of a disconnection. `revoked` is null if the server offers no revocation, or there was no login. */
+/** The result of a disconnection. `revoked` is null without support for revocation, or without a login. */
 export interface McpDisconnectView {
   revoked: boolean | null;
   error: string | null;
 }
 
-/** The caller's login at a server. `reason` says why an expired login has ended. `missing_scopes` are permissions that the server has asked for since; connecting again asks the user for them. */
+/** The caller's login at a server. `reason` is the reason why a login has expired. `missing_scopes` are permissions that the server has requested since the login; connecting again asks the user for them. */
 export interface McpLoginView {
   state: LoginState;
   scopes?: string[];
@@ -1307,7 +1307,7 @@ export interface McpTestError {
   needs_login: boolean;
 }
 
-/** The result of a test: the tools of the server, or what is wrong. */
+/** The result of a test: the tools of the server, or the problem. */
 export interface McpTestView {
   ok: boolean;
   tools: McpToolView[];
@@ -1315,14 +1315,14 @@ export interface McpTestView {
   protocol_version?: string | null;
 }
 
-/** A tool as its server describes it. `is_offered`: the lists of the server permit it. */
+/** A tool as its server describes it. `is_offered`: the allow and deny lists of the server permit it. */
 export interface McpToolView {
   name: string;
   description: string;
   is_offered: boolean;
 }
 
-/** The tools that a server had when it was asked last. `fetched_at` is null if it was never asked. */
+/** The tools of the server at the last request. `fetched_at` is null if there was no request yet. */
 export interface McpToolsView {
   items: McpToolView[];
   fetched_at: string | null;
@@ -2676,7 +2676,7 @@ export type ToolSearch = "always" | "auto" | "never";
 /** The transport of a server. `auto` tries streamable HTTP first, then SSE. */
 export type Transport = "auto" | "sse" | "streamable_http";
 
-/** The result of a try. `tried` says what was asked, and where. `models` are the ids that the provider lists. */
+/** The result of a try. `tried` names the request and its address. `models` are the ids that the provider lists. */
 export interface TryView {
   ok: boolean;
   tried: string;

@@ -1,8 +1,8 @@
 """MCP servers: those of the deployment, a user's own, the catalog, tests, and logins by OAuth.
 
-Secrets are write-only: a response shows only whether there is one. The callback of a login has no credentials of a
-user, because a browser that is sent here by another site has only cookies. Its state belongs to a cookie that the
-beginning of the login has set, and to the user who began it.
+Secrets are write-only: a response shows only whether there is one. The callback of a login has no session key, because
+another site sends the browser there, and such a request has only cookies. Its state must equal that of a cookie which
+the start of the login has set, and belongs to the user who started the login.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _MAX_SECRET = 8192
 
 
 class McpLoginView(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's login at a server. `reason` says why an expired login has ended.
+    """The caller's login at a server. `reason` is the reason why a login has expired.
 
-    `missing_scopes` are permissions that the server has asked for since; connecting again asks the user for them.
+    `missing_scopes` are permissions that the server has requested since the login; connecting again asks the user for
+    them.
     """
 
     state: LoginState
@@ -174,7 +175,7 @@ class McpServerChange(Body):
 
 
 class McpToolView(msgspec.Struct, frozen=True):
-    """A tool as its server describes it. `is_offered`: the lists of the server permit it."""
+    """A tool as its server describes it. `is_offered`: the allow and deny lists of the server permit it."""
 
     name: str
     description: str
@@ -182,7 +183,7 @@ class McpToolView(msgspec.Struct, frozen=True):
 
 
 class McpToolsView(msgspec.Struct, frozen=True):
-    """The tools that a server had when it was asked last. `fetched_at` is null if it was never asked."""
+    """The tools of the server at the last request. `fetched_at` is null if there was no request yet."""
 
     items: tuple[McpToolView, ...]
     fetched_at: datetime | None
@@ -197,7 +198,7 @@ class McpTestError(msgspec.Struct, frozen=True):
 
 
 class McpTestView(msgspec.Struct, frozen=True):
-    """The result of a test: the tools of the server, or what is wrong."""
+    """The result of a test: the tools of the server, or the problem."""
 
     ok: bool
     tools: tuple[McpToolView, ...]
@@ -213,7 +214,7 @@ class McpConnectView(msgspec.Struct, frozen=True):
 
 
 class McpDisconnectView(msgspec.Struct, frozen=True):
-    """The result of a disconnection. `revoked` is null if the server offers no revocation, or there was no login."""
+    """The result of a disconnection. `revoked` is null without support for revocation, or without a login."""
 
     revoked: bool | None
     error: str | None
@@ -284,7 +285,7 @@ def router(services: ApiServices) -> Routes:
 
     @routes.get("/mcp-servers/{mcp_server}/tools", "mcp.tools", returns=McpToolsView, errors=(404,))
     async def list_tools(caller: Caller, mcp_server: UUID) -> Response:
-        """List the tools that the server had when it was asked last."""
+        """List the tools that the server had at the last request."""
         seen = await caller.store.mcp_servers.get(mcp_server)
         found = await caller.store.mcp_servers.list_tools(mcp_server)
         if found is None:
@@ -355,9 +356,9 @@ def router(services: ApiServices) -> Routes:
         errors=(404, 412, 502),
     )
     async def connect(caller: Caller, request: Request, mcp_server: UUID) -> Response:
-        """Begin a login of the caller. Open `authorization_url` in the browser that sent this request.
+        """Start a login of the caller. Open `authorization_url` in the browser that sent this request.
 
-        400 if the server does not use OAuth or is disabled. 502 says what its authorization server lacks.
+        400 if the server does not use OAuth or is disabled. 502 if its authorization server lacks a required feature.
         """
         server = await caller.store.mcp_servers.record_connect(caller.user.id, mcp_server)
         base = _base(request)
@@ -391,10 +392,10 @@ def router(services: ApiServices) -> Routes:
         error: str | None = None,
         error_description: str | None = None,
     ) -> Response:
-        """Finish a login: the authorization server sends the browser here. The response is a page for the user.
+        """Complete a login: the authorization server sends the browser here. The response is a page for the user.
 
-        400 if the login was not begun in this browser, or has expired. 409 if the server was changed meanwhile. 502 if
-        the authorization server refuses.
+        400 if the login was not started in this browser, or has expired. 409 if the server was changed in the meantime.
+        502 if the authorization server refuses.
         """
         from rookery.mcp.oauth.logins import Callback
 
@@ -447,7 +448,9 @@ def router(services: ApiServices) -> Routes:
         return McpTestView(error is None, tools, error, probe.protocol_version)
 
     def _base(request: Request) -> str:
-        """Return the address of this deployment. On one machine it has several, and cookies belong to one of them."""
+        """Return the address of this deployment. A server on one machine has several addresses, and cookies belong to
+        one of them.
+        """
         base = services.origins.external_url
         if base is None or rules.is_loopback(urlsplit(base).hostname or ""):
             base = f"{request.url.scheme}://{request.url.netloc}"
@@ -548,7 +551,9 @@ if (window.opener) {
 
 
 def _page(server_id: UUID, status: int, message: str, *, cookie: str) -> Response:
-    """Return the page at the end of a login. It tells the page that opened it, and closes itself after a success."""
+    """Return the page at the end of a login. It reports the result to the page that opened it, and closes itself after
+    a success.
+    """
     nonce = secrets.token_urlsafe(16)
     title = "Connected" if status == 200 else "Not connected"
     script = _SCRIPT % (

@@ -109,7 +109,7 @@ class ProviderTry(Body):
 
 
 class TryView(msgspec.Struct, frozen=True):
-    """The result of a try. `tried` says what was asked, and where. `models` are the ids that the provider lists."""
+    """The result of a try. `tried` names the request and its address. `models` are the ids that the provider lists."""
 
     ok: bool
     tried: str

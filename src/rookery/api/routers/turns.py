@@ -48,9 +48,10 @@ def router(services: ApiServices) -> Routes:
 
     @routes.post("/chats/{chat}/nudge", "turns.nudge", returns=ChatView, errors=(404, 409))
     async def nudge(caller: Caller, chat: UUID) -> Response:
-        """Try again now: end a silent model call, a retry delay or the running tool calls. The turn goes on.
+        """Try again now: end a silent model call, a retry delay or the running tool calls. The turn continues.
 
-        A model call is repeated at once. Stopped tool calls return their output so far, and the model decides.
+        A model call is repeated immediately. Stopped tool calls return their output so far, and the model decides what
+        to do next.
         """
         return answer((await caller.store.turns.nudge(ChatId(chat))).view)
 
