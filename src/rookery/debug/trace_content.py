@@ -24,7 +24,7 @@ from rookery.telemetry.redaction import SecretRegistry
 from rookery.telemetry.tracing import names
 from rookery.telemetry.tracing.spans import Attributes
 
-# Limits of the texts of one attribute, in characters. A single text has at most `normalize.MAX_TEXT_CHARS`.
+# Limits of the texts of one attribute, in characters. A single text has at most `normalization.MAX_TEXT_CHARS`.
 MAX_MESSAGES_CHARS = 64_000
 MAX_SYSTEM_CHARS = 16_000
 

@@ -109,7 +109,7 @@ def notice_row(part: Part) -> NewMessage:
 
 
 def stopped_row() -> NewMessage:
-    """Return the mark of a turn that was stopped and left nothing else that says so."""
+    """Return the mark for a stopped turn that has no other row which shows that it was stopped."""
     return notice_row(TurnEnd("stopped"))
 
 
@@ -148,7 +148,7 @@ def interrupted_figures(
     cost_micros: int | None = None,
     usage: Usage | None = None,
 ) -> StepFigures:
-    """Return the figures of an unfinished step, for `interrupted_step.rows`. `usage` replaces what was reported."""
+    """Return the figures of an unfinished step, for `interrupted_step.rows`. `usage` replaces the reported usage."""
     return _figures(
         meter.usage if usage is None else usage,
         context_limit=context_limit,

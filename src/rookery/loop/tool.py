@@ -186,9 +186,10 @@ class EarlierRun(msgspec.Struct, frozen=True):
 
 class KeepState(Protocol):
     def __call__(self, state: msgspec.Struct, *, question: msgspec.Struct | None = None) -> Awaitable[None]:
-        """Store what the call needs to be continued by another process, and the question for the user, if any.
+        """Store the state with which another process can continue the call, and the question for the user, if there is
+        one.
 
-        It replaces what was kept before, and drops the answer to an earlier question.
+        It replaces the previous state, and deletes the answer to an earlier question.
         """
 
 
@@ -301,7 +302,7 @@ class LedgerState(StrEnum):
 class LedgerRun(msgspec.Struct, frozen=True):
     """A run in the ledger. `content` is the result of a finished run, as stored by `Ledger.finish`.
 
-    `earlier` is what an unfinished run has kept.
+    `earlier` is the stored state of an unfinished run.
     """
 
     state: LedgerState
@@ -319,7 +320,7 @@ class Ledger(Protocol):
         """Store the result: the JSON of message parts from `domain.chat.parts.encode`."""
 
     async def keep(self, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None) -> None:
-        """Store what an unfinished run needs to be continued, and the question that it waits for."""
+        """Store the state with which an unfinished run can be continued, and the question whose answer it needs."""
 
 
 class ToolSet:

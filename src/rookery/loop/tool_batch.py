@@ -599,7 +599,7 @@ class _CallCancellation(Cancellation):
 
 
 def _nudged(output: ToolOutput) -> ToolOutput:
-    """Return the output with a reason that says that only this call was stopped, and not its turn."""
+    """Return the output with a reason for the model: only this call was stopped, and not its turn."""
     value = output.value if isinstance(output.value, Mapping) else {"error": output.value}
     return msgspec.structs.replace(output, value={**value, "reason": _NUDGED})
 

@@ -82,7 +82,7 @@ async def try_provider(
 
 
 async def _ask(ready: ReadyModel, model: LanguageModel) -> tuple[Usage, ProviderError | None]:
-    """Make a short call. Return what it used, and its error; None if the model answered."""
+    """Make a short call. Return its usage, and its error; None instead of the error if the model answered."""
     asking = PromptMessage(role=Role.USER, parts=(PromptText("Reply with the word ok."),))
     call = make_call(ready, model, prompt=Prompt((asking,)), max_output_tokens=TEST_TOKENS, may_search=False)
     try:

@@ -722,7 +722,7 @@ export interface FiguresView {
   runtime_ms: number;
 }
 
-/** A file. `data` is base64; a stored file has a `file_id` instead. Clients need not send the `media_type` of a stored file, because the server sets it (`submission.with_facts`). */
+/** A file. `data` is base64; a stored file has a `file_id` instead. Clients need not send the `media_type` of a stored file. The server sets it (`submitted_content.with_facts`). */
 export interface File {
   type: "file";
   media_type?: string;

@@ -156,7 +156,7 @@ class Doctor:
         self._out.line(f"{verdict:4}  {subject:16}  {text}")
 
     async def look(self, subject: str, look: Callable[[], Awaitable[tuple[str, str]]]) -> None:
-        """Run a check. An exception becomes a finding."""
+        """Run a check. If it raises an exception, the result of the check is a finding."""
         try:
             self.say(subject, *await look())
         except DATABASE_ERRORS as error:

@@ -170,7 +170,7 @@ async def _get(conn: Connection, slug: str) -> McpServer:
 
 
 def _draft(new: NewServer, key: SecretStr | None) -> ServerDraft:
-    """Return the server. What is not given is that of the catalog, if it has a server with this slug."""
+    """Return the server to add. Values that are not given come from the catalog, if it has a server with this slug."""
     known = next((entry for entry in CATALOG if entry.slug == new.slug), None)
     url = new.url or (None if known is None else known.url)
     if url is None:

@@ -161,7 +161,7 @@ def _read_field(field: FormField, read_line: ReadLine) -> Any:
 
 
 def field_value(field: FormField, text: str) -> Any:
-    """Return what the typed text means for a field; None if it means nothing there."""
+    """Return the value of a form field that the typed text stands for; None if the text is not valid for the field."""
     match field.kind:
         case "boolean":
             return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(text.lower())

@@ -131,7 +131,7 @@ class InlineScreen:
         """Do nothing: an interactive terminal has no reader that goes away."""
 
     def close(self) -> None:
-        """Print what is unfinished."""
+        """Print blocks that were not complete yet."""
         self._end_thought()
         self._end_text()
         self._live_output = self.waits_for = ""

@@ -772,7 +772,7 @@ def _options(state: View) -> list[str]:
 
 
 def _phase_of(event: Event) -> str | None:
-    """Return what the chat does after this event; None if the event says nothing about it."""
+    """Return the activity of the chat after this event; None if the event does not change it."""
     match event["type"]:
         case "message_part":
             part = event["part"]

@@ -1,7 +1,7 @@
-"""The follower of a chat's stream: it shows the answer on stdout, and everything else on stderr.
+"""The follower of a chat's stream: prints the answer on stdout, and everything else on stderr.
 
-A step may be sent twice: after a lost connection, or if its live parts restart. Parts that were already shown are not
-shown again: their characters are counted, and the same number is skipped.
+A step may be sent twice: after a lost connection, or if its live parts restart. Parts that were already printed are not
+printed again: their characters are counted, and the same number is skipped.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Follower:
         return self._live.state
 
     def tell_agents(self, agents: Iterable[Agent]) -> None:
-        """Show subagents that have come to rest while the chat works, if they belong to what was shown."""
+        """Print subagents that have ended while the chat runs, if an earlier output has named them."""
         for agent in agents:
             if agent.outcome is not None:
                 self._printer.tell_agent(ended_agent(agent.chat_id, agent.title, agent.outcome))

@@ -1,8 +1,4 @@
-"""The screen of a followed chat: the answer on stdout, and everything else on stderr.
-
-stdout gets only the text of the answer, so that it can be piped. If both streams are the same terminal, a line of one
-must not interrupt a line of the other. Therefore this class tracks the cursor.
-"""
+"""The screen for a followed chat: prints the answer on stdout, and everything else on stderr."""
 
 from __future__ import annotations
 
@@ -108,10 +104,10 @@ class Screen:
         self.lines(*(f"> {line}" for line in text.splitlines()))
 
     def result(self, result: ToolResult) -> None:
-        """Print nothing: this screen has only the line of the tool."""
+        """Print nothing: this screen shows only the line of the tool call."""
 
     def output(self, piece: str) -> None:
-        """Print nothing of the live output of a tool."""
+        """Print nothing: this screen does not show live output of tools."""
 
     def mute(self) -> None:
         self._is_muted = True

@@ -107,7 +107,9 @@ class TranscriptPrinter:
                         self._agent(ended_agent(part.chat_id, part.title, part.outcome, part.error))
 
     def tell_agent(self, agent: ShownAgent) -> None:
-        """Show a subagent that has ended before the chat is told. Only those that the transcript names are shown."""
+        """Print the end of a subagent before the chat gets its report. Only subagents that the transcript names are
+        printed.
+        """
         if agent.chat_id in self._agents:
             self._agent(agent)
 

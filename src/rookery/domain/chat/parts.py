@@ -101,7 +101,7 @@ class Source(_PartBase, frozen=True, tag="source"):
 class File(_PartBase, frozen=True, tag="file"):
     """A file. `data` is base64; a stored file has a `file_id` instead.
 
-    Clients need not send the `media_type` of a stored file, because the server sets it (`submission.with_facts`).
+    Clients need not send the `media_type` of a stored file. The server sets it (`submitted_content.with_facts`).
     """
 
     # With a default factory, the field is always written, even if it is empty.

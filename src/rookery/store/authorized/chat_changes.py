@@ -413,9 +413,9 @@ class Turns(AuthorizedMethods):
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def nudge(self, at: Grant, chat_id: ChatId) -> ChangedChat:
-        """End the model call, the retry delay or the tool calls that the running turn waits for; the turn goes on.
+        """End the model call, the retry delay or the tool calls for which the running turn waits. The turn continues.
 
-        Nothing is stored. If the turn goes on by itself meanwhile, the nudge has no effect.
+        Nothing is stored. If the wait has already ended, the nudge has no effect.
         """
         tx = await at.bundle.open(chat_id)
         if tx.chat.status != Status.RUNNING:

@@ -109,7 +109,7 @@ class FileInfo(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> FileFacts:
-        """Return the facts for `submission.with_facts`."""
+        """Return the facts for `submitted_content.with_facts`."""
         return FileFacts(media_type=self.mime_type, name=self.name)
 
 

@@ -544,7 +544,7 @@ def _error_text(end: UntoldEnd) -> str | None:
 
 
 async def tell_by_wait(conn: Connection, parent_id: UUID, end_ids: Sequence[int]) -> None:
-    """Mark ends as told by results of `wait_agent`, in the transaction that stores the results."""
+    """Mark ends as told by results of `wait_agent`, in the transaction that stores these results."""
     if end_ids:
         await conn.execute(TELL_BY_WAIT, parent_id, list(end_ids))
 
@@ -568,7 +568,9 @@ async def may_wake(conn: Connection, parent_id: UUID) -> bool:
 
 
 async def set_aside(conn: Connection, parent_id: UUID) -> None:
-    """Let the untold ends of this parent's children resume it no more. Its model is told with its next turn."""
+    """Prevent untold ends of this parent's children from resuming the parent. The next turn tells its model about
+    them.
+    """
     await conn.execute(SET_ASIDE, parent_id)
 
 
@@ -616,7 +618,7 @@ async def renew_deadline(conn: Connection, chat_id: UUID) -> None:
 
 
 async def check_servers(conn: Connection, chat_id: UUID, server_ids: Sequence[UUID]) -> None:
-    """Raise `InvalidInput` if an exploring subagent would get other MCP servers than those that it was given."""
+    """Raise `InvalidInput` if an exploring subagent would get MCP servers besides those that it was given."""
     if await conn.fetchval(HAS_SERVERS, chat_id, list(server_ids)) is False:
         raise InvalidInput("mcp_server_ids", "A subagent that explores cannot be given more MCP servers.")
 

@@ -139,9 +139,9 @@ async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool
 
 
 async def keep(conn: Connection, token: UUID, state: msgspec.Struct, *, question: msgspec.Struct | None = None) -> bool:
-    """Store what the unfinished run needs to be continued, and the question that it waits for.
+    """Store the state with which the unfinished run can be continued, and the question whose answer it needs.
 
-    There is no fence: what a server has begun is true for every owner of the chat.
+    There is no fence, because the state of a call at a server is valid for every owner of the chat.
     """
     asked = None if question is None else parts.to_jsonb(question)
     return await conn.fetchval(KEEP, token, parts.to_jsonb(state), asked) is not None

@@ -114,7 +114,7 @@ class StepSummaryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(StepSummaryRow, frozen=True, kw_only=True):
-    """A step with its response and its own part of the request. `reads.list_requests` returns the other parts."""
+    """A step with its response and its own part of the request. `record_reads.list_requests` returns the rest."""
 
     normalized_request: Raw
     normalized_response: Raw | None

@@ -1,7 +1,7 @@
 """Notices to a chat about the ends of its subagents: as a step of the running turn, or as the start of a new turn.
 
-Each function inserts one notice and marks the ends in it as reported, under the chat's lock. Each end is therefore
-reported exactly once, even after a crash.
+Each function inserts one notice and marks the ends in it as told, under the chat's lock. An end is told when the
+history of the parent contains it. Each end is therefore told exactly once, even after a crash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Woken(msgspec.Struct, frozen=True):
 
 
 async def tell_ends(tx: Tx) -> Message | None:
-    """Commit a step that consists of a notice about ended subagents. Return None if there is no unreported end."""
+    """Commit a step that consists of a notice about ended subagents. Return None if there is no untold end."""
     ends = await subagents.list_untold(tx.conn, tx.chat.id)
     if not ends:
         return None
