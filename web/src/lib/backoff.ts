@@ -9,7 +9,7 @@ export function backoff(attempt: number, random: number): number {
   return Math.min(plain * (1 - JITTER + 2 * JITTER * random), MOST_MS);
 }
 
-/** What a client does after a connection has ended. */
+/** The action of a client after a connection has ended. */
 export type Ending = "reconnect" | "stop" | "signed_out" | "forbidden" | "gone" | "refused";
 
 export function ending(code: number): Ending {

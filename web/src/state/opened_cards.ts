@@ -1,6 +1,6 @@
 /**
- * Which calls and reasoning blocks the user opened or closed, by their ids. Rows are not used as keys, because commits
- * and regrouping change rows.
+ * The calls and reasoning blocks that the user opened or closed, by their ids. Rows are not used as keys, because
+ * commits and regrouping change rows.
  */
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";

@@ -1,7 +1,7 @@
 import { useTemplates, whyNone } from "@/state/templates";
 import { Commands } from "@/ui/backtick_code";
 
-/** What is missing on this server so that agents can run things, and the command that helps. Usually nothing. */
+/** The reason why this server cannot start workspaces, with the command that fixes it. Renders nothing if it can. */
 export function NoWorkspaces() {
   const why = whyNone(useTemplates().data?.items);
   if (!why) return null;

@@ -1,4 +1,4 @@
-/** What an edit of a sent message replaces. */
+/** The text above the message box during an edit: the messages that the edit replaces. */
 export interface EditReach {
   /** Messages after the edited one. */
   later: number;

@@ -1,4 +1,4 @@
-/** What takes the place of a chat, or of its composer, if no message can be sent. */
+/** Replacements for a chat or its composer if no message can be sent. */
 import { Link } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { Button } from "@/ui/button";

@@ -299,7 +299,7 @@ function useNewSteps(session: ChatSession): number {
   });
 }
 
-/** What is new below the view. It is mounted when the user leaves the end. */
+/** The notice about new content below the view. It is mounted while the user is not at the end. */
 function PillText({ session }: { session: ChatSession }) {
   const active = isActive(useShownStatus(session));
   const steps = useNewSteps(session);

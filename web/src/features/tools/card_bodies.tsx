@@ -25,7 +25,7 @@ interface BoxProps {
   view?: View;
 }
 
-/** What a box shows of long content: its start, its end, or its end while it grows. */
+/** The part of long content that a box shows: its start, its end, or its end while it grows. */
 export type View = "start" | "end" | "live";
 
 /** Return which part of its output a call shows: the end while it runs and after it failed. */
