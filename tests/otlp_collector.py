@@ -54,7 +54,7 @@ class ReceivedSpan:
 
 @dataclass(kw_only=True)
 class OtlpCollector:
-    """What arrived so far. `answer`, if set, answers requests instead of the default, which is 200."""
+    """A receiver that stores requests. `answer`, if set, replaces the default response 200."""
 
     url: str
     spans: list[ReceivedSpan] = field(default_factory=list)

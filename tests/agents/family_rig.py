@@ -84,7 +84,7 @@ def is_child(call: Call) -> bool:
 
 
 def texts(call: Call) -> str:
-    """Everything the prompt of a call says, results included."""
+    """Return all texts in the prompt of a call, including results."""
     return "\n".join(
         part.text
         for message in call.prompt.messages

@@ -109,7 +109,7 @@ class Notes:
 
 @pytest.fixture
 async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
-    """Whose owner is an administrator: everything is theirs to do."""
+    """A rig whose owner is an administrator, so that all operations are allowed."""
     async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
         yield opened
 

@@ -28,7 +28,7 @@ _FAMILY = re.compile(r"^f\d+ ", re.MULTILINE)
 
 
 class Habit(StrEnum):
-    """What a parent does after it has spawned its children."""
+    """The behavior of a parent after it has spawned its children."""
 
     ALL = "all"  # waits for all children
     ANY = "any"  # waits for the first end, and rests

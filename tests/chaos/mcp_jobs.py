@@ -17,7 +17,7 @@ _JOB = re.compile(r"^mcp (?P<name>\w+) (?P<kinds>[\w ]+)$", re.MULTILINE)
 
 
 class Kind(StrEnum):
-    """What a repeated call may do: attach to its task, run again, nothing, or ask the user before it does anything."""
+    """The effect of a repeated call: continue its task, run again, do nothing, or ask the user first."""
 
     TASK = "task"
     IDEMPOTENT = "idempotent"

@@ -126,7 +126,7 @@ class _Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """When a run ends: after `kills` kills, or when the kills have struck `per_kind` calls of each kind."""
+    """The end of a run: after `kills` kills, or after kills during `per_kind` calls of each kind."""
 
     kills: int | None = None
     per_kind: int = 0

@@ -29,7 +29,7 @@ class World:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A further connection, for races."""
+        """Return a second connection, for races."""
         conn = await asyncpg.connect(self._url)
         try:
             yield conn
@@ -78,7 +78,7 @@ class World:
         content: Sequence[parts.Part] | str | None = None,
         effort: str | None = None,
     ) -> MessageId:
-        """One row. `content` is parts, or JSON exactly as it shall be stored."""
+        """Insert one row. `content` is parts, or JSON that is stored unchanged."""
         stored = content if isinstance(content, str) else parts.encode(content or [parts.Text(text)])
         async with self.conn.transaction():
             await self.conn.execute(OPEN, chat_id)
@@ -99,7 +99,9 @@ class World:
         return MessageId(message_id)
 
     async def long_chat(self, owner_id: UUID, *, length: int = 500, others: int = 100) -> ChatId:
-        """A chat of many messages among others half its length, interleaved, and fresh statistics for the planner."""
+        """Create a chat with many messages between other chats of half its length, and update the planner's
+        statistics.
+        """
         chats = [await self.chat(owner_id) for _ in range(others + 1)]
         async with self.conn.transaction():
             for chat_id in chats:
@@ -121,7 +123,7 @@ class World:
         return chats[0]
 
     async def cut(self, chat_id: ChatId, *, from_id: MessageId) -> None:
-        """What an edit does: soft-delete a suffix."""
+        """Soft-delete the end of a history, as an edit does."""
         async with self.conn.transaction():
             await self.conn.execute(OPEN, chat_id)
             await self.conn.execute(
@@ -142,7 +144,9 @@ class World:
         return dict(record)
 
     async def plans(self, statement: str, *arguments: object) -> list[str]:
-        """The plans PostgreSQL chooses: for these arguments, and for any (a prepared statement settles on either)."""
+        """Return the plans that PostgreSQL chooses: for these arguments, and the generic plan of a prepared
+        statement.
+        """
         literals = ", ".join(f"'{argument}'" for argument in arguments)
         await self.conn.execute(f"PREPARE planned AS {statement}")
         found = []

@@ -39,7 +39,9 @@ def row(
     figures: StepFigures | None = None,
     version: int = CONTENT_VERSION,
 ) -> PromptRow:
-    """A string is the content as it stands in the database. Later ids were created earlier: only ids may order."""
+    """Return a row. A string is stored content. Later ids have earlier creation times, because only ids may determine
+    the order.
+    """
     message = Message(
         id=MessageId(message_id),
         chat_id=CHAT,

@@ -34,12 +34,12 @@ _STEPS: dict[Transition, tuple[frozenset[State], Step]] = {}
 
 
 def create(*rows: Row, max_queue: int = MAX_QUEUE) -> Chat:
-    """N -> R0: unowned, version 1, every row of revision 1."""
+    """N -> R0: a chat without owner, with version 1 and rows of revision 1."""
     return _insert(Chat(max_queue=max_queue), *rows)
 
 
 def apply(chat: Chat | None, *actions: Action, fence: Fence | None = None) -> Chat | Refusal:
-    """Run one bundle. A refusal of any of its transitions leaves nothing of it."""
+    """Run one bundle. If one of its transitions is refused, nothing is changed."""
     if chat is None:
         return Refusal("StaleFence" if fence else "ChatNotFound")
     if fence is not None and not fence.holds(chat):
@@ -81,7 +81,7 @@ def _starts_in(transition: Transition, states: str) -> Callable[[Step], Step]:
 
 
 def _insert(chat: Chat, *rows: Row) -> Chat:
-    """History moves: its version follows, attempts start again, and a retry state is void."""
+    """Change the history: set its version, restart the count of attempts, and clear the retry state."""
     for row in rows:
         if row.answers and _has_result(chat, row.answers):
             # Only a bundle can get here: the second of its transitions brings a result that the first one gave.
@@ -91,7 +91,7 @@ def _insert(chat: Chat, *rows: Row) -> Chat:
 
 
 def _has_result(chat: Chat, call_id: str) -> bool:
-    """Whether the latest live row that names the call is its result."""
+    """Return whether the latest live row that names the call is its result."""
     for row in reversed(chat.history):
         if row.live and (row.answers == call_id or any(call.id == call_id for call in row.calls)):
             return row.answers == call_id
@@ -132,13 +132,13 @@ def _new_queued(chat: Chat, text: str, *, steer: bool = False) -> tuple[Chat, Qu
 
 
 def _close(chat: Chat, reason: str, *, only_client: bool = False) -> Chat:
-    """Answer open calls with synthetic results, each in a row of its own."""
+    """Answer open calls with synthetic results, each in a separate row."""
     calls = chat.client_calls if only_client else chat.open_calls
     return _insert(chat, *(Row(Kind.CLOSURE, answers=call.id, reason=reason) for call in calls))
 
 
 def _say(chat: Chat, text: str, reason: str) -> Chat:
-    """A user row enters the history; every open call is answered before it."""
+    """Insert a user row, after results for all open calls."""
     return _insert(_close(chat, reason), Row(Kind.USER, text=text))
 
 
@@ -148,12 +148,12 @@ def _pop(chat: Chat) -> tuple[Chat, str]:
 
 
 def _run_on(chat: Chat) -> Chat:
-    """Whatever held the chat up is gone, and so is an order to compact that belonged to the turn before."""
+    """Set the chat to `running`: clear the reason of the wait, and a compaction request of the previous turn."""
     return _touch(replace(_drop_compaction(chat), status=Status.RUNNING, last_error=False, deadline=None))
 
 
 def _rest(chat: Chat) -> Chat:
-    """A chat at rest makes no further attempt: what was said about the next one is void."""
+    """Set the chat to rest, and clear the retry state, because there is no further attempt."""
     return _touch(_retry(replace(_drop_compaction(chat), status=Status.WAITING, deadline=None), None))
 
 
@@ -207,7 +207,7 @@ def _send(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.SEND_MESSAGE_INTERRUPT, "W E0 E1 R0 R1 I0 I1 A0 A1")
 def _send_interrupting(chat: Chat, action: Action) -> Chat:
-    """The message runs next, whatever is queued."""
+    """Send a message that runs next, before all queued messages."""
     match chat.state:
         case State.R0 | State.R1:
             return _stop(_prepend(chat, action.text))
@@ -221,7 +221,7 @@ def _send_interrupting(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.EDIT_MESSAGE, "W E0 E1 R0 R1 I0 I1 A0 A1")
 def _edit_message(chat: Chat, action: Action) -> Chat:
-    """The target and all that follows is cut; the replacement starts a turn; the queue goes too."""
+    """Delete the target and all later rows, start a turn with the replacement, and clear the queue."""
     if not 0 <= action.target < len(chat.history):
         raise _Refused("MessageNotFound")
     target = chat.history[action.target]
@@ -255,7 +255,7 @@ def _retry_turn(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.WAKE_PARENT, "W")
 def _wake_parent(chat: Chat, action: Action) -> Chat:
-    """A notice about a subagent starts a turn, as a user's message would."""
+    """Start a turn with a notice about a subagent."""
     return _run_on(_say(chat, action.text, "new_user_message"))
 
 
@@ -302,7 +302,7 @@ def _interrupt(chat: Chat, action: Action) -> Chat:
 
 
 def _end_turn(chat: Chat) -> Chat:
-    """The queue head runs next, or the chat rests."""
+    """End the turn: run the first queued message, or rest."""
     if not chat.queue:
         return _rest(chat)
     chat, head = _pop(chat)
@@ -331,7 +331,7 @@ def _complete(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.ANSWER_APPROVALS, "A0 A1")
 def _answer(chat: Chat, action: Action) -> Chat:
-    """Exactly the open questions. What is denied is closed; what is approved stays open, for the worker to run."""
+    """Answer exactly the open questions. Denied calls are closed; approved calls stay open for the worker."""
     if not chat.asked:
         raise _Refused("TransitionNotAllowed")
     given = [result.call for result in action.results]
@@ -386,7 +386,7 @@ def _record_retry(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.COMMIT_STEP, "R0 R1")
 def _commit_step(chat: Chat, action: Action) -> Chat:
-    """Steering rows are heard at the end of the step, unless a call is still open."""
+    """Commit a step. Steering rows follow it, unless a call is still open."""
     if not action.rows:
         raise _Refused("InvalidInput")
     # The summary of a chat that was at rest ends the turn. Steering rows wait for `finish_turn`, which starts a turn
@@ -410,7 +410,7 @@ def _enter(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.ASK_APPROVALS, "R0 R1")
 def _ask(chat: Chat, action: Action) -> Chat:
-    """About all calls that the server would run."""
+    """Ask about all calls that the server would run."""
     asked = tuple(call.id for call in chat.open_calls if call.tool is Tool.LOCAL)
     if not asked:
         raise _Refused("TransitionNotAllowed")

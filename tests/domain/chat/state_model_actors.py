@@ -16,7 +16,7 @@ T = Transition
 
 
 class Attempt(Struct, frozen=True):
-    """One bundle somebody tries: its name for people, its transitions and its fence."""
+    """One bundle that an actor tries: its label, its transitions and its fence."""
 
     name: str
     actions: tuple[Action, ...]
@@ -28,13 +28,13 @@ class Attempt(Struct, frozen=True):
 
 
 class User(Struct, frozen=True):
-    """A person with the chat on the screen."""
+    """A user, with the last state of the chat that the user has seen."""
 
     name: str
     seen: Chat
 
     def attempts(self, turn: int) -> Iterator[Attempt]:
-        """All that a person can ask for. `turn` makes texts unique."""
+        """Return all actions of a user. `turn` makes texts unique."""
         seen, text = self.seen, f"{self.name}-{turn}"
         for archived in (True, False):
             yield _one(T.SET_ARCHIVED, f"archived={archived}", archived=archived)
@@ -87,7 +87,7 @@ class User(Struct, frozen=True):
 
 
 class Worker(Struct, frozen=True):
-    """A runner with the chat as it was loaded. Until it acquired the chat it can do nothing else."""
+    """A runner with the chat as it was loaded. Until it has acquired the chat, it can do nothing else."""
 
     name: str
     seen: Chat
@@ -108,7 +108,7 @@ class Worker(Struct, frozen=True):
         yield _one(T.CANCEL_REQUIRES_ACTION, fence=replace(fence, status=Status.REQUIRES_ACTION))
 
     def _running_attempts(self, fence: Fence, turn: int) -> Iterator[Attempt]:
-        """Work on a running chat; what follows a model call is fenced by its attempt too."""
+        """Return the actions on a running chat. The fence of actions after a model call includes the attempt."""
         counted = replace(fence, attempt=self.seen.attempt)
         yield _one(T.GIVE_WAY, fence=fence)
         yield _one(T.RECORD_GENERATION_ATTEMPT, fence=fence)
@@ -133,7 +133,7 @@ class Worker(Struct, frozen=True):
         yield Attempt("commit_step + finish_error", (step, *fail.actions), counted)
 
     def _steps(self, turn: int) -> Iterator[tuple[str, tuple[Row, ...]]]:
-        """What a step can commit: open calls are settled first, as the real worker does."""
+        """Return the steps that can be committed. Open calls are settled first, as in the real worker."""
         calls = self.seen.open_calls
         local = tuple(call for call in calls if call.tool is Tool.LOCAL)
         if local:
@@ -153,7 +153,7 @@ SUMMARY = (Row(Kind.SUMMARY, text="so far"), Row(Kind.NOTE, text="compacted"))
 
 
 def after(actor: Actor, attempt: Attempt, outcome: Chat) -> Actor:
-    """The actor once its attempt was committed: it has seen what came of it."""
+    """Return the actor after its attempt was committed, with the resulting state as its view."""
     if isinstance(actor, Worker) and attempt.transition is T.ACQUIRE:
         return Worker(actor.name, outcome, attempt.actions[0].owner)
     return replace(actor, seen=outcome)

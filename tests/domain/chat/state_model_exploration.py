@@ -16,7 +16,7 @@ SMALL_QUEUE = 2
 
 
 class Edge(Struct, frozen=True, eq=False):
-    """One attempt on one chat, what came of it, and how far the actor's view was from the truth."""
+    """One attempt on one chat, its outcome, and the difference between the actor's view and the chat."""
 
     source: Node
     attempt: Attempt
@@ -25,7 +25,7 @@ class Edge(Struct, frozen=True, eq=False):
 
 
 class Node(Struct, frozen=True, eq=False):
-    """A chat the walk has reached, and the edge it came by."""
+    """A chat that the walk has reached, and the edge to it."""
 
     chat: Chat
     parent: Edge | None = None
@@ -41,7 +41,7 @@ def first_chat() -> Chat:
 
 
 def kind_of(chat: Chat) -> tuple[Hashable, ...]:
-    """All that the future of a chat depends on, apart from who remembers what."""
+    """Return all properties that determine the future of a chat, except the views of actors."""
     return (
         *outline_of(chat),
         chat.retry_state,
@@ -53,7 +53,7 @@ def kind_of(chat: Chat) -> tuple[Hashable, ...]:
 
 
 def outline_of(chat: Chat) -> tuple[Hashable, ...]:
-    """A coarser kind: where the chat stands, what waits, who owns it and what is open."""
+    """Return a coarser kind: state, queue, owner and open calls."""
     return (
         chat.status,
         chat.archived,
@@ -72,7 +72,7 @@ def _last_user(chat: Chat) -> int:
 
 
 def view_of(actor: Actor, chat: Chat) -> Hashable:
-    """How what the actor saw relates to the chat as it is now."""
+    """Return the relation between the actor's view and the current chat."""
     seen = actor.seen
     if isinstance(actor, Worker):
         if actor.owner is None:
@@ -93,7 +93,7 @@ def view_of(actor: Actor, chat: Chat) -> Hashable:
 
 
 def everything_one_can_do(start: Node, kind: Callable[[Chat], Hashable]) -> Iterator[Edge]:
-    """Every edge between chats of different kinds, by actors that always see the chat as it is."""
+    """Yield every edge between chats of different kinds, by actors with a current view."""
     turns = count(1)
     known = {kind(start.chat)}
     frontier = deque([start])
@@ -110,7 +110,9 @@ def everything_one_can_do(start: Node, kind: Callable[[Chat], Hashable]) -> Iter
 
 
 def interleavings(start: Node, pair: tuple[Actor, Actor], *, length: int) -> Iterator[Edge]:
-    """Every order of every two scripts of up to `length` attempts, by two actors that saw the chat at the start."""
+    """Yield every order of every two scripts of up to `length` attempts, by two actors that saw the chat at the
+    start.
+    """
     turns = count((start.depth + 1) * 100_000)
     known: set[Hashable] = set()
     frontier = deque([(start, pair, (length, length))])

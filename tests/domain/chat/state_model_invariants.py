@@ -8,7 +8,7 @@ from tests.domain.chat.state_model_values import Chat, Kind, Tool
 
 
 def violations(chat: Chat) -> list[str]:
-    """The sentences about chats that are false of this one."""
+    """Return the invariants that this chat violates."""
     truths = {
         "the state is valid": chat.state is not State.INVALID,
         "waiting has no queue": chat.status != Status.WAITING or not chat.queue,

@@ -14,7 +14,7 @@ MAX_QUEUE = 20
 
 
 class Kind(StrEnum):
-    """What a row of the history is. A compaction leaves a SUMMARY for the model and a NOTE for people."""
+    """The kind of a history row. A compaction inserts a SUMMARY for the model and a NOTE for users."""
 
     SYSTEM = "system"
     USER = "user"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Tool(StrEnum):
-    """Who executes a call."""
+    """The executor of a call."""
 
     LOCAL = "local"
     CLIENT = "client"
@@ -34,7 +34,7 @@ class Tool(StrEnum):
 
 
 class Deadline(StrEnum):
-    """Of `requires_action`, by the database clock."""
+    """The deadline of `requires_action`, by the database clock."""
 
     PASSED = "passed"
     AHEAD = "ahead"
@@ -46,7 +46,7 @@ class Call(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """A row of the history. Its id is its place: rows are never removed, only marked as deleted."""
+    """A row of the history. Its id is its position: rows are never removed, only marked as deleted."""
 
     kind: Kind
     text: str = ""
@@ -68,9 +68,9 @@ class Queued(Struct, frozen=True):
 
 
 class Chat(Struct, frozen=True, kw_only=True, dict=True):
-    """A chat's execution state. `owner` is the pair (worker, runner); `leased` says that its heartbeat is fresh.
+    """A chat's execution state. `owner` is the pair (worker, runner); `leased` means that its heartbeat is recent.
 
-    `asked` are the calls a person is asked about, `approved` those that one has said yes to.
+    `asked` are the calls that wait for the user's decision, and `approved` the calls that the user has approved.
     """
 
     status: str = Status.RUNNING
@@ -102,7 +102,7 @@ class Chat(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def open_calls(self) -> tuple[Call, ...]:
-        """The calls of the turn that neither the provider runs nor a later row answers."""
+        """The calls of the turn without a result, except those that the provider runs."""
         found: dict[str, Call] = {}
         for row in self.history:
             if not row.live:
@@ -121,7 +121,7 @@ class Chat(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def compactable(self) -> bool:
-        """A live assistant row after the newest boundary."""
+        """Whether there is a live assistant row after the newest boundary."""
         for row in reversed(self.history):
             if row.kind is Kind.SUMMARY and not row.deleted:
                 return False
@@ -131,14 +131,14 @@ class Chat(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Result(Struct, frozen=True):
-    """A client's answer to a call; in answer to a question, what is not valid is denied."""
+    """A client's result of a call. As an answer to a question, an invalid result is a denial."""
 
     call: str
     valid_json: bool = True
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """A transition with its arguments; each transition reads the few that concern it."""
+    """A transition with its arguments. Each transition uses only some of them."""
 
     transition: Transition
     text: str = ""
@@ -153,7 +153,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 class Fence(Struct, frozen=True, kw_only=True):
-    """What a worker's task saw."""
+    """The versions that a worker's task has read."""
 
     owner: tuple[str, str]
     status: str
@@ -170,7 +170,7 @@ class Fence(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The name of the error, and what else the design fixes about it."""
+    """The name of the error, and its other specified properties."""
 
     error: str
     detail: str = ""

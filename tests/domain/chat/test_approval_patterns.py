@@ -18,7 +18,7 @@ texts = st.text(alphabet=ALPHABET, max_size=12)
 
 
 def reference(pattern: str, text: str, *, is_narrow: bool) -> bool:
-    """By the definition: a wildcard is tried with every length."""
+    """Match by definition: try every length for each wildcard."""
     if not pattern:
         return not text
     first, rest = pattern[0], pattern[1:]
@@ -100,7 +100,7 @@ def test_patterns_have_at_most_256_characters_and_16_wildcards(pattern: str, is_
 
 
 def test_work_grows_with_lengths_alone() -> None:
-    """However well the text goes along with the pattern, a step is a step."""
+    """The content of the text does not affect the number of steps."""
     spent: list[int] = []
     texts = Texts(["a" * 10_000], is_narrow=False)
 

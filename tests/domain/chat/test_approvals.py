@@ -475,7 +475,7 @@ def test_a_stored_rule_over_the_bounds_restricts_all_calls_of_its_tool_and_permi
 
 
 def hostile_rules(count: int) -> tuple[Rule, ...]:
-    """Patterns that come as far as they can, through every argument, before they fail."""
+    """Return patterns that match as much as possible of every argument before they fail."""
     made = []
     for place in range(count):
         pattern = "*".join("a" * 15 for _ in range(15))[:240] + f"{place:03}b"

@@ -66,7 +66,7 @@ def test_after_each_refusal_less_is_allowed_than_was_refused(
 
 @given(st.integers(1, 10**8), st.integers(1, 10**8))
 def test_turn_that_is_refused_again_and_again_comes_to_an_end(window: int, first: int) -> None:
-    """Whatever the provider refuses, the next request of the turn is at most half as long, down to the floor."""
+    """After each refusal, the next request of the turn is at most half as long, down to the minimum."""
     refused = first
     for rungs in range(1, 9):
         target = context_overflow.target_tokens(

@@ -30,7 +30,7 @@ def claim(owner: int, held: int, *, waits: bool = False, since: int = 0) -> Clai
 
 
 def most_of_one(limit: int) -> int:
-    """How many chats an owner who is alone comes to."""
+    """Return the number of chats that a single owner can run."""
     held = 0
     while may_start(limit, Use(held, min(held, 1), held)):
         held += 1
@@ -103,7 +103,7 @@ def test_last_slot_is_left_to_who_has_less_and_waits_for_it() -> None:
 def test_slots_come_to_rest_at_a_fair_share_after_a_bounded_number_of_moves(
     limit: int, wants: list[int], arrivals: list[int]
 ) -> None:
-    """Owners arrive one after the other, each with all chats at once, and no chat ends."""
+    """Owners arrive one after the other, each with all chats at the same time, and no chat ends."""
     held: Counter[int] = Counter()
     moves = 0
     here: list[int] = []

@@ -25,12 +25,12 @@ def deleted(each: PromptRow) -> PromptRow:
 
 
 def notice(message_id: int) -> PromptRow:
-    """For people only."""
+    """Return a row that only users see."""
     return row(message_id, Role.SYSTEM, (parts.Text("note"),), visibility=Visibility.USER)
 
 
 def summary(first_id: int, source: Source = Source.AUTOMATIC) -> list[PromptRow]:
-    """The three rows a compaction leaves, as `compaction.new_rows` makes them."""
+    """Return the three rows of a compaction, in the form of `compaction.new_rows`."""
     new = compaction.new_rows(
         "We did things.",
         source=source,

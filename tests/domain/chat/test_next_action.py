@@ -75,7 +75,7 @@ TOO_FULL = FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT
 
 
 def assess(rows: list[PromptRow], *, threshold: int = 70, limit: int | None = LIMIT) -> Assessment:
-    """What the worker would find for these rows: the prompt holds the system rows, the boundary and what follows."""
+    """Assess these rows as the worker does: the prompt has the system rows, the boundary and later rows."""
     newest = max((each.message.id for each in rows if _is_boundary(each)), default=0)
     prompt = [each for each in rows if _is_in_prompt(each, newest)]
     return compaction.assess(prompt, files={}, threshold_percent=threshold, limit_tokens=limit)
@@ -118,7 +118,7 @@ def counted(message_id: int, *content: Part | str, tokens: int) -> PromptRow:
 
 
 def silence(message_id: int) -> PromptRow:
-    """A user row of no length worth a token."""
+    """Return a user row with too little text for one token."""
     return row(message_id, Role.USER, "[]", config=None)
 
 
@@ -174,7 +174,7 @@ def test_batch_that_was_rejected_as_a_whole_leaves_nothing_to_wait_for() -> None
 
 
 def test_declared_tool_that_is_not_offered_now_is_answered_here() -> None:
-    """On a plan turn the client's tools are dropped: the call must get its error and not wait for anybody."""
+    """In plan mode the client's tools are dropped: a call gets an error and does not wait for the client."""
     rules = Rules(dynamic_tools=frozenset())
 
     assert next_decision([user(1, "go"), assistant(2, DYNAMIC)], rules=rules) == ExecuteTools(opened(2, DYNAMIC))
@@ -553,7 +553,7 @@ _figures = st.builds(
 
 @st.composite
 def _rows(draw: st.DrawFn, *, max_size: int = 10) -> list[PromptRow]:
-    """Anything at all: every role, visibility and flag, readable or not."""
+    """Generate any rows: every role, visibility and flag, readable or not."""
     drawn = []
     for place in range(draw(st.integers(0, max_size))):
         role = draw(st.sampled_from(Role))
@@ -589,7 +589,7 @@ _thresholds = st.sampled_from([0, 70, 100])
 
 
 def _last_live(rows: list[PromptRow]) -> PromptRow | None:
-    """Told apart from the code under test: the newest row that is somebody's turn."""
+    """Return the newest row of a user or an assistant, computed without the code under test."""
     spoken = [
         each
         for each in rows
@@ -657,7 +657,7 @@ def test_deleted_rows_change_nothing(
 def test_compressed_rows_are_no_part_of_any_turn(
     rows: list[PromptRow], summarised: list[PromptRow], rules: Rules
 ) -> None:
-    """They say where the chat was compacted, and nothing else: with compaction out of the way, nothing changes."""
+    """Rows of a compaction only mark its position: without compaction, the decision is the same."""
     extra = [
         msgspec.structs.replace(
             each, message=msgspec.structs.replace(each.message, id=each.message.id + 5, compressed=True)

@@ -40,7 +40,7 @@ def result(tool_call_id: str, tool_name: str = "read_file") -> ToolResult:
 
 
 def rows(*contents: tuple[Role, Sequence[Part] | str]) -> list[CallRow]:
-    """Rows with the ids 1, 2, ...; a string is content as it stands in the database, damaged or not."""
+    """Return rows with the ids 1, 2, ... A string is stored content, which may be damaged."""
     return [
         CallRow(index, role, content if isinstance(content, str) else parts.encode(content), CONTENT_VERSION)
         for index, (role, content) in enumerate(contents, start=1)

@@ -38,7 +38,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 
 def mended(text: str) -> str:
-    """What storing makes of a string, by another way than the codec goes."""
+    """Return a string as storing changes it, computed without the codec."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -71,7 +71,7 @@ raws = json_texts.map(parts.json_text)
 
 
 def is_not_minus_zero(number: Decimal) -> bool:
-    """As an integer it is plain zero, for Python as for jsonb."""
+    """Minus zero is stored as integer zero, in Python and in jsonb."""
     return str(number) != "-0"
 
 
@@ -120,7 +120,7 @@ def by_value(text: str) -> tuple[str, Decimal]:
 
 
 def view(value: Any, number: Number) -> Any:
-    """A part as plain values, strings as storing leaves them, numbers told apart from strings and booleans."""
+    """Return a part as plain values: strings as stored, and numbers distinct from strings and booleans."""
     match value:
         case str():
             return mended(value)
@@ -141,7 +141,9 @@ def view(value: Any, number: Number) -> Any:
 
 
 def jsonb_takes(text: str) -> bool:
-    """No escape of U+0000, and no surrogate but in pairs, neither as a character nor as an escape."""
+    """Return whether jsonb accepts the text: no U+0000 and no unpaired surrogate, neither as a character nor as an
+    escape.
+    """
     plain = re.sub(r"\\\\", "", text)
     without_pairs = re.sub(r"(?i)\\ud[89ab]..\\ud[c-f]..", "", plain)
     return "\\u0000" not in plain and not re.search(r"(?i)\\ud[89a-f]|[\ud800-\udfff]", without_pairs)

@@ -267,7 +267,7 @@ def test_an_id_reused_in_two_steps_is_unique_in_the_prompt() -> None:
     ],
 )
 def test_a_name_that_a_model_invented_is_told_as_providers_take_it(invented: str, told: str) -> None:
-    """One that is not allowed would have every further request of the chat refused."""
+    """Providers would refuse every later request with an invalid tool name."""
     rows = [assistant(1, ToolCall("1", invented)), tool(2, ToolResult("1", invented, result=Raw(b"{}")))]
 
     names = {part.name for part in all_parts(prompt_of(rows)) if isinstance(part, PromptCall | PromptResult)}

@@ -29,7 +29,7 @@ WITH_VALID_STATES = {
 
 
 class Walk(Struct):
-    """What one walk over all kinds of chats found."""
+    """The results of a walk over all kinds of chats."""
 
     edges: int
     kinds: set[Hashable]
@@ -62,7 +62,7 @@ def walk() -> Walk:
 
 
 def _broken_rules(edge: Edge, before: Chat, after: Chat) -> list[str]:
-    """How versions and rows must move in any commit, whatever the transition."""
+    """Return the violated rules about versions and rows, which hold for every commit."""
     names = {action.transition for action in edge.attempt.actions}
     moved = after.history_version != before.history_version
     grown = after.history[: len(before.history)]

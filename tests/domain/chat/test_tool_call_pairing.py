@@ -47,7 +47,7 @@ def says(text: str) -> PromptMessage:
 
 
 def outline(messages: Iterable[PromptMessage]) -> list[str]:
-    """One word per part: `>a` a call, `<a` a result, `<a!` a result that was made up, else the text."""
+    """Return one word per part: `>a` a call, `<a` a result, `<a!` a synthetic result, otherwise the text."""
     return [_word(part) for each in messages for part in each.parts]
 
 

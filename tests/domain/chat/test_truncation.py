@@ -96,7 +96,7 @@ def test_table_that_fits_at_no_length_is_walked_once() -> None:
 
 
 def _strings_looked_at(result: Raw) -> int:
-    """How many texts were measured to cut this result."""
+    """Return the number of texts that were measured to cut this result."""
     seen = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

@@ -82,7 +82,7 @@ HOSTILE = {
 
 @pytest.fixture(params=["CBaseLoader", "BaseLoader"])
 def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser of libyaml, and the one of machines without it."""
+    """Each YAML loader: that of libyaml, and the one for machines without libyaml."""
     monkeypatch.setattr(front_matter, "_LOADER", getattr(yaml, request.param))
 
 

@@ -64,7 +64,7 @@ REASON = "A user reported abuse."
 
 
 class Office:
-    """People, a store, and what it told others."""
+    """Users, a store, and the hints that it has published."""
 
     def __init__(self, world: World, pool: asyncpg.Pool, people: dict[str, User]) -> None:
         self.world = world
@@ -117,7 +117,7 @@ class Office:
         return str(await self.world.conn.fetchval("SELECT status FROM chats WHERE id = $1", chat_id))
 
     async def queued(self) -> list[ChatId]:
-        """The chats of the messages that are queued."""
+        """Return the chats with queued messages."""
         return [record[0] for record in await self.world.conn.fetch("SELECT chat_id FROM chat_queued_messages")]
 
 
@@ -428,7 +428,9 @@ async def test_reader_who_leaves_is_out(office: Office) -> None:
 
 
 async def test_user_without_access_does_not_lock_the_chat(office: Office) -> None:
-    """The check comes before the lock: with the row locked by another, a stranger is refused at once."""
+    """Rights are checked before the lock: while another transaction holds the row lock, a user without rights is
+    refused immediately.
+    """
     chat = await office.chat()
     async with office.world.connection() as other, other.transaction():
         await other.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", chat)
@@ -488,7 +490,7 @@ async def test_file_of_another_user_is_treated_as_missing(office: Office) -> Non
 
 
 async def shared_file(office: Office) -> tuple[ChatId, UUID]:
-    """A chat of eve's that ada may read, and a file in it."""
+    """A chat of eve that ada may read, and a file in it."""
     theirs = await office.running("eve")
     file = await office.by("eve").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
     await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", theirs, file.id)
@@ -564,7 +566,9 @@ async def test_copies_count_against_the_quota_of_who_makes_them(
 
 
 async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: Office) -> None:
-    """Also those that a chat uses already: a reader cannot keep more by attaching them one after the other."""
+    """Files that a chat already uses count as well, so a reader cannot exceed the quota by attaching files one by
+    one.
+    """
     await settings.write_setting(office.world.conn, "chats", value={"max_file_mib_per_user": 1})
     chat, (_, first), (_, second) = await office.chat(), await shared_file(office), await shared_file(office)
     await office.by("ada").files.create(name="b.txt", mime_type="text/plain", data=bytes(1024 * 1024 - 9))
@@ -749,7 +753,7 @@ async def test_disabling_stops_what_the_users_chats_do(office: Office) -> None:
 
 
 async def test_workspace_of_a_disabled_account_is_not_started(office: Office) -> None:
-    """A turn that is being stopped could ask for it, behind the change that stops everything."""
+    """A turn that is being stopped could request a start after the account was disabled."""
     await office.by("root").users.update(office.id("bob"), UserPatch(status=Status.DISABLED))
     draft = Draft(
         id=uuid4(),

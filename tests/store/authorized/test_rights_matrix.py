@@ -75,7 +75,7 @@ class Key:
 
 
 class Town:
-    """An owner with a shared and an unshared family, a reader, and everybody else."""
+    """An owner with a shared and an unshared family, a reader, and users with every other role."""
 
     def __init__(self, world: World, store: Store, people: dict[str, User], chats: dict[str, ChatId]) -> None:
         self.world = world
@@ -84,7 +84,7 @@ class Town:
         self.chats = chats
 
     def actors(self) -> Iterator[tuple[str, str, Actor]]:
-        """(label, who it is, actor)."""
+        """Tuples of a label, the relation to the owner, and the actor."""
         for name, user in self.people.items():
             yield name, name, user.actor
         yield "agent of ada", "ada", OwnerActor(self.people["ada"].id)
@@ -96,7 +96,7 @@ class Town:
                 yield f"{name} by a token for {scope}", name, UserActor(user.id, user.role, frozenset({scope}))
 
     async def share(self) -> None:
-        """As it was: some calls give the share up."""
+        """Restore the share, because some calls remove it."""
         await self.world.conn.execute(
             "INSERT INTO chat_shares (chat_id, user_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
             self.chats["shared"],
@@ -114,7 +114,7 @@ class Town:
         return UUID(str(file_id))
 
     async def workspace(self) -> tuple[UUID, UUID]:
-        """One of ada's that was stopped, and the operation that did it."""
+        """Return a stopped workspace of ada, and the operation that stopped it."""
         workspace_id = await self.world.conn.fetchval(
             "INSERT INTO workspaces (owner_id, name) VALUES ($1, $2) RETURNING id",
             self.people["ada"].id,
@@ -188,7 +188,7 @@ def spec(store: ActorStore, town: Town) -> ChatSpec:
 
 
 def terms(parent_id: UUID) -> NewSubagent:
-    """Of a child that the spec does not fit, as far as the rights are concerned."""
+    """Return terms of a subagent that do not match the spec. This is checked only after the rights."""
     return NewSubagent(
         chat_id=ChatId(uuid4()),
         parent_chat_id=ChatId(parent_id),
@@ -209,7 +209,7 @@ def push() -> Push:
 
 
 def workspace_draft(store: ActorStore) -> Draft:
-    """Of a template that is not there, as far as the rights are concerned."""
+    """Return a draft with a template that does not exist. This is checked only after the rights."""
     return Draft(
         id=uuid4(),
         owner_id=me(store),
@@ -440,7 +440,7 @@ BUGS = (AssertionError, TypeError, AttributeError, asyncpg.PostgresError, asyncp
 
 
 async def outcome(call: Awaitable[object]) -> str:
-    """Whether the check let it pass. What a method refuses afterwards for other reasons has passed."""
+    """Return whether the rights check passed. A later refusal for another reason counts as passed."""
     try:
         await call
     except (ChatNotFound, FileNotFound, UserNotFound, TokenNotFound, WorkspaceNotFound, OperationNotFound):

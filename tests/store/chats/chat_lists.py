@@ -27,7 +27,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 class ChatLists:
-    """Ada and bob are members, root is an administrator, audrey an auditor."""
+    """Users and their chats: ada and bob are members, root is an administrator, audrey is an auditor."""
 
     def __init__(self, world: World, pool: asyncpg.Pool, people: Mapping[str, User]) -> None:
         self.world = world
@@ -45,12 +45,12 @@ class ChatLists:
         return self.people[name].id
 
     async def chat(self, owner: str = "ada", *, minutes: float = 0, **fields: object) -> ChatId:
-        """A chat whose last activity was so many minutes before noon."""
+        """Create a chat whose last activity was this many minutes before noon."""
         at = NOON - timedelta(minutes=minutes)
         return await self.world.chat(self.id(owner), updated_at=at, **fields)  # type: ignore[arg-type]
 
     async def chats(self, count: int, owner: str = "ada") -> list[ChatId]:
-        """Newest first, as a list shows them."""
+        """Create chats, and return them newest first, as in a list."""
         return [await self.chat(owner, minutes=n) for n in range(count)]
 
     async def share(self, chat_id: ChatId, name: str | None) -> None:
@@ -62,7 +62,7 @@ class ChatLists:
             await pins.pin(self.world.conn, chat, user_id=self.id(name))
 
     async def set(self, chat_id: ChatId, assignments: str, *values: object) -> None:
-        """Columns of a chat, in a transition."""
+        """Set columns of a chat, within a transition."""
         async with self.world.conn.transaction():
             await self.world.conn.execute(OPEN, chat_id)
             await self.world.conn.execute(f"UPDATE chats SET {assignments} WHERE id = $1", chat_id, *values)

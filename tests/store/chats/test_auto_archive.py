@@ -26,7 +26,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 
 class Attic:
-    """Chats whose rows are as old as a test says: written past the triggers that keep them."""
+    """Chats whose rows are as old as the test requires. They are written without the triggers that prevent this."""
 
     def __init__(self, rig: Rig, conn: asyncpg.Connection) -> None:
         self.rig = rig

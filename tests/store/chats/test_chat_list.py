@@ -125,7 +125,7 @@ async def test_a_limit_out_of_range_is_refused_by_name(lists: ChatLists, limit: 
 
 
 class Crowd:
-    """Chats of which some stay as they are and the others move, come, go, and are pinned between two pages."""
+    """Chats that are changed, created, deleted and pinned between two pages of a list, and chats that are not."""
 
     def __init__(self, lists: ChatLists, fixed: list[ChatId], moving: list[ChatId]) -> None:
         self.lists = lists

@@ -294,7 +294,7 @@ def repository(root: str, *, changed_files: int) -> DiffStatus:
 
 
 async def with_workspace(lists: ChatLists) -> tuple[ChatId, UUID]:
-    """A chat that was told something by its workspace, and has worked in two repositories."""
+    """A chat with a reported workspace context and the state of two repositories."""
     chat, workspace, conn = await lists.chat(), uuid4(), lists.world.conn
     await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, lists.id("ada"))
     await context.bind(conn, chat, workspace)

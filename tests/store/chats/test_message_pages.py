@@ -29,7 +29,7 @@ def ids(page: MessageList) -> list[MessageId]:
 
 
 async def written(lists: ChatLists, chat_id: ChatId, count: int) -> list[MessageId]:
-    """Oldest first."""
+    """The messages, oldest first."""
     return [await lists.world.message(chat_id, role="user") for _ in range(count)]
 
 

@@ -118,7 +118,7 @@ async def test_the_prompt_is_everything_for_the_model_before_the_first_compactio
 
 
 async def compact(world: World, chat: ChatId) -> MessageId:
-    """The three rows of a compaction; returns the boundary."""
+    """Insert the three rows of a compaction. Return the boundary."""
     boundary = await world.message(chat, "summary", role="user", visibility="model", compressed=True)
     await world.message(chat, role="assistant", visibility="user", compressed=True)
     await world.message(chat, role="tool", visibility="both", compressed=True)

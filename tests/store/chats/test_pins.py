@@ -31,7 +31,7 @@ async def pinned_chats(world: World, user_id: UUID, count: int) -> list[ChatId]:
 
 
 async def order_of(world: World, user_id: UUID) -> list[ChatId]:
-    """The pinned chats in order, after a look at their numbers."""
+    """Return the pinned chats in order, after a check of their numbers."""
     listed = await pins.list_pins(world.conn, user_id)
     assert [pin.pin_order for pin in listed] == list(range(1, len(listed) + 1))
     return [pin.chat_id for pin in listed]

@@ -52,7 +52,9 @@ async def lists(database_url: str) -> AsyncIterator[ChatLists]:
 
 
 async def crowd(lists: ChatLists) -> list[ChatId]:
-    """Ada's few chats among those of forty others. The guards are off: they are not made for so many rows at once."""
+    """A few chats of ada among chats of forty other users. The triggers are disabled, because they are slow for many
+    rows.
+    """
     conn = lists.world.conn
     others = [UUID(int=n) for n in range(1, 41)]
     await conn.executemany("INSERT INTO users (id, username) VALUES ($1, $2)", [(each, each.hex) for each in others])
@@ -83,7 +85,7 @@ SEARCHES = ["common", '"common words" -rare', "-rare", "rare", "common source:cr
 
 
 async def test_number_of_rows_read_does_not_grow_with_other_users_chats(lists: ChatLists) -> None:
-    """One test of several claims, because the crowd takes its time to come."""
+    """One test checks several properties, because creating the chats takes long."""
     mine = await crowd(lists)
 
     await check_lists_of_few_chats(lists)
@@ -138,7 +140,7 @@ async def test_the_number_of_queries_does_not_grow_with_the_page(lists: ChatList
 
 
 class Counting:
-    """A connection that counts what it is asked."""
+    """A connection that counts its queries."""
 
     def __init__(self, conn: asyncpg.Connection) -> None:
         self.asked = 0
@@ -179,7 +181,9 @@ def scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def rows_read(plan: dict[str, Any]) -> dict[str, float]:
-    """How many rows of each table were looked at, found or not; of bitmaps, how many the index named."""
+    """Return the number of rows that were read from each table, including filtered rows; for bitmaps, the rows of the
+    index.
+    """
     read = dict.fromkeys(("chats", "chat_messages", "chat_message_search"), 0.0)
     prefixes = {"chats_": "chats", "messages_": "chat_messages", "search_": "chat_message_search"}
     for scan in scans(plan):

@@ -26,7 +26,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 
 def soon() -> datetime:
-    """Whatever was uploaded until now is old enough by then."""
+    """Return a time at which all current uploads are old enough."""
     return datetime.now(UTC) + timedelta(minutes=1)
 
 
@@ -40,7 +40,7 @@ async def exists(rig: Rig, file_id: UUID) -> bool:
 
 
 async def until_blocked(rig: Rig) -> None:
-    """Until somebody waits for what another holds."""
+    """Wait until one connection waits for a lock of another."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     await until(lambda: rig.value(query))
 

@@ -41,7 +41,7 @@ async def sweep_all(conn: asyncpg.Connection) -> int:
 async def hits(
     world: World, owner: UUID, query: str, *, archived: Archived = Archived.NO, limit: int = 50
 ) -> list[tuple[ChatId, MessageId | None]]:
-    """The chats found, each with the message it was found by."""
+    """Return the found chats, each with the message that matched."""
     wanted = ResolvedQuery(
         query=ChatQuery(search=(query,), archived=archived), sources=frozenset({Source.CREATED_BY_ME})
     )

@@ -22,7 +22,7 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 class Shared:
-    """A chat of an owner, and how it is shared."""
+    """A chat of an owner, with methods that share it."""
 
     def __init__(self, world: World, owner: UUID, chat: ChatId) -> None:
         self.world = world

@@ -43,7 +43,7 @@ async def fill(rig: Rig, chat_id: ChatId, count: int) -> None:
 
 
 async def fence_of(rig: Rig, chat_id: ChatId) -> Fence:
-    """That of the runner the chat has, or of one it gets now."""
+    """Return the fence of the chat's runner. If there is none, acquire the chat."""
     chat = await rig.load(chat_id)
     return await rig.acquire(chat_id) if chat.runner_id is None else rig.fence(chat)
 
@@ -70,7 +70,7 @@ def said(rows: tuple[PromptRow, ...]) -> list[str]:
 
 
 async def check_same_as_loaded_anew(rig: Rig, chat_id: ChatId, step: Step) -> None:
-    """What a cache was continued to is what the database has."""
+    """Check that the continued cache equals the stored history."""
     anew = await load(rig, chat_id)
     async with rig.pool.acquire() as conn:
         told = await messages.list_prompt(conn, chat_id)

@@ -28,7 +28,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 
 async def a_call(rig: Rig) -> tuple[Call, Fence]:
-    """A chat at work whose newest row calls a tool."""
+    """Create a running chat whose newest row calls a tool."""
     chat_id = await rig.chat(State.R0)
     await rig.commit(chat_id, calling(call("call-1", "send_mail")))
     fence = await rig.acquire(chat_id)

@@ -16,7 +16,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @contextlib.asynccontextmanager
 async def listening(handler: Handler) -> AsyncIterator[int]:
-    """A server on a free port, gone with all its connections at the end."""
+    """Run a server on a free port. It is closed with all its connections at the end."""
     connections: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ async def listening(handler: Handler) -> AsyncIterator[int]:
 
 
 async def read_startup(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The client's first message; TLS is declined."""
+    """Return the first message of the client. TLS is declined."""
     while True:
         (length,) = struct.unpack("!i", header := await reader.readexactly(4))
         body = await reader.readexactly(length - 4)
@@ -51,7 +51,7 @@ async def read_startup(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Type and the whole message."""
+    """Return the type and the whole message."""
     head = await reader.readexactly(5)
     return head[:1], head + await reader.readexactly(struct.unpack("!i", head[1:])[0] - 4)
 
@@ -61,7 +61,9 @@ def message(kind: bytes, body: bytes) -> bytes:
 
 
 class TransactionPooler:
-    """Gives each client two sessions of the real server and changes between them after every transaction."""
+    """A pooler that gives each client two sessions of the real server, and alternates between them after each
+    transaction.
+    """
 
     def __init__(self, server: Server) -> None:
         self._path = f"{server.socket_dir}/.s.PGSQL.{server.port}"
@@ -97,7 +99,7 @@ class TransactionPooler:
 async def old_server(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, heard: list[bytes] | None = None
 ) -> None:
-    """Greets like PostgreSQL 14.9 and says nothing more, whatever it hears."""
+    """Greet like PostgreSQL 14.9, and then never respond."""
     await read_startup(reader, writer)
     writer.write(message(b"R", struct.pack("!i", 0)))
     for name, value in (("server_version", "14.9"), ("client_encoding", "UTF8"), ("TimeZone", "UTC")):
@@ -109,7 +111,7 @@ async def old_server(
 
 
 async def stubborn_pooler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Refuses start-up settings it does not know, with the code PgBouncer uses."""
+    """Refuse unknown startup settings, with the error code of PgBouncer."""
     await read_startup(reader, writer)
     fields = {"S": "FATAL", "V": "FATAL", "C": "08P01", "M": "unsupported startup parameter: jit"}
     writer.write(message(b"E", b"".join(f"{key}{value}\0".encode() for key, value in fields.items()) + b"\0"))

@@ -17,7 +17,7 @@ BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 async def cancel_when_prepared(conn: Connection) -> None:
-    """Cancel a statement in the step of the loop in which the answer to its prepare arrives."""
+    """Cancel a statement in the event loop step in which the response to its prepare arrives."""
     await conn.fetchval("SELECT 2")  # so that asyncpg has asked all it wants to know
     socket = conn._transport.get_extra_info("socket")  # type: ignore[union-attr]
     statement = asyncio.ensure_future(conn.fetchval("SELECT 1"))
@@ -31,7 +31,7 @@ async def cancel_when_prepared(conn: Connection) -> None:
 
 
 async def test_asyncpg_takes_such_a_connection_for_idle(database_url: str) -> None:
-    """Should this ever fail, asyncpg has learnt better, and the other test here has lost its point."""
+    """If this fails, asyncpg has fixed the problem, and the other test in this file is not needed any more."""
     conn = await asyncpg.connect(database_url)
     try:
         await cancel_when_prepared(conn)

@@ -29,7 +29,9 @@ def request(user_id: UUID, *, key: str = "k", operation: str = "chats.create", b
 
 
 async def do(world: World, asked: Request, *, answer: bytes = b"201", now: datetime = NOW) -> bytes | None:
-    """A request as a router would: look, act, store. Returns what was there already."""
+    """Handle a request like a router: look up the key, act, store the answer. Return the answer that was stored
+    before.
+    """
     async with world.conn.transaction():
         found = await idempotency.find_answer(world.conn, asked, now=now)
         if found is None:

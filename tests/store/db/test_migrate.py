@@ -33,7 +33,7 @@ async def connection(empty_database_url: str) -> AsyncIterator[asyncpg.Connectio
 
 
 def write(folder: Path, *contents: str) -> Path:
-    """Migrations numbered from 1. What lies in the folder already with the same number is replaced."""
+    """Write migrations numbered from 1. Existing files with the same number are replaced."""
     for number, content in enumerate(contents, start=1):
         (folder / f"{number:04}_step{number}.sql").write_text(content)
     return folder

@@ -17,7 +17,7 @@ from tests.store.db.fake_postgres import TransactionPooler, listening, old_serve
 
 
 async def refusal(url: str) -> StoreError:
-    """How connecting fails, which must be the same for pools and for single connections."""
+    """Return the error of a connection attempt, which must be the same for pools and for single connections."""
     config = DatabaseConfig(url)
     with pytest.raises(StoreError) as of_pools:
         await Database.connect(config)

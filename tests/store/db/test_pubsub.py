@@ -57,7 +57,7 @@ def misc(topic: str, size: int = 0) -> MiscHint:
 
 @dataclass
 class Replica:
-    """What one process has: a bus, a notifier and a listener."""
+    """The hint components of one process: a bus, a notifier and a listener."""
 
     database: Database
     bus: Bus
@@ -76,7 +76,7 @@ class Replica:
         self.resyncs += 1
 
     async def cut(self) -> None:
-        """End the listener's connection from the server's side."""
+        """End the listener's connection on the server."""
         await self.database.api.execute("SELECT pg_terminate_backend($1)", self.connections[-1].get_server_pid())
         await until(lambda: not self.listener.connected)
 
@@ -348,7 +348,7 @@ async def test_a_lost_connection_is_replaced_and_all_subscribers_resync(replica:
 
 
 async def test_the_listener_listens_again_before_it_asks_for_a_resync(replica: Replica) -> None:
-    """Otherwise a change between the reads of the resync and the LISTEN would be missed by both."""
+    """With another order, a change between the reads of the resync and the LISTEN would be lost."""
     sending: list[asyncio.Task[None]] = []
     await replica.cut()
     replica.bus.on_resync(
@@ -406,7 +406,7 @@ async def test_the_time_without_a_listener_is_counted(replica: Replica) -> None:
 
 
 class Cable:
-    """Between a client and the server, and can be pulled without either of them noticing."""
+    """A proxy between client and server that can drop all data without closing the connections."""
 
     def __init__(self, server: Server) -> None:
         self._path = f"{server.socket_dir}/.s.PGSQL.{server.port}"
@@ -511,7 +511,7 @@ async def test_the_probe_measures_real_time(database: Database) -> None:
 
 
 async def test_a_probe_that_does_not_come_back_means_deaf_until_one_does(replica: Replica) -> None:
-    """The connection is healthy and hears nothing: no check but this one would notice."""
+    """The connection is open but delivers no notifications. Only the probe detects this."""
     await replica.connections[0].execute("UNLISTEN *")
 
     async with probing(replica) as probe:

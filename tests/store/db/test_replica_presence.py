@@ -27,7 +27,7 @@ from tests.eventually import until
 
 
 class Rig:
-    """A replica's presence on its own clock, and what it was told."""
+    """A replica's presence with a separate clock, and the events that it has reported."""
 
     def __init__(self, database: Database, replica_id: UUID) -> None:
         self.database = database
@@ -55,18 +55,18 @@ class Rig:
         await self.clock.until_waiting("presence")
 
     async def tick(self, count: int = 1) -> None:
-        """So many seconds of this replica's life."""
+        """Advance the replica's clock by this many seconds."""
         for _ in range(count):
             await self.clock.fire("presence")
             await self.clock.until_waiting("presence")
 
     async def cut(self) -> None:
-        """End the presence connection from the server's side."""
+        """End the presence connection on the server."""
         await self.database.api.execute("SELECT pg_terminate_backend($1)", self.connections[-1].get_server_pid())
         await until(lambda: not self.presence.held)
 
     async def die(self) -> None:
-        """What the server sees of a killed process: its socket closes, nothing is said."""
+        """Close the socket without a message, as the kernel does for a killed process."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -402,7 +402,7 @@ async def test_a_failing_callback_does_not_stop_the_watch(database: Database, ca
 
 
 def twins() -> tuple[UUID, UUID, UUID]:
-    """Different ids with one lock key."""
+    """Return two ids with the same lock key."""
     first, second, third = (UUID(bytes=os.urandom(12) + b"\x80\x00\x00\x01") for _ in range(3))
     assert replica_presence.lock_key(first) == replica_presence.lock_key(second) == replica_presence.lock_key(third)
     return first, second, third

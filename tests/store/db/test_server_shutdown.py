@@ -27,7 +27,7 @@ STATEMENTS: dict[str, Callable[[Connection], Awaitable[object]]] = {
 
 
 class Parting:
-    """Passes bytes through to the server, and says goodbye on all connections when told to, without hanging up."""
+    """A proxy that, on request, announces a shutdown on all connections without closing them."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -31,7 +31,7 @@ class DebugRows:
         self.pool = rig.pool
 
     async def new_run(self, chat_id: ChatId, **fields: Any) -> NewRun:
-        """Return a run of the chat as it is now."""
+        """Return a run of the chat in its current state."""
         chat = await self.rig.load(chat_id)
         last = await self.rig.last_id(chat_id)
         defaults: dict[str, Any] = {

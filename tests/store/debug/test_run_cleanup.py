@@ -144,9 +144,10 @@ MAX_OPEN = 150
 
 
 class Life(msgspec.Struct, frozen=True):
-    """A replica: when its run begins, the phase of its beats, and when and how it dies. `None` means that it lives.
+    """The life of a replica: the start of its run, the phase of its heartbeats, and the time and kind of its death.
+    `None` means that it lives.
 
-    A replica that hangs keeps its row, so only its silence shows that it is dead.
+    A replica that hangs keeps its row, so only its missing heartbeats show that it is dead.
     """
 
     begins: int

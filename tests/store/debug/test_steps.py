@@ -142,7 +142,7 @@ WRITES = st.tuples(
 
 
 class ModelStep:
-    """What the rule of the specification leaves in a step."""
+    """The expected step according to the specification."""
 
     def __init__(self) -> None:
         self.epoch, self.status, self.written_by = 1, StepStatus.IN_PROGRESS, -1

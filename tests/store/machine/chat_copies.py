@@ -31,7 +31,7 @@ _KEEP_LEASES = (
 
 
 async def copy_chats(conn: Conn, originals: Sequence[Copy]) -> list[Copy]:
-    """One copy of each, in one transaction. Nobody else may write meanwhile: the triggers are off."""
+    """Copy each chat, in one transaction. No other writes may run, because the triggers are disabled."""
     pairs = [(original.chat_id, uuid4()) for original in originals]
     async with conn.transaction():
         # Else the deferred check of queue positions would still be pending when the triggers come back.
@@ -77,7 +77,9 @@ _ASK = """
 
 
 async def _copy_questions(conn: Conn, messages: dict[UUID, list[int]]) -> None:
-    """A question is known by a token that is made of the chat and of the message, both others in a copy."""
+    """Copy the questions with new tokens: a token is computed from the ids of the chat and the message, which differ in
+    a copy.
+    """
     questions = await conn.fetch(_QUESTIONS)
     if not questions:
         return

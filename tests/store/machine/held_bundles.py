@@ -33,11 +33,11 @@ _WAITING = """
 
 
 async def pass_through() -> None:
-    """A hold that holds nothing."""
+    """A hold that does not wait."""
 
 
 async def until_blocked(rig: Rig, sessions: int = 1) -> None:
-    """Return once so many sessions of this database wait for a lock."""
+    """Wait until this many sessions of the database wait for a lock."""
 
     async def enough() -> bool:
         return await rig.value(_WAITING) == sessions
@@ -46,7 +46,7 @@ async def until_blocked(rig: Rig, sessions: int = 1) -> None:
 
 
 def updating(rig: Rig, chat_id: UUID, fn: Callable[[Tx], Awaitable[T]], *, fence: Fence | None = None) -> Action[T]:
-    """An update whose bundle is held after its callback, with everything written and nothing committed."""
+    """Run an update whose bundle is held after its callback, before the commit."""
 
     async def run(hold: Hold) -> T:
         async def body(tx: Tx) -> T:
@@ -60,7 +60,7 @@ def updating(rig: Rig, chat_id: UUID, fn: Callable[[Tx], Awaitable[T]], *, fence
 
 
 def bundling(rig: Rig, fn: Callable[[Bundle], Awaitable[T]]) -> Action[T]:
-    """The same for a bundle that opens its chats itself."""
+    """Run a bundle that opens its chats itself, and hold it before the commit."""
 
     async def run(hold: Hold) -> T:
         async def body(bundle: Bundle) -> T:
@@ -74,7 +74,7 @@ def bundling(rig: Rig, fn: Callable[[Bundle], Awaitable[T]]) -> Action[T]:
 
 
 class Held(Generic[T]):
-    """An action whose bundle is open: it holds its locks until `finish`."""
+    """An action with an open bundle, which holds its locks until `finish`."""
 
     def __init__(self, task: asyncio.Task[T], gate: asyncio.Event) -> None:
         self.task = task
@@ -87,7 +87,7 @@ class Held(Generic[T]):
 
 @asynccontextmanager
 async def held(action: Action[T]) -> AsyncIterator[Held[T]]:
-    """Run the action up to its commit and keep it there."""
+    """Run the action up to its commit, and hold it there."""
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
@@ -112,7 +112,7 @@ async def held(action: Action[T]) -> AsyncIterator[Held[T]]:
 
 
 async def in_order(rig: Rig, first: Action[T], second: Action[object]) -> tuple[T, object]:
-    """Commit `first` while `second` waits for its lock. Returns both outcomes; a refused second is its error."""
+    """Commit `first` while `second` waits for its lock. Return both outcomes; a refused action gives its error."""
     async with held(first) as leader:
         follower = asyncio.ensure_future(_outcome(second))
         await until_blocked(rig)

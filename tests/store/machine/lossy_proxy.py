@@ -18,7 +18,7 @@ class Fault(Enum):
 
 
 class Proxy:
-    """Passes bytes through until `fault` is set; the next `statement` (a COMMIT) meets it, and no other."""
+    """Forwards bytes. If `fault` is set, the next `statement` (a COMMIT) and no other is affected."""
 
     def __init__(self, database_url: str) -> None:
         parts = urlsplit(database_url)
@@ -74,7 +74,7 @@ class Proxy:
 
 
 class _Door:
-    """One connection. A direction that returns ends it."""
+    """One connection. If one direction ends, the connection is closed."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy

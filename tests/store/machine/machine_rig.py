@@ -62,7 +62,7 @@ def result(tool_call_id: str, tool_name: str = CLIENT_TOOL) -> NewMessage:
 
 
 class Recorder:
-    """A publisher that keeps what it is told; `failing` makes it raise as a broken one would."""
+    """A publisher that records hints. With `failing` it raises an error."""
 
     def __init__(self) -> None:
         self.hints: list[Hint] = []
@@ -87,7 +87,7 @@ class Recorder:
 
 
 class Rig:
-    """Everything a test needs, named as the test would say it."""
+    """A database with a machine, and short methods for chats, transitions and reads."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Rig:
         return user_id
 
     async def chat(self, state: State, *, queued: int = 1, steer: bool = False, owner: UUID | None = None) -> ChatId:
-        """A new chat in `state`, reached by transitions alone; states with a backlog get `queued` rows."""
+        """Create a chat in `state`, by transitions only. In states with a queue it has `queued` rows."""
         chat_id = await self.create(owner_id=owner or self.user)
         base = State(state.removeprefix("X"))
         if base in (State.A0, State.A1):
@@ -156,14 +156,16 @@ class Rig:
         return chat_id
 
     async def invalid_chat(self, *, queued: int = 0) -> ChatId:
-        """A chat in a state the constraints forbid, as a restore or manual SQL could leave it."""
+        """Create a chat in a state that the constraints forbid, as after a restore or manual SQL."""
         chat_id = await self.chat(State.E1, queued=queued) if queued else await self.chat(State.W)
         await self.force(chat_id, "status = 'asleep'")
         self.published.clear()
         return chat_id
 
     async def force(self, chat_id: ChatId, assignments: str) -> None:
-        """Set columns the constraints would refuse, by dropping them all. The database is this test's own."""
+        """Set columns that the constraints would refuse, by dropping all constraints. The database belongs to this
+        test.
+        """
         assert not self.is_shared, "others rely on the constraints"
         async with self.pool.acquire() as conn, conn.transaction():
             names = await conn.fetch(
@@ -182,7 +184,7 @@ class Rig:
     async def run(
         self, chat_id: UUID, fn: Callable[Concatenate[Tx, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """One transition in a bundle of its own."""
+        """Run one transition in a separate bundle."""
         return await self.update(chat_id, lambda tx: fn(tx, *args, **kwargs))
 
     def message(self, words: str, **fields: object) -> NewQueuedMessage:
@@ -199,7 +201,7 @@ class Rig:
         return await self.update(chat_id, lambda tx: machine.commit_step(tx, messages))
 
     async def acquire(self, chat_id: UUID) -> Fence:
-        """Take the chat for this rig's live worker and return the fence of a task that starts now."""
+        """Acquire the chat for this rig's worker, and return the fence of a task that starts now."""
         runner_id = uuid4()
         chat = await self.update(chat_id, lambda tx: machine.acquire(tx, worker_id=self.worker, runner_id=runner_id))
         return self.fence(chat)
@@ -245,7 +247,7 @@ class Rig:
         return [QueuedMessage(*record) for record in records]
 
     async def trace(self, chat_id: UUID) -> list[object]:
-        """Everything a refused transition must leave as it was."""
+        """Return everything that a refused transition must leave unchanged."""
         async with self.pool.acquire() as conn:
             tables = (
                 "chats",
@@ -271,7 +273,7 @@ class Rig:
             return await conn.fetchval(query, *args)
 
     async def columns(self, chat_id: UUID) -> dict[str, Any]:
-        """Every column of the chat, also those that `Chat` leaves out."""
+        """Return every column of the chat, including those that `Chat` does not have."""
         async with self.pool.acquire() as conn:
             record = await conn.fetchrow("SELECT * FROM chats WHERE id = $1", chat_id)
         assert record is not None
@@ -283,7 +285,7 @@ class Rig:
         return {record["file_id"] for record in records}
 
     async def add_model(self) -> UUID:
-        """Another model config beside the one chats start with."""
+        """Add a second model config."""
         found = await self.value(
             "INSERT INTO model_configs (provider_id, model, context_limit)"
             " SELECT id, 'other', 100000 FROM model_providers LIMIT 1 RETURNING id"
@@ -310,12 +312,12 @@ def _sorted_json(content: str) -> str:
 
 
 def told(messages: Iterable[Message]) -> list[Message]:
-    """Messages as values to compare: what a transition returns spells its JSON differently from what is stored."""
+    """Return messages as comparable values, because returned and stored JSON are formatted differently."""
     return [msgspec.structs.replace(each, content=_sorted_json(each.content)) for each in messages]
 
 
 def closure_of(message: Message) -> tuple[str, str]:
-    """(call id, reason) of a synthetic result; fails when the row is not one."""
+    """Return the call id and the reason of a synthetic result. Fail if the row is not one."""
     (part,) = message.parts()
     assert isinstance(part, ToolResult)
     assert part.is_error

@@ -53,7 +53,7 @@ _OBSERVE = """
 
 
 class Ledger:
-    """A publisher that files hints by chat: those not yet looked at, and every version ever announced."""
+    """A publisher that stores hints by chat: those that were not checked yet, and all announced versions."""
 
     def __init__(self) -> None:
         self.hints: dict[UUID, list[ChatHint | OwnershipHint]] = {}
@@ -71,7 +71,7 @@ class Ledger:
 
 
 class Copy(Struct):
-    """A real chat that stands for a chat of the model: their ids side by side, and the times last seen."""
+    """A real chat that corresponds to a chat of the model: their ids, and the last times."""
 
     chat_id: ChatId
     message_ids: list[int]
@@ -84,7 +84,7 @@ class Copy(Struct):
 
 
 class World:
-    """A database with a machine, in which the model's actors have names that the real one understands."""
+    """A database with a machine, in which the actors of the model have real ids."""
 
     def __init__(self, rig: Rig, workers: Sequence[str]) -> None:
         self.rig = rig
@@ -108,7 +108,7 @@ class World:
     # Doing
 
     async def attempt(self, copy: Copy, attempt: Attempt) -> Refusal | None:
-        """Run the bundle on the real chat; the refusal, or None when it is committed."""
+        """Run the bundle on the real chat. Return the refusal, or None if it was committed."""
 
         async def run(tx: Tx) -> None:
             for action in attempt.actions:
@@ -242,7 +242,9 @@ class World:
     # Looking
 
     async def observe(self, copy: Copy, expected: values.Chat) -> values.Chat:
-        """The real chat as a value of the model. Ids of new queue rows are learned from their place in `expected`."""
+        """Return the real chat as a value of the model. Ids of new queue rows are assigned by their position in
+        `expected`.
+        """
         async with self.rig.pool.acquire() as conn:
             found = await conn.fetchrow(_OBSERVE, copy.chat_id)
         assert found is not None
@@ -295,7 +297,7 @@ class World:
 
     @staticmethod
     def _learn_times(copy: Copy, found: asyncpg.Record) -> None:
-        """Times are compared as the version at which they moved."""
+        """Map times to the versions at which they changed, to compare them."""
         if copy.updated_at not in (None, found["updated_at"]):
             copy.updated_version = found["snapshot_version"]
         if found["runnable_since"] and copy.runnable_since != found["runnable_since"] and copy.updated_at is not None:
@@ -303,7 +305,9 @@ class World:
         copy.updated_at, copy.runnable_since = found["updated_at"], found["runnable_since"]
 
     def check_hints(self, copy: Copy, before: values.Chat, after: values.Chat) -> None:
-        """Exactly one hint per commit, with the final values, and a call for workers if nobody has the chat."""
+        """Check that there is exactly one hint per commit, with the final values, and a request for workers if the chat
+        has no owner.
+        """
         hints = self.ledger.take(copy.chat_id)
         if before.snapshot == after.snapshot:
             assert hints == []
@@ -331,7 +335,9 @@ class World:
 def _row(
     revision: int, role: str, visibility: str, compressed: bool, deleted: bool, content: list[dict[str, object]]
 ) -> Row:
-    """A stored message as a row of the model. What the model does not know of is given a shape it never has."""
+    """Return a stored message as a row of the model. Content that the model does not have gets a shape that it never
+    uses.
+    """
     kind, part = Kind(role), content[0]
     words = str(part.get("text", ""))
     if compressed:
@@ -353,7 +359,7 @@ def _questions(
     messages: Sequence[Sequence[Any]],
     found: dict[str, bool],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The calls that are asked about, in their order, and those that are approved."""
+    """Return the calls that wait for a decision, in order, and the approved calls."""
     named = [
         (str(open_tool_calls.replay_token(chat_id, message[0], str(part["tool_call_id"]))), str(part["tool_call_id"]))
         for message in messages

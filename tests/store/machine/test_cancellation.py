@@ -35,7 +35,9 @@ Remote = Callable[[], AbstractAsyncContextManager[tuple[Machine, Proxy]]]
 
 @pytest.fixture(autouse=True)
 async def quiet_loop() -> AsyncIterator[None]:
-    """asyncpg complains to the event loop about transactions left open; tasks whose errors nobody saw do, too."""
+    """Fail if the event loop gets errors: asyncpg reports open transactions there, and asyncio reports unhandled errors
+    of tasks.
+    """
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     yield
@@ -44,7 +46,7 @@ async def quiet_loop() -> AsyncIterator[None]:
 
 @pytest.fixture
 async def remote(rig: Rig, database_url: str) -> Remote:
-    """A machine on a pool of one connection that goes through the proxy; it tells the same recorder."""
+    """A machine with one connection through the proxy, and the same recorder."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Machine, Proxy]]:
@@ -63,7 +65,7 @@ async def remote(rig: Rig, database_url: str) -> Remote:
 
 
 async def end(task: asyncio.Future[Any]) -> None:
-    """The task ends, and as one that was cancelled."""
+    """Wait until the task has ended, and check that it was cancelled."""
     async with asyncio.timeout(10):
         await asyncio.wait((task,))
     assert task.cancelled()
@@ -398,7 +400,7 @@ async def test_cancelling_anywhere_keeps_commits_and_announcements_in_step(datab
 
 
 async def _step_on_both(rig: Rig, target: ChatId, chats: list[ChatId], said: str) -> None:
-    """A bundle with several round trips over two chats, always in the same order."""
+    """Run a bundle with several round trips over two chats, always in the same order."""
 
     async def run(bundle: Bundle) -> None:
         for chat_id in chats:

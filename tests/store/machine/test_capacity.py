@@ -176,7 +176,7 @@ async def take_at_once(rig: Rig, chat_id: UUID, limits: Limits) -> Chat | None:
 async def test_one_slot_in_four_is_kept_for_owners_who_have_none(
     rig: Rig, road: Callable[[Rig, UUID, Limits], Awaitable[Chat | None]]
 ) -> None:
-    """By both roads, and as the rule says it."""
+    """In both implementations, and in the rule of the domain."""
     owners = [await add_owner(rig) for _ in range(3)]
     chats = {owner: [await rig.create(owner_id=owner) for _ in range(9)] for owner in owners}
     for limit in (1, 4, 5, 8):
@@ -210,7 +210,7 @@ async def test_chat_that_would_need_the_reserve_is_queued_for_capacity(rig: Rig)
 
 
 async def crowd(rig: Rig, limits: Limits) -> tuple[list[ChatId], ChatId]:
-    """An owner with three of four slots, another with the last, and the chat of a third, who waits."""
+    """An owner with three of four slots, a second owner with the last slot, and a waiting chat of a third owner."""
     mine = [await rig.create() for _ in range(3)]
     for chat_id in (*mine, await rig.create(owner_id=await add_owner(rig))):
         assert await take(rig, chat_id, limits)

@@ -26,7 +26,7 @@ SUMMARY = (
 
 
 async def requested(rig: Rig, state: State) -> ChatId:
-    """A chat that was asked to compact while in `state`; it has an answer to compact."""
+    """A chat with a compaction request in this `state`, and an answer to summarize."""
     chat_id = await rig.create()
     await rig.commit(chat_id, assistant("hi"))
     if state.has_queue:
@@ -41,7 +41,7 @@ async def requested(rig: Rig, state: State) -> ChatId:
 
 
 async def compact_and_finish(tx: Tx) -> machine.TurnFinished:
-    """What the worker does for a chat that was at rest: the summary and the end of the turn in one bundle."""
+    """Commit the summary and the end of the turn in one bundle, as the worker does for a chat at rest."""
     await machine.commit_step(tx, SUMMARY, consume_compaction=True)
     return await machine.finish_turn(tx)
 

@@ -234,5 +234,5 @@ async def _lose_connection(rig: Rig, view: Tx | View) -> None:
 
 
 def _through(rig: Rig, pool: asyncpg.Pool[asyncpg.Record]) -> Rig:
-    """The same world by another way to its database."""
+    """Return the same rig over another connection to its database."""
     return Rig(pool, user=rig.user, model=rig.model, worker=rig.worker)

@@ -40,7 +40,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 async def restart_immediately(server: EmbeddedServer) -> None:
-    """SIGQUIT is PostgreSQL's immediate shutdown: nothing is flushed, and the next start recovers from the log."""
+    """Restart PostgreSQL with SIGQUIT, which flushes nothing: the next start recovers from the log."""
     pid = server.pid
     assert pid is not None
     os.kill(pid, signal.SIGQUIT)
@@ -101,7 +101,7 @@ async def _is_asleep(rig: Rig) -> bool:
 
 
 def _rig_on(pool: asyncpg.Pool[asyncpg.Record], rig: Rig) -> Rig:
-    """The same world on new connections."""
+    """Return the same rig with new connections."""
     return Rig(pool, user=rig.user, model=rig.model, worker=rig.worker)
 
 

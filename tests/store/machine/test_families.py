@@ -46,7 +46,7 @@ async def delete(rig: Rig, root: UUID) -> list[Chat]:
 
 
 async def family(rig: Rig, *children: State) -> list[ChatId]:
-    """An idle root and children in these states, in the order of their creation."""
+    """A root at rest and children in these states, in the order of their creation."""
     root = await rig.chat(State.W)
     members = [root]
     for state in children:

@@ -25,7 +25,7 @@ Work = Callable[[Tx], Awaitable[object]]
 
 
 class Case(NamedTuple):
-    """One row of "Fences": the work, where it starts, and which of the fence's fields it is bound to."""
+    """One row of the specification of fences: the work, its start state, and the fields of the fence that it checks."""
 
     state: State
     work: Work
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 async def load(tx: Tx) -> None:
-    """A read under the fence; the bundle is empty."""
+    """Read under the fence, in an empty bundle."""
 
 
 CASES: Mapping[str, Case] = {
@@ -56,7 +56,7 @@ CASES: Mapping[str, Case] = {
 
 
 async def setting(rig: Rig, case: Case) -> tuple[ChatId, Chat, Fence]:
-    """An owned chat in the case's state, with an open client call and a second attempt where the state has those."""
+    """An owned chat in the case's state, with an open client call and a second attempt if the state allows these."""
     chat_id = await rig.chat(case.state)
     await rig.acquire(chat_id)
     if case.state is State.R0:
@@ -73,7 +73,7 @@ async def setting(rig: Rig, case: Case) -> tuple[ChatId, Chat, Fence]:
 
 
 def altered(case: Case, chat: Chat) -> dict[str, dict[str, object]]:
-    """The fence with one field other than what the row holds, for every field it is bound to."""
+    """Return fences that differ from the row in one field, for each checked field."""
     other_status = Status.ERROR if chat.status != Status.ERROR else Status.RUNNING
     wrong: dict[str, dict[str, object]] = {
         "worker_id": {"worker_id": uuid4()},

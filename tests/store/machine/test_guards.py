@@ -109,7 +109,7 @@ async def in_one_transaction(conn: Conn, chat_id: ChatId, *statements: str) -> N
 
 
 async def refused_with(rig: Rig, chat_id: ChatId, sqlstate: str, *statements: str) -> asyncpg.PostgresError:
-    """Run the statements in a transaction of their own; the last one is refused and nothing is left of any."""
+    """Run the statements in a separate transaction. The last one must be refused, and nothing is stored."""
     before = await rig.trace(chat_id)
     async with rig.pool.acquire() as conn:
         with pytest.raises(asyncpg.PostgresError) as refusal:

@@ -32,7 +32,7 @@ NO_IDS = (0, -1, MAX_ID + 1, 2**64, -(2**63) - 1, 10**30)
 
 
 async def refused(rig: Rig, field: str, **fields: object) -> InvalidInput:
-    """Creating the chat is refused, and nothing is left of it."""
+    """Check that the creation is refused and stores nothing."""
     before = await rig.value("SELECT count(*) FROM chats")
     rig.published.clear()
     with pytest.raises(InvalidInput) as refusal:
@@ -129,7 +129,7 @@ async def test_row_a_new_chat_refers_to_has_to_exist(rig: Rig) -> None:
 
 
 async def unknown_model(rig: Rig, chat_id: ChatId, name: str) -> None:
-    """Do something with a model nobody knows."""
+    """Run an action with the id of a model that does not exist."""
     model, message = uuid4(), rig.message("go on")
     match name:
         case "send":

@@ -44,7 +44,7 @@ async def another_worker(rig: Rig) -> UUID:
 
 
 async def owned_chats(rig: Rig, count: int) -> dict[ChatId, Fence]:
-    """Chats at work, all driven by the rig's own worker."""
+    """Running chats, all owned by the rig's worker."""
     chats = {chat_id: await rig.acquire(chat_id) for chat_id in [await rig.chat(State.R0) for _ in range(count)]}
     rig.published.clear()
     return chats

@@ -22,7 +22,7 @@ from tests.store.machine.machine_rig import Rig, make_rig
 
 
 class CountingClock(SystemClock):
-    """Counts the pauses between two tries instead of making them."""
+    """A clock that counts the pauses between two tries and does not wait."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []

@@ -332,7 +332,7 @@ async def _another_owner(rig: Rig) -> UUID:
 
 @pytest.mark.parametrize(("seconds", "is_leased"), [(20, True), (40, False), (90, False)])
 async def test_lease_lasts_as_long_as_its_replica_says(rig: Rig, seconds: float, is_leased: bool) -> None:
-    """Two replicas that disagree: each is believed about its own leases."""
+    """Two replicas have different durations: each lease lasts as long as its own replica has stored."""
     async with rig.pool.acquire() as conn:
         other = await add_replica(conn)
     await rig.sql("UPDATE replicas SET lease_ttl = interval '100 s' WHERE id = $1", other)

@@ -81,7 +81,7 @@ READS = {
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 async def test_opening_a_long_chat_reads_its_end_alone_although_statistics_are_old(rig: Rig, mode: str) -> None:
-    """The statistics are from when hardly any row was for people."""
+    """The statistics are from a time when hardly any row was visible to users."""
     chat_id = await rig.create()
     hidden = FILL.replace("'both'", "'model'")
     await rig.sql("ALTER TABLE chat_messages SET (autovacuum_enabled = false)")

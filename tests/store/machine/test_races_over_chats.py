@@ -40,7 +40,7 @@ from tests.store.machine.machine_rig import Rig, add_replica
 
 
 def taking(rig: Rig, chat_id: ChatId, worker_id: UUID) -> Action[Chat | None]:
-    """A worker's attempt, held (if it gets so far) with the row locked and its admission open."""
+    """A worker's acquisition, held with the row locked and before the admission ends."""
 
     async def run(hold: Callable[[], Awaitable[None]]) -> Chat | None:
         async def admit(tx: Tx) -> bool:

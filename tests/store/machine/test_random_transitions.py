@@ -42,7 +42,7 @@ CHOICES = st.integers(0, 59)
 
 
 class Played:
-    """A chat in play: the model's, the real one, and the people and workers around it with what they saw."""
+    """A chat of the test: the model's and the real one, and the users and workers with their views."""
 
     def __init__(self, chat: Chat, copy: Copy) -> None:
         self.chat = chat
@@ -52,7 +52,7 @@ class Played:
 
 
 class Play(RuleBasedStateMachine):
-    """The rules of the play. Each ends with a comparison of the whole chat."""
+    """The rules of the state machine test. Each rule ends with a comparison of the whole chat."""
 
     def __init__(self, world: World, runner: asyncio.Runner) -> None:
         super().__init__()
@@ -75,24 +75,24 @@ class Play(RuleBasedStateMachine):
 
     @rule(chat=CHATS, actor=ACTORS, choice=CHOICES)
     def try_something(self, chat: int, actor: int, choice: int) -> None:
-        """Whatever the actor's possibly old view suggests; often it is refused."""
+        """Try an action that fits the actor's view, which may be outdated. It is often refused."""
         self.runner.run(self._one(self.played[chat], actor, self._choose(self.played[chat], actor, choice)))
 
     @rule(chat=CHATS, actor=ACTORS, choice=CHOICES)
     def do_something(self, chat: int, actor: int, choice: int) -> None:
-        """Something that works, by somebody who looks first."""
+        """Run an action that is allowed, by an actor with a current view."""
         self.look(chat, actor)
         self.runner.run(self._one(self.played[chat], actor, self._choose_working(self.played[chat], actor, choice)))
 
     @rule(chat=CHATS, choice=CHOICES)
     def drive(self, chat: int, choice: int) -> None:
-        """The owner goes on with its work."""
+        """Continue the work of the owner."""
         owners = [index for index, each in enumerate(self.played[chat].actors) if _owns(each, self.played[chat].chat)]
         self.do_something(chat, owners[0] if owners else 2, choice)
 
     @rule(chat=CHATS, actor=ACTORS, choices=st.tuples(CHOICES, CHOICES))
     def do_two_things_at_once(self, chat: int, actor: int, choices: tuple[int, int]) -> None:
-        """One bundle of two transitions: one version for both, or nothing of either."""
+        """Run one bundle of two transitions: it gets one version for both, or changes nothing."""
         played = self.played[chat]
         self.look(chat, actor)
         first = self._choose_working(played, actor, choices[0])
@@ -112,13 +112,15 @@ class Play(RuleBasedStateMachine):
 
     @rule(chat=CHATS, actor=st.integers(2, 4))
     def start_a_second_task(self, chat: int, actor: int) -> None:
-        """Two tasks of one runner: what the first does makes the second's fence stale, though the owner is the same."""
+        """Run two tasks of one runner: the first makes the fence of the second stale, although the owner is the
+        same.
+        """
         played = self.played[chat]
         played.actors[actor] = Worker(played.actors[actor].name, played.chat, played.chat.owner)
 
     @rule(chat=CHATS)
     def lose_the_lease(self, chat: int) -> None:
-        """The owner's heartbeat is old: a pause, a partition, a crash."""
+        """Make the owner's heartbeat old, as after a pause, a network partition or a crash."""
         played = self.played[chat]
         self.runner.run(self.world.rig.sql(AGE_HEARTBEATS, played.copy.chat_id))
         played.chat = replace(played.chat, leased=False)
@@ -170,7 +172,7 @@ class Play(RuleBasedStateMachine):
             played.actors[actor] = state_model_actors.after(played.actors[actor], attempt, outcome)
 
     async def _race(self, played: Played, who: tuple[int, int], attempts: tuple[Attempt, Attempt]) -> None:
-        """Two transitions in flight on one chat end as one order of the two would."""
+        """Run two transitions concurrently. The result must equal that of one of the two orders."""
         played.is_settled = False
         refusals = await asyncio.gather(*(self.world.attempt(played.copy, attempt) for attempt in attempts))
         hints = [hint for hint in self.world.ledger.take(played.copy.chat_id) if isinstance(hint, ChatHint)]
@@ -196,7 +198,7 @@ class Play(RuleBasedStateMachine):
         raise AssertionError(f"{attempts} on {before} ended as no order of the two would: {refusals}")
 
     async def _acquire(self, played: Played, who: tuple[int, int]) -> None:
-        """Of several workers exactly one gets a free chat; a chat that is idle or taken nobody gets."""
+        """Let several workers acquire a chat. Exactly one gets a free chat; none gets a chat that is idle or owned."""
         runners = [f"runner-{next(self.turns)}" for _ in who]
         won = await asyncio.gather(
             *(self._try_acquire(played, WORKERS[actor - 2], runner) for actor, runner in zip(who, runners, strict=True))
@@ -252,7 +254,7 @@ def _in_order(chat: Chat, attempts: list[Attempt]) -> tuple[list[Chat | Refusal]
 
 
 def _same(observed: Chat, expected: Chat, before: Chat) -> bool:
-    """Equal, but of two commits nobody can see which of them moved a time."""
+    """Return whether both are equal. If there were two commits, a time may belong to either of them."""
     return _blurred(observed, before) == _blurred(expected, before)
 
 

@@ -19,7 +19,7 @@ from tests.store.machine.machine_rig import Rig, assistant, call, calling, closu
 
 
 async def parked(rig: Rig, *calls: ToolCall, timeout_seconds: float = 300) -> ChatId:
-    """A chat that waits for its client's answers to these calls."""
+    """A chat that waits for its client's results of these calls."""
     chat_id = await rig.create()
     await rig.commit(chat_id, calling(*calls))
     await rig.run(chat_id, machine.enter_requires_action, timeout_seconds=timeout_seconds)

@@ -26,7 +26,7 @@ LOCAL_TOOL = "run"
 
 
 class Situation:
-    """A chat with one open call, owned by a worker, with one queued message; and the writes that can meet there."""
+    """A chat with one open call, an owner and one queued message, and the writes that can race for the call."""
 
     def __init__(self, rig: Rig, chat_id: ChatId, queued_id: QueuedMessageId, fence: Fence) -> None:
         self.rig = rig
@@ -66,7 +66,7 @@ class Situation:
         return await machine.commit_step(tx, [result(CALL, LOCAL_TOOL)])
 
     async def commit_two_rows(self, tx: Tx) -> object:
-        """Two rows take another statement than one."""
+        """Commit a step of two rows, which uses another statement than a step of one row."""
         note = NewMessage(role=Role.ASSISTANT, content=text("done"))
         return await machine.commit_step(tx, [result(CALL, LOCAL_TOOL), note])
 

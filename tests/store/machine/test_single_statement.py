@@ -38,7 +38,7 @@ async def try_acquire(rig: Rig, chat_id: ChatId, runner_id: UUID) -> Chat | None
 
 
 def alike(chat: Chat) -> Chat:
-    """Without what two chats that were made one after the other may not share."""
+    """Return the chat without the values that differ between two chats that were created one after the other."""
     moments = {name: None for name in Chat.__struct_fields__ if name.endswith(("_at", "_since"))}
     return msgspec.structs.replace(chat, id=UUID(int=0), **moments)
 
@@ -159,7 +159,7 @@ async def send(
 
 
 def said(message: Message) -> Message:
-    """Without what two messages that were sent one after the other may not share."""
+    """Return the message without the values that differ between two messages."""
     return msgspec.structs.replace(message, id=0, chat_id=UUID(int=0), created_at=None)
 
 

@@ -39,7 +39,9 @@ MODES = ("force_custom_plan", "force_generic_plan")
 
 
 async def misled(rig: Rig) -> list[ChatId]:
-    """Two long chats among others, with the statistics of a time when no message was visible, and one was not there."""
+    """Two long chats among others. The statistics are from a time when no message was visible and one chat did not
+    exist.
+    """
     chats = [await rig.create() for _ in range(OTHERS + 1)]
     for chat_id in chats:
         await fill(rig, chat_id, HIDDEN, "model")

@@ -28,7 +28,7 @@ THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 @pytest.fixture
 async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """A database in which queues are as small as the model's, so that full ones are part of the walk."""
+    """A database in which queues are as small as in the model, so that full queues are covered."""
     monkeypatch.setattr(queue_rows, "MAX_QUEUE", SMALL_QUEUE)
     async with make_rig(database_url, pool_size=CONNECTIONS) as rig:
         made = World(rig, ["w1", "w2"])
@@ -88,7 +88,7 @@ async def test_every_step_on_an_invalid_chat_does_the_same_in_the_store(world: W
 
 
 async def _break(world: World) -> None:
-    """Give every chat a status of a future version, as a restore could, past triggers and constraints."""
+    """Give every chat a status of a future version, as a restore could do, without triggers and constraints."""
     constraints = "SELECT conname FROM pg_constraint WHERE conrelid = 'chats'::regclass AND contype = 'c'"
     async with world.rig.pool.acquire() as conn, conn.transaction():
         for record in await conn.fetch(constraints):
@@ -116,7 +116,9 @@ def _legal_triples() -> set[tuple[Transition, State, State]]:
 
 
 def _starts() -> list[Node]:
-    """Where the scripts begin: every state, owned and not; thorough: every outline of a chat."""
+    """Return the start states of the scripts: every state, with and without an owner; with the thorough profile, every
+    outline of a chat.
+    """
     edges = state_model_exploration.everything_one_can_do(
         Node(state_model_exploration.first_chat()), state_model_exploration.outline_of
     )
@@ -139,7 +141,9 @@ def _actors(pair: str, chat: Chat) -> tuple[Actor, Actor]:
 
 
 def _step_kind(edge: Edge) -> Hashable:
-    """Steps of one kind are decided by the same facts and have the same effect; one of them is run for real."""
+    """Return the kind of a step. Steps of one kind depend on the same facts and have the same effect, so only one of
+    them is run.
+    """
     source, outcome = edge.source.chat, edge.outcome
     if THOROUGH:
         return state_model_exploration.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
@@ -154,7 +158,7 @@ def _effect(source: Chat, outcome: Chat | Refusal) -> Hashable:
 
 
 async def _replay(world: World, wanted: list[Edge]) -> dict[int, Copy]:
-    """Run the steps, and those that lead to them. Returns where each of them left its chat, by the step."""
+    """Run the steps and their predecessors. Return the resulting chats by step."""
     root = Node(state_model_exploration.first_chat())
     first = await world.create(*root.chat.history)
     assert await world.observe(first, root.chat) == root.chat
@@ -180,7 +184,7 @@ def _by_level(wanted: list[Edge]) -> list[list[Edge]]:
 
 
 async def _run_all(world: World, edges: list[Edge], originals: list[Copy]) -> list[Copy]:
-    """Every step gets a copy of its chat; all run at once, on several connections. Returns the copies."""
+    """Run all steps concurrently, on several connections, each on a separate copy of its chat. Return the copies."""
     async with world.rig.pool.acquire() as conn:
         copies = await copy_chats(conn, originals)
     todo: Iterator[tuple[Edge, Copy]] = iter(zip(edges, copies, strict=True))

@@ -414,7 +414,7 @@ async def test_retry_state_that_is_given_again_moves_nothing(rig: Rig) -> None:
 
 
 async def exhausted(rig: Rig, state: State) -> ChatId:
-    """A chat that failed after its last attempt, still owned; it waits for nothing any more."""
+    """A chat that failed after its last attempt and still has an owner. It waits for nothing."""
     chat_id = await rig.chat(State.R1 if state is State.E1 else State.R0)
     await rig.acquire(chat_id)
 

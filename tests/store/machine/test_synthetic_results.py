@@ -283,7 +283,7 @@ STORED = [
 
 
 async def test_database_and_rules_agree_on_what_is_open_however_a_row_looks(rig: Rig) -> None:
-    """The transitions let the database leave out what calls do not need; worker and stream read whole rows."""
+    """Transitions read only parts of rows from the database; worker and stream read whole rows."""
     for role, content in STORED:
         chat_id = await rig.create()
         await put(rig, chat_id, "assistant", f"[{CALL_A}]" if role == "tool" else "[]")
@@ -333,7 +333,7 @@ async def test_id_with_characters_that_jsonb_refuses_is_answered_under_the_same_
 
 
 async def put(rig: Rig, chat_id: ChatId, role: str, content: str, *, version: int = CONTENT_VERSION) -> None:
-    """A row as a newer server, a restore or manual SQL may have left it."""
+    """Insert a row as a newer server, a restore or manual SQL could leave it."""
     await rig.update(
         chat_id,
         lambda tx: tx.conn.execute(

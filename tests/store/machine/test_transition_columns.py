@@ -78,7 +78,7 @@ MOVES_QUEUE = {
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One legal move: every column of the chat before and after it."""
+    """One legal transition: every column of the chat before and after it."""
 
     transition: Transition
     source: State
@@ -114,7 +114,7 @@ async def _run(rig: Rig, name: Transition, source: State) -> Outcome:
 
 
 async def _fill(rig: Rig, chat_id: ChatId, *, invalid: bool) -> None:
-    """Give every column a value that the chat's status allows; an invalid chat gets them all."""
+    """Set every column to a value that the chat's status allows; an invalid chat gets all of them."""
     marked = "true" if invalid else "status = 'running'"
     async with rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1", chat_id)
@@ -138,7 +138,7 @@ async def _fill(rig: Rig, chat_id: ChatId, *, invalid: bool) -> None:
 
 
 def names(outcomes: list[Outcome], holds: Callable[[Outcome], bool]) -> set[Transition]:
-    """The transitions for which it holds; from all of these outcomes' states or from none."""
+    """Return the transitions for which the condition holds. It must hold for all of their outcomes or for none."""
     found = {outcome.transition for outcome in outcomes if holds(outcome)}
     mixed = {outcome.transition for outcome in outcomes if not holds(outcome)} & found
     assert mixed == set()

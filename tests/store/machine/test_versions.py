@@ -25,7 +25,7 @@ def versions(chat: Chat) -> tuple[int, int, int]:
 
 
 async def busy_chat(rig: Rig) -> UUID:
-    """Running, with a backlog, an attempt and a retry state: every version has moved once."""
+    """A running chat with a queue, an attempt and a retry state: every version has been incremented once."""
     chat_id = await rig.chat(State.R1, queued=2)
     await rig.update(chat_id, machine.record_generation_attempt)
     await rig.run(chat_id, machine.record_retry_state, RETRY)

@@ -140,8 +140,9 @@ MOVES: dict[Transition, Move] = {
 
 
 async def settings_for(rig: Rig, state: State) -> list[ChatId]:
-    """Chats in `state` that differ in what decides between outputs: one or two queued rows, steering or not, and
-    whether the account of the owner is disabled."""
+    """Return chats in `state` that differ in the facts which determine the next state: one or two queued rows, steering
+    or not, and whether the owner's account is disabled.
+    """
     if state is State.INVALID:
         return [await rig.invalid_chat(), await rig.invalid_chat(queued=1)]
     if not state.has_queue:

@@ -336,7 +336,7 @@ HEADERS = {"X-Gate": "gate-secret-1", "X-Team": "birds-secret"}
 
 
 async def stored_text(rows: ModelRows) -> str:
-    """Everything that the table holds."""
+    """Return the whole content of the table as text."""
     return "\n".join(row[0] for row in await rows.conn.fetch("SELECT c::text FROM model_configs c"))
 
 

@@ -36,7 +36,7 @@ async def nest(database_url: str) -> AsyncIterator[ModelRows]:
 
 
 async def dump(nest: ModelRows) -> str:
-    """Every stored byte that could hold a key."""
+    """Return all stored bytes that could contain a key."""
     rows = await nest.conn.fetch(
         "SELECT p::text FROM model_providers p UNION ALL SELECT k::text FROM user_provider_keys k"
     )

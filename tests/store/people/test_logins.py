@@ -24,7 +24,7 @@ from tests.store.people.account_rows import PASSWORD, cheap_passwords, open_pool
 
 
 class House:
-    """A user with a password, and the way to log in."""
+    """A user with a password, and methods to log in."""
 
     def __init__(self, pool: asyncpg.Pool, checker: Passwords, clock: FakeClock, user: User) -> None:
         self.pool = pool
@@ -38,7 +38,7 @@ class House:
             await self.logins.log_in(login, "not the password")
 
     async def wait(self, login: str = "ada") -> int:
-        """How long the next try has to wait."""
+        """Return the time until the next attempt is allowed."""
         with pytest.raises(TooManyAttempts) as refused:
             await self.logins.log_in(login, PASSWORD)
         return refused.value.retry_after_seconds
@@ -183,7 +183,7 @@ async def test_password_changed_while_it_is_checked_opens_nothing(house: House) 
 
 
 async def test_login_that_a_new_password_overtakes_opens_nothing(house: House) -> None:
-    """The new password is written and not committed yet when the login looks at the account again."""
+    """The new password is written but not committed when the login reads the account again."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     hashed = await house.checker.hash("another-lamp-43")
     async with house.pool.acquire() as conn:

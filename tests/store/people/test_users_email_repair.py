@@ -27,7 +27,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 async def old_user(world: World, email: str, *, day: int) -> User:
-    """An account as an older version stored it."""
+    """Insert an account as an older version stored it."""
     made = await person(world.conn)
     created_at = datetime(2026, 1, day, tzinfo=UTC)
     await world.conn.execute("UPDATE users SET email = $2, created_at = $3 WHERE id = $1", made.id, email, created_at)

@@ -33,9 +33,9 @@ HELLO = (Say("Good morning."),)
 
 
 class Stream(StringIO):
-    """A stream that may say that it is a terminal, and tells whoever asked what is written to it.
+    """A stream that records its output, and can claim to be a terminal.
 
-    Two that are one terminal share a `screen`, which keeps the pieces in their order.
+    Two streams of the same terminal share a `screen`, which keeps their pieces in order.
     """
 
     def __init__(

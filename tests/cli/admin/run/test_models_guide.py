@@ -116,7 +116,7 @@ async def admin(nest: ModelRows, home: Path, command: str, *, stdin: str = "") -
 
 
 async def answer_of_default(nest: ModelRows) -> tuple[str, str]:
-    """What the default model says to a user, and whose key it was asked with."""
+    """Return the answer of the default model, and the key of the request."""
     owner_id = await nest.user()
     async with asyncpg.create_pool(nest.url, min_size=1, max_size=2) as pool:
         directory = Directory(pool, ring=KeyRing.parse(RING), environ=os.environ, clock=SystemClock())

@@ -120,7 +120,7 @@ def test_run_and_the_guide_work_beside_a_server_and_leave_it_alone(tmp_path: Pat
 
 
 def test_request_that_cannot_run_ends_with_its_exit_code(tmp_path: Path, database_url: str) -> None:
-    """One process each: what is wrong with the request, with the model, and with the time it has."""
+    """One process each for an invalid request, an unusable model, and a time limit."""
     where = ("--database-url", database_url)
 
     empty = rookery(tmp_path, "admin", "run", "  ", *where)
@@ -139,7 +139,7 @@ def test_request_that_cannot_run_ends_with_its_exit_code(tmp_path: Path, databas
 
 
 async def test_second_signal_leaves_a_chat_that_does_not_stop(tmp_path: Path, database_url: str) -> None:
-    """The row of the chat is locked by somebody, so the interrupt cannot be written."""
+    """Another transaction holds the lock of the chat's row, so the interrupt cannot be written."""
     conn, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     process = await asyncio.create_subprocess_exec(
         *(SCRIPT, "admin", "run", "hello", "--database-url", database_url),

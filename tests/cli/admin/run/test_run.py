@@ -340,7 +340,7 @@ async def test_chats_of_others_are_left_alone(rig: RunRig) -> None:
 
 
 async def test_chat_that_another_process_has_taken_is_still_shown(rig: RunRig) -> None:
-    """The lease is lost to a server, which goes on with the same chat: its messages are shown once committed."""
+    """A server takes over the chat after the lease was lost: its messages are shown when they are committed."""
     await rig.model("guide")
     tool = scripted_tools.hanging("execute")
     running = asyncio.create_task(rig.run("run `ls`", tools=[tool]))

@@ -51,13 +51,13 @@ class Rig:
         self._data_dirs: list[Path] = []
 
     def new_data_dir(self, name: str = "data") -> Path:
-        """One that does not exist yet."""
+        """Return the path of a data directory that does not exist yet."""
         data_dir = self._folder / name
         self._data_dirs.append(data_dir)
         return data_dir
 
     def made_data_dir(self, name: str = "data") -> Path:
-        """One with an initialised database, copied: three times faster than making one."""
+        """Return a copy of an initialized data directory, which is three times faster than creating one."""
         data_dir = self.new_data_dir(name)
         data_dir.mkdir(mode=0o700, parents=True)
         shutil.copytree(self._seed / "postgres", data_dir / "postgres")
@@ -108,7 +108,7 @@ def _make_seed(data_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def running(seed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """One server for the tests that only look."""
+    """One server for all tests that only read."""
     rig = Rig(tmp_path_factory.mktemp("running"), seed)
     server = rig.server(rig.made_data_dir())
     asyncio.run(server.start())
@@ -125,7 +125,9 @@ async def rig(tmp_path: Path, seed: Path) -> AsyncIterator[Rig]:
 
 @contextmanager
 def owner_process(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another rookery that starts the server in this data directory; killed with SIGKILL at the latest."""
+    """Start another rookery process that starts the server in this data directory. It is killed with SIGKILL at the
+    end.
+    """
     with subprocess.Popen([sys.executable, "-c", OWNER, str(data_dir)], stdout=subprocess.PIPE, text=True) as owner:
         try:
             yield owner
@@ -134,7 +136,7 @@ def owner_process(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def kill_owner_when_started(data_dir: Path) -> int:
-    """Start the server in another process and SIGKILL that process; returns the postmaster it left behind."""
+    """Start the server in another process and kill that process. Return the remaining postmaster."""
     with owner_process(data_dir) as owner:
         assert owner.stdout is not None
         return int(owner.stdout.readline())
@@ -142,7 +144,7 @@ def kill_owner_when_started(data_dir: Path) -> int:
 
 @contextmanager
 def stranger_process(uid: int | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has nothing to do with any of this, and is over in the end."""
+    """Start an unrelated process, which is ended after the test."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=uid) as stranger:
         yield stranger
 
@@ -156,7 +158,7 @@ def run_python(
 
 
 def processes_of(data_dir: Path) -> list[int]:
-    """Everything that works in the data directory: the server, its workers, an initdb."""
+    """Return all processes that use the data directory: the server, its workers, initdb."""
     mark = os.fsencode(data_dir)
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -171,7 +173,7 @@ def processes_of(data_dir: Path) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Zombies count: whoever stops a server reaps it."""
+    """Return whether the process exists. Zombies count, because the process that stops a server must reap it."""
     return Path("/proc", str(pid)).exists()
 
 

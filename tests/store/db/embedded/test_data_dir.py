@@ -342,7 +342,7 @@ def _refusal(path: Path) -> str:
 
 
 def _short_directory(factory: pytest.TempPathFactory) -> Path:
-    """Short enough for a socket, which a test's own directory may not be."""
+    """Return a directory with a path that is short enough for a socket."""
     return factory.mktemp("xdg")
 
 

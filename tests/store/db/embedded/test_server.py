@@ -443,7 +443,7 @@ def _open_sockets(pid: int) -> set[str]:
 
 
 def _network_sockets() -> set[tuple[int, str]]:
-    """Owner and inode of every TCP and UDP socket on the machine."""
+    """Return the owner and inode of every TCP and UDP socket on the machine."""
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6", "udp", "udp6")]
     rows = [line.split() for table in tables for line in table]
     return {(int(row[7]), row[9]) for row in rows}
