@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import web_app
 from tests.browser.browser_user import PASSWORD, Visitor, visiting
-from tests.browser.faulty_connection import Backstage, FaultyConnection
+from tests.browser.faulty_connection import EventLoopThread, FaultyConnection
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import StoredChats
 from tests.cli.serve.server_process import Served, serving
@@ -65,7 +65,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory, backstage: Backstage) -> Iterator[str]:
+def database(tmp_path_factory: pytest.TempPathFactory, backstage: EventLoopThread) -> Iterator[str]:
     """The address of the server's database."""
     # In a thread: what starts it runs an event loop, and Playwright has one in this thread.
     with ThreadPoolExecutor(1) as threads:
@@ -83,7 +83,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(data_dir: Path, database: str, backstage: Backstage) -> Iterator[Served]:
+def server(data_dir: Path, database: str, backstage: EventLoopThread) -> Iterator[Served]:
     """A server with an administrator, `ada`, and the offline model."""
     options = ("--data-dir", str(data_dir), "--database-url", database)
     with serving(data_dir.parent, *options, ROOKERY_SECRET_KEYS=RING) as served:
@@ -127,27 +127,27 @@ def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[V
 
 
 @pytest.fixture(scope="session")
-def backstage() -> Iterator[Backstage]:
-    loop = Backstage()
+def backstage() -> Iterator[EventLoopThread]:
+    loop = EventLoopThread()
     yield loop
     loop.close()
 
 
 @pytest.fixture
-def stored(backstage: Backstage, database: str) -> StoredChats:
+def stored(backstage: EventLoopThread, database: str) -> StoredChats:
     """Chats that are written to the database, because creating them by messages would take too long."""
     return StoredChats(backstage, database)
 
 
 @pytest.fixture
-def connection(backstage: Backstage, server: Served) -> Iterator[FaultyConnection]:
+def connection(backstage: EventLoopThread, server: Served) -> Iterator[FaultyConnection]:
     """A connection to the server that tests can disturb."""
     with FaultyConnection(backstage, server.url).laid() as laid:
         yield laid
 
 
 @pytest.fixture(scope="session")
-def script(backstage: Backstage) -> Iterator[ModelScript]:
+def script(backstage: EventLoopThread) -> Iterator[ModelScript]:
     """A model whose answers the test defines, including their timing."""
     with ModelScript(backstage).on_stage() as ready:
         yield ready

@@ -26,7 +26,7 @@ _TEXT = 0x1
 _FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Backstage:
+class EventLoopThread:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class FaultyConnection(Line):
     are refused, as some proxies do. With `is_down`, new connections are closed immediately.
     """
 
-    def __init__(self, backstage: Backstage, target: str) -> None:
+    def __init__(self, backstage: EventLoopThread, target: str) -> None:
         super().__init__(target)
         self.sockets: list[str] = []
         self.forbids_sockets = False

@@ -11,7 +11,7 @@ from typing import Any
 from rookery.testing.fake_completions import Answer, FakeCompletions, Style, events
 from rookery.testing.fake_server import RecordedRequest, Scenario, ScriptedEvent
 from tests.browser.browser_user import Visitor
-from tests.browser.faulty_connection import Backstage
+from tests.browser.faulty_connection import EventLoopThread
 
 _MODEL = "actor"
 
@@ -19,7 +19,7 @@ _MODEL = "actor"
 class Cue:
     """A position in an answer at which the model waits until the test continues."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: EventLoopThread) -> None:
         self.event = asyncio.Event()
         self._backstage = backstage
 
@@ -30,7 +30,7 @@ class Cue:
 class ModelScript:
     """Answers each prompt with the answer set for it. Other calls of the server (titles, labels) get one word."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: EventLoopThread) -> None:
         self._backstage = backstage
         self._fake = _Fake(style=Style(piece_chars=4))
         self._url = ""

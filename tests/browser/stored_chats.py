@@ -14,7 +14,7 @@ from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Machine
 from tests.browser.browser_user import Visitor
-from tests.browser.faulty_connection import Backstage
+from tests.browser.faulty_connection import EventLoopThread
 
 # The last row says so, and nothing else does.
 END = "this is the end of chat"
@@ -87,7 +87,7 @@ async def rest_chat(
 class StoredChats:
     """Writes such chats for tests."""
 
-    def __init__(self, backstage: Backstage, url: str) -> None:
+    def __init__(self, backstage: EventLoopThread, url: str) -> None:
         self._backstage = backstage
         self._url = url
 

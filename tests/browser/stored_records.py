@@ -12,7 +12,7 @@ from rookery.store.debug.attempts import NewAttempt
 from rookery.store.debug.record_rows import AttemptStatus, RunKind, RunStatus, StepStatus, json_text
 from rookery.store.debug.runs import NewRun
 from rookery.store.debug.steps import NewStep, StepEnd, StepRequest
-from tests.browser.faulty_connection import Backstage
+from tests.browser.faulty_connection import EventLoopThread
 
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # In the prompt of one step only.
@@ -30,7 +30,7 @@ _TRIGGER = "SELECT min(id) FROM chat_messages WHERE chat_id = $1 AND role = 'use
 class StoredRecords:
     """Writes runs with the functions of the store."""
 
-    def __init__(self, backstage: Backstage, url: str) -> None:
+    def __init__(self, backstage: EventLoopThread, url: str) -> None:
         self._backstage = backstage
         self._url = url
 

@@ -15,7 +15,7 @@ from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_server import Scenario
 from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
-from tests.browser.faulty_connection import Backstage
+from tests.browser.faulty_connection import EventLoopThread
 from tests.browser.keyboard import Keys
 from tests.browser.model_script import ModelScript
 from tests.browser.stored_chats import StoredChats
@@ -46,7 +46,7 @@ def edna(ada: Visitor, visit: Visit) -> Iterator[Visitor]:
 
 
 @pytest.fixture
-def records(backstage: Backstage, database: str) -> StoredRecords:
+def records(backstage: EventLoopThread, database: str) -> StoredRecords:
     return StoredRecords(backstage, database)
 
 

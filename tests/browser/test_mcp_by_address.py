@@ -15,7 +15,7 @@ from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_mcp import FakeCall as McpCall
 from rookery.testing.fake_mcp import FakeMcp, text
 from tests.browser.browser_user import Visitor
-from tests.browser.faulty_connection import Backstage
+from tests.browser.faulty_connection import EventLoopThread
 from tests.browser.model_script import ModelScript
 
 FORM = {
@@ -41,7 +41,7 @@ async def draw(call: McpCall) -> Any:
 
 
 @pytest.fixture
-def garden(backstage: Backstage) -> Iterator[str]:
+def garden(backstage: EventLoopThread) -> Iterator[str]:
     """The address of an MCP server with three tools."""
     fake = FakeMcp()
     fake.tool("plant_tree", plant, description="Plant a tree.")
@@ -52,7 +52,7 @@ def garden(backstage: Backstage) -> Iterator[str]:
 
 
 @pytest.fixture
-def authorization(backstage: Backstage) -> Iterator[FakeAuthorization]:
+def authorization(backstage: EventLoopThread) -> Iterator[FakeAuthorization]:
     """An authorization server, and an MCP server that requires its tokens."""
     fake = FakeAuthorization()
     with listening(backstage, fake.listening):
@@ -60,7 +60,7 @@ def authorization(backstage: Backstage) -> Iterator[FakeAuthorization]:
 
 
 @contextmanager
-def listening(backstage: Backstage, listen: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
+def listening(backstage: EventLoopThread, listen: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
     context = listen()
 
     async def enter() -> Any:

@@ -10,13 +10,13 @@ from playwright.sync_api import Browser, expect
 from rookery.testing.fake_completions import Answer
 from tests.browser.browser_user import PASSWORD, SEND, visiting
 from tests.browser.conftest import post
-from tests.browser.faulty_connection import Backstage, FaultyConnection
+from tests.browser.faulty_connection import EventLoopThread, FaultyConnection
 from tests.browser.model_script import ModelScript
 from tests.cli.serve.server_process import serving
 
 
 def test_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_turn(
-    browser: Browser, backstage: Backstage, script: ModelScript, tmp_path: Path
+    browser: Browser, backstage: EventLoopThread, script: ModelScript, tmp_path: Path
 ) -> None:
     # A turn in the middle of an answer is cut off soon, and its step is asked for again by the next server.
     data = ("--data-dir", str(tmp_path / "data"), "--drain-timeout", "100ms")

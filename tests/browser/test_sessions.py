@@ -66,7 +66,7 @@ PNG = bytes.fromhex(
 KEY_IN_PAGE = "localStorage.getItem('rookery.session_key')"
 
 
-class Thief:
+class CookieCollector:
     """A program on another port of the host that collects the cookies of its visitors."""
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class Thief:
 
 
 @pytest.fixture
-def thief() -> Iterator[Thief]:
-    made = Thief()
+def thief() -> Iterator[CookieCollector]:
+    made = CookieCollector()
     thread = threading.Thread(target=made.server.serve_forever)
     thread.start()
     yield made
@@ -99,7 +99,7 @@ def thief() -> Iterator[Thief]:
     made.server.server_close()
 
 
-def test_page_of_another_port_gets_the_cookie_and_can_do_nothing_with_it(visit: Visit, thief: Thief) -> None:
+def test_page_of_another_port_gets_the_cookie_and_can_do_nothing_with_it(visit: Visit, thief: CookieCollector) -> None:
     ada = visit(own=True)
     ada.allow(".*")
     file = upload(ada, "dot.png", "image/png", PNG)
@@ -137,7 +137,7 @@ def test_page_of_another_port_gets_the_cookie_and_can_do_nothing_with_it(visit: 
     ada.problems.clear()  # the page of another origin is what this is about
 
 
-def test_cookie_that_a_listener_received_opens_nothing_from_anywhere(visit: Visit, thief: Thief) -> None:
+def test_cookie_that_a_listener_received_opens_nothing_from_anywhere(visit: Visit, thief: CookieCollector) -> None:
     ada = visit(own=True)
     ada.page.goto(thief.url)
     cookie = next(each for each in thief.cookies if "rookery_session" in each)

@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import ChatId, MessageId
 OPEN = "UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1"
 
 
-class World:
+class StoreRig:
     """A database with one model; `conn` is a connection to it."""
 
     def __init__(self, url: str, conn: asyncpg.Connection, *, model_id: UUID) -> None:
@@ -160,7 +160,7 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(url: str) -> AsyncIterator[World]:
+async def open_store_rig(url: str) -> AsyncIterator[StoreRig]:
     conn = await asyncpg.connect(url)
     try:
         provider_id = await conn.fetchval("INSERT INTO model_providers (type, name) VALUES ('x', 'x') RETURNING id")
@@ -168,6 +168,6 @@ async def open_world(url: str) -> AsyncIterator[World]:
             "INSERT INTO model_configs (provider_id, model, context_limit) VALUES ($1, 'm', 1000) RETURNING id",
             provider_id,
         )
-        yield World(url, conn, model_id=model_id)
+        yield StoreRig(url, conn, model_id=model_id)
     finally:
         await conn.close()

@@ -134,7 +134,7 @@ class ReplicaRig:
 
 
 @asynccontextmanager
-async def open_homestead(
+async def open_replica_rig(
     database_url: str, *, scripts: Scripts | None = None, model: str = "guide", **flags: str
 ) -> AsyncIterator[ReplicaRig]:
     with tempfile.TemporaryDirectory(prefix="rkh") as folder:

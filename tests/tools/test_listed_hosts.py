@@ -17,7 +17,7 @@ from rookery.workspaces import templates
 from rookery.workspaces.operation_requests import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.required_programs import requires
-from tests.tools.replica_rig import ReplicaRig, open_homestead
+from tests.tools.replica_rig import ReplicaRig, open_replica_rig
 from tests.workspaces.drivers.driver_rig import known_machine
 from tests.workspaces.egress.outside_servers import outside
 
@@ -40,7 +40,7 @@ async def test_chat_reaches_listed_hosts_before_and_after_a_restart(database_url
     # Every machine resolves this name to the loopback. The proxy variables exclude it.
     loopback = "127.0.0.1/32,::1/128"
     get = "curl -sS --noproxy nothing.test"
-    async with outside(tmp_path) as out, open_homestead(database_url, net_allow_private=loopback) as stead:
+    async with outside(tmp_path) as out, open_replica_rig(database_url, net_allow_private=loopback) as stead:
         port = await out.web()
         await push(stead, f"localhost:{port}")
 
@@ -70,7 +70,7 @@ async def test_model_is_told_what_a_template_lets_it_reach(database_url: str) ->
 
     scripts = default_scripts()
     with scripts.registered("look", look):
-        async with open_homestead(database_url, scripts=scripts, model="look") as stead:
+        async with open_replica_rig(database_url, scripts=scripts, model="look") as stead:
             await push(stead, "packages.example.org", "*.files.example.net")
 
             chat = await stead.ask("hello")

@@ -16,7 +16,7 @@ from rookery.llm.types import Call
 from rookery.models.connector import default_scripts
 from rookery.store.workspaces.mcp_consents import NamedServer
 from tests.eventually import until
-from tests.tools.replica_rig import ReplicaRig, open_homestead
+from tests.tools.replica_rig import ReplicaRig, open_replica_rig
 from tests.workspaces.agent.mcp.test_mcp import SERVER
 from tests.workspaces.drivers.driver_rig import known_machine
 
@@ -69,7 +69,7 @@ async def test_a_server_of_a_project_starts_after_its_owner_has_agreed_and_its_t
 ) -> None:
     scripts = default_scripts()
     with scripts.registered("project", project):
-        async with open_homestead(database_url, scripts=scripts, model="project") as stead:
+        async with open_replica_rig(database_url, scripts=scripts, model="project") as stead:
             chat = await stead.ask("make it")
 
             seen: list[str] = []

@@ -10,7 +10,7 @@ from rookery.domain.content.skills import SkillFile
 from rookery.store.machine.message_rows import MAX_FILES_PER_CHAT
 from rookery.store.settings import settings
 from rookery.tools.registry import Column
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import open_pool
 from tests.tools.tools_rig import ToolsRig, open_hands
 
@@ -22,13 +22,13 @@ QUESTION = {
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as made:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def giving(database_url: str, world: World) -> AsyncIterator[ToolsRig]:
+async def giving(database_url: str, world: StoreRig) -> AsyncIterator[ToolsRig]:
     async with open_pool(database_url) as pool, open_hands() as made:
         made.pool, made.owner_id = pool, await world.user()
         made.chat_id = await world.chat(made.owner_id)
@@ -38,7 +38,7 @@ async def giving(database_url: str, world: World) -> AsyncIterator[ToolsRig]:
 # attach_file
 
 
-async def test_file_is_stored_once_however_often_the_call_is_run(giving: ToolsRig, world: World) -> None:
+async def test_file_is_stored_once_however_often_the_call_is_run(giving: ToolsRig, world: StoreRig) -> None:
     path = giving.home / "data.json"
     path.write_text('{"a": 1}')
 
@@ -69,7 +69,7 @@ async def test_type_is_what_the_bytes_are(giving: ToolsRig, content: bytes, name
     assert done.value["media_type"] == media_type
 
 
-async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: ToolsRig, world: World) -> None:
+async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: ToolsRig, world: StoreRig) -> None:
     (giving.home / "empty").touch()
     (giving.home / "huge").write_bytes(bytes(10 * 1024 * 1024 + 1))
     (giving.home / "one").write_text("x")
@@ -87,7 +87,7 @@ async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: To
     assert await world.conn.fetchval("SELECT count(*) FROM chat_files") == MAX_FILES_PER_CHAT
 
 
-async def test_file_beyond_the_quota_of_the_user_is_refused(giving: ToolsRig, world: World) -> None:
+async def test_file_beyond_the_quota_of_the_user_is_refused(giving: ToolsRig, world: StoreRig) -> None:
     await settings.write_setting(world.conn, "chats", value={"max_file_mib_per_user": 1})
     (giving.home / "large").write_bytes(bytes(1024 * 1024))
     (giving.home / "small").write_bytes(b"x")

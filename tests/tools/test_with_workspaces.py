@@ -18,7 +18,7 @@ from rookery.llm.types import Call
 from rookery.models.connector import default_scripts
 from rookery.store.settings import settings
 from tests.eventually import until
-from tests.tools.replica_rig import open_homestead
+from tests.tools.replica_rig import open_replica_rig
 from tests.workspaces.drivers.driver_rig import known_machine
 
 TESTS = """\
@@ -40,7 +40,7 @@ def sandbox() -> None:
 
 
 async def test_newcomer_gets_a_workspace_and_a_real_tour(database_url: str) -> None:
-    async with open_homestead(database_url) as stead:
+    async with open_replica_rig(database_url) as stead:
         chat = await stead.ask("take the tour")
 
         calls = await stead.calls(chat)
@@ -57,7 +57,7 @@ async def test_newcomer_gets_a_workspace_and_a_real_tour(database_url: str) -> N
 
 
 async def test_newcomer_lets_two_subagents_work_in_one_workspace(database_url: str) -> None:
-    async with open_homestead(database_url) as stead:
+    async with open_replica_rig(database_url) as stead:
         chat = await stead.ask("delegate: a note for later")
 
         calls = await stead.calls(chat)
@@ -73,7 +73,7 @@ async def test_newcomer_lets_two_subagents_work_in_one_workspace(database_url: s
 
 
 async def test_newcomer_gets_scripted_advice_where_the_advisor_is_on(database_url: str) -> None:
-    async with open_homestead(database_url) as stead:
+    async with open_replica_rig(database_url) as stead:
         async with stead.database.api.acquire() as conn:
             await settings.write_setting(conn, "advisor", value={"enabled": True})
         stead.replica.directory.invalidate()
@@ -92,7 +92,7 @@ async def test_two_calls_at_once_make_one_workspace(database_url: str) -> None:
 
     scripts = default_scripts()
     with scripts.registered("twice", twice):
-        async with open_homestead(database_url, scripts=scripts, model="twice") as stead:
+        async with open_replica_rig(database_url, scripts=scripts, model="twice") as stead:
             chat = await stead.ask("hello")
 
             made = sorted((call.value["created"], call.value.get("status", "")) for call in await stead.calls(chat))
@@ -101,7 +101,7 @@ async def test_two_calls_at_once_make_one_workspace(database_url: str) -> None:
 
 
 async def test_workspace_that_cannot_be_made_is_told_with_every_reason(database_url: str) -> None:
-    async with open_homestead(database_url) as stead:
+    async with open_replica_rig(database_url) as stead:
         chat = await stead.ask('create a workspace from git with {"depth": -1, "colour": "red"}')
         await stead.say(chat, "create a workspace from nowhere")
 
@@ -116,7 +116,7 @@ async def test_workspace_that_cannot_be_made_is_told_with_every_reason(database_
 
 
 async def test_startup_script_that_fails_is_told_with_its_last_words(database_url: str) -> None:
-    async with open_homestead(database_url) as stead:
+    async with open_replica_rig(database_url) as stead:
         chat = await stead.ask('create a workspace from git with {"repository": "/nowhere"}')
 
         (made,) = await stead.calls(chat)
@@ -164,7 +164,7 @@ async def test_task_is_done_in_a_clone_and_goes_on_after_stop_and_restart(databa
     exempt = f"{FORGE}/32"
     async with (
         served_repository(tmp_path) as url,
-        open_homestead(database_url, net_allow_private=exempt) as stead,
+        open_replica_rig(database_url, net_allow_private=exempt) as stead,
     ):
         chat = await stead.ask(f'create a workspace from git with {{"repository": "{url}", "depth": 0}}')
         (made,) = await stead.calls(chat)

@@ -21,7 +21,7 @@ from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
 from tests.event_loop_turns import calls_by_turn
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import open_pool
 from tests.workspaces.fake_agent import UnixPath, fake_agent
 from tests.workspaces.test_agent_client import answer, never
@@ -114,7 +114,7 @@ class Told:
 
 @dataclass
 class Rig:
-    world: World
+    world: StoreRig
     pool: asyncpg.Pool
     told: Told
     contexts: Contexts
@@ -146,7 +146,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(database_url: str) -> AsyncIterator[Rig]:
-    async with open_world(database_url) as world, open_pool(database_url) as pool:
+    async with open_store_rig(database_url) as world, open_pool(database_url) as pool:
         told = Told()
         yield Rig(world, pool, told, Contexts(pool, told, clock=SystemClock()), await world.user())
 

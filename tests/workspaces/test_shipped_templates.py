@@ -18,15 +18,15 @@ from rookery.workspaces.drivers.driver_interface import Limits
 from rookery.workspaces.template_errors import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
 from tests.required_programs import requires
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.machine.machine_rig import Recorder
 
 FOLDERS = {folder.name: folder for folder in shipped_templates.folders()}
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as made:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def test_all_of_them_are_there_and_valid() -> None:
         assert each.manifest.limits == Limits(memory_mb=4096, cpus=4, pids=2048)
 
 
-async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> None:
+async def test_they_are_pushed_once_and_again_when_they_change(world: StoreRig) -> None:
     published = Recorder()
 
     assert len(await shipped_templates.push(world.conn, published)) == 5
@@ -86,7 +86,7 @@ async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> 
     assert not (await stored.get_template(world.conn, "blank")).enabled
 
 
-async def test_template_of_an_administrator_with_the_same_name_stays(world: World) -> None:
+async def test_template_of_an_administrator_with_the_same_name_stays(world: StoreRig) -> None:
     own = templates.pack({"template.toml": TemplateFile(b'name = "blank"')})
     await stored.push_template(world.conn, operation_requests.as_push(own))
 

@@ -33,7 +33,7 @@ from rookery.workspaces.runtime import WorkspaceRuntime
 from rookery.workspaces.shared_services import WorkspaceServices
 from rookery.workspaces.templates import TemplateFile
 from tests.eventually import until
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import open_pool
 from tests.workspaces.fake_driver import FakeDriver
 
@@ -68,7 +68,7 @@ class Wire:
 
 @dataclass
 class WorkspacesRig:
-    world: World
+    world: StoreRig
     pool: asyncpg.Pool
     wire: Wire
     store: Store
@@ -177,7 +177,7 @@ async def open_yard(database_url: str, *, clock: Clock | None = None) -> AsyncIt
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rky")))
-        world = await stack.enter_async_context(open_world(database_url))
+        world = await stack.enter_async_context(open_store_rig(database_url))
         pool = await stack.enter_async_context(open_pool(database_url))
         wire = Wire()
         store = Store(pool, machine=Machine(pool, wire, clock=clock), publisher=wire, clock=clock)

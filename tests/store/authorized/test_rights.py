@@ -56,17 +56,17 @@ from rookery.store.people.users import Status, User, UserPatch
 from rookery.store.settings import settings
 from rookery.store.workspaces.lifecycle_requests import Draft
 from rookery.testing import FakeClock
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.machine.machine_rig import Recorder
 from tests.store.people.account_rows import open_pool, person
 
 REASON = "A user reported abuse."
 
 
-class Office:
+class RightsRig:
     """Users, a store, and the hints that it has published."""
 
-    def __init__(self, world: World, pool: asyncpg.Pool, people: dict[str, User]) -> None:
+    def __init__(self, world: StoreRig, pool: asyncpg.Pool, people: dict[str, User]) -> None:
         self.world = world
         self.pool = pool
         self.people = people
@@ -122,20 +122,20 @@ class Office:
 
 
 @pytest.fixture
-async def office(database_url: str) -> AsyncIterator[Office]:
-    async with open_world(database_url) as world, open_pool(database_url) as pool:
+async def office(database_url: str) -> AsyncIterator[RightsRig]:
+    async with open_store_rig(database_url) as world, open_pool(database_url) as pool:
         roles = {"root": UserRole.ADMIN, "audrey": UserRole.AUDITOR}
         people = {
             name: await person(world.conn, name, role=roles.get(name, UserRole.MEMBER))
             for name in ("ada", "bob", "eve", "root", "audrey")
         }
-        yield Office(world, pool, people)
+        yield RightsRig(world, pool, people)
 
 
 # Break-glass
 
 
-async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office) -> None:
+async def test_administrator_needs_a_reason_which_the_owner_sees(office: RightsRig) -> None:
     chat = await office.chat()
 
     with pytest.raises(Forbidden):
@@ -150,7 +150,7 @@ async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office)
     assert (entry.actor_id, entry.extra["reason"], entry.request_id) == (office.id("root"), REASON, "r-1")
 
 
-async def test_owner_sees_at_the_root_who_read_a_child(office: Office) -> None:
+async def test_owner_sees_at_the_root_who_read_a_child(office: RightsRig) -> None:
     root = await office.running()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
 
@@ -161,7 +161,7 @@ async def test_owner_sees_at_the_root_who_read_a_child(office: Office) -> None:
         assert access.chat_id == child
 
 
-async def test_owner_and_reader_break_no_glass(office: Office) -> None:
+async def test_owner_and_reader_break_no_glass(office: RightsRig) -> None:
     chat = await office.chat()
     await office.share(chat, "bob")
 
@@ -171,7 +171,7 @@ async def test_owner_and_reader_break_no_glass(office: Office) -> None:
     assert (await office.by("ada").chats.list_accesses(chat)).items == ()
 
 
-async def test_reason_opens_reading_and_nothing_else(office: Office) -> None:
+async def test_reason_opens_reading_and_nothing_else(office: RightsRig) -> None:
     chat = await office.chat()
     root = office.by("root", reason=REASON)
 
@@ -183,12 +183,12 @@ async def test_reason_opens_reading_and_nothing_else(office: Office) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "too short", " " * 20, "x" * 201])
-async def test_reason_has_ten_to_two_hundred_characters(office: Office, reason: str) -> None:
+async def test_reason_has_ten_to_two_hundred_characters(office: RightsRig, reason: str) -> None:
     with pytest.raises(InvalidInput):
         office.by("root", reason=reason)
 
 
-async def test_setting_decides_what_administrators_read(office: Office) -> None:
+async def test_setting_decides_what_administrators_read(office: RightsRig) -> None:
     chat = await office.chat()
 
     await office.allow_admins(AdminAccess.NONE)
@@ -201,7 +201,7 @@ async def test_setting_decides_what_administrators_read(office: Office) -> None:
         await office.by("audrey").chats.get(chat)
 
 
-async def test_setting_that_cannot_be_read_gives_no_more_than_the_default(office: Office) -> None:
+async def test_setting_that_cannot_be_read_gives_no_more_than_the_default(office: RightsRig) -> None:
     chat = await office.chat()
     await settings.write_setting(office.world.conn, "chats", value={"admin_access": "everything"})
 
@@ -209,7 +209,7 @@ async def test_setting_that_cannot_be_read_gives_no_more_than_the_default(office
         await office.by("root").chats.get(chat)
 
 
-async def test_agent_of_an_administrator_is_a_plain_member(office: Office) -> None:
+async def test_agent_of_an_administrator_is_a_plain_member(office: RightsRig) -> None:
     await office.allow_admins(AdminAccess.FULL)
     agent = office.store.as_actor(OwnerActor(office.id("root")), break_glass=REASON)
 
@@ -217,7 +217,7 @@ async def test_agent_of_an_administrator_is_a_plain_member(office: Office) -> No
         await agent.chats.get(await office.chat())
 
 
-async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) -> None:
+async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: RightsRig) -> None:
     chat = await office.chat()
     file = await office.by("ada").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
     with pytest.raises(FileNotFound):
@@ -231,7 +231,9 @@ async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) ->
     assert len((await office.by("ada").chats.list_accesses(chat)).items) == 1
 
 
-async def test_reason_for_a_file_is_listed_for_the_owner_of_the_chat_and_not_for_the_uploader(office: Office) -> None:
+async def test_reason_for_a_file_is_listed_for_the_owner_of_the_chat_and_not_for_the_uploader(
+    office: RightsRig,
+) -> None:
     chat = await office.chat("ada")
     file = await office.by("eve").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
     await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat, file.id)
@@ -246,7 +248,7 @@ async def test_reason_for_a_file_is_listed_for_the_owner_of_the_chat_and_not_for
 # Changes of a chat
 
 
-async def test_patch_is_all_or_nothing(office: Office) -> None:
+async def test_patch_is_all_or_nothing(office: RightsRig) -> None:
     chat = await office.chat(title="before")
     ada = office.by("ada").chats
 
@@ -266,7 +268,7 @@ async def test_patch_is_all_or_nothing(office: Office) -> None:
     assert office.published.hints == []
 
 
-async def test_patch_changes_and_tells_once(office: Office) -> None:
+async def test_patch_changes_and_tells_once(office: RightsRig) -> None:
     chat = await office.chat(title="before")
     before = await office.world.versions(chat)
 
@@ -281,7 +283,7 @@ async def test_patch_changes_and_tells_once(office: Office) -> None:
     assert {**after, "meta_version": 0} == {**before, "meta_version": 0}
 
 
-async def test_labels_are_replaced_as_a_whole(office: Office) -> None:
+async def test_labels_are_replaced_as_a_whole(office: RightsRig) -> None:
     chat = await office.chat(labels={"old": "1"})
 
     seen = await office.by("ada").chats.patch(chat, ChatPatch(labels={"new": "ü \ue000"}))
@@ -291,7 +293,7 @@ async def test_labels_are_replaced_as_a_whole(office: Office) -> None:
 
 
 @pytest.mark.parametrize("bad", ["nul\0", "half \ud83d", "", "x" * 257])
-async def test_one_bad_label_changes_no_label(office: Office, bad: str) -> None:
+async def test_one_bad_label_changes_no_label(office: RightsRig, bad: str) -> None:
     chat = await office.chat(labels={"old": "1"})
 
     with pytest.raises(InvalidInput):
@@ -300,7 +302,7 @@ async def test_one_bad_label_changes_no_label(office: Office, bad: str) -> None:
     assert (await office.by("ada").chats.get(chat)).labels == {"old": "1"}
 
 
-async def test_same_labels_again_change_no_version(office: Office) -> None:
+async def test_same_labels_again_change_no_version(office: RightsRig) -> None:
     chat = await office.chat(labels={"a": "1"})
     before = await office.world.versions(chat)
 
@@ -310,7 +312,7 @@ async def test_same_labels_again_change_no_version(office: Office) -> None:
     assert office.published.hints == []
 
 
-async def test_same_title_again_publishes_no_hint(office: Office) -> None:
+async def test_same_title_again_publishes_no_hint(office: RightsRig) -> None:
     chat = await office.chat(title="same")
 
     await office.by("ada").chats.patch(chat, ChatPatch(title="same"))
@@ -318,7 +320,7 @@ async def test_same_title_again_publishes_no_hint(office: Office) -> None:
     assert office.published.hints == []
 
 
-async def test_reader_pins_and_reads_for_themselves_alone(office: Office) -> None:
+async def test_reader_pins_and_reads_for_themselves_alone(office: RightsRig) -> None:
     chat = await office.chat()
     newest = await office.world.message(chat)
     await office.share(chat, "bob")
@@ -333,7 +335,7 @@ async def test_reader_pins_and_reads_for_themselves_alone(office: Office) -> Non
     assert hint.users == (office.id("bob"),)
 
 
-async def test_archive_moves_the_family_and_unpins(office: Office) -> None:
+async def test_archive_moves_the_family_and_unpins(office: RightsRig) -> None:
     chat = await office.chat()
     child = await office.chat(parent=chat)
     await office.by("ada").chats.patch(chat, ChatPatch(pin_order=1))
@@ -349,7 +351,7 @@ async def test_archive_moves_the_family_and_unpins(office: Office) -> None:
         await office.by("ada").chats.patch(child, ChatPatch(archived=False))
 
 
-async def test_administrator_archives_without_reading_and_is_written_down(office: Office) -> None:
+async def test_administrator_archives_without_reading_and_is_written_down(office: RightsRig) -> None:
     chat = await office.chat(title="A secret plan")
 
     seen = await office.by("root").chats.patch(chat, ChatPatch(archived=True))
@@ -359,7 +361,7 @@ async def test_administrator_archives_without_reading_and_is_written_down(office
     assert [entry.resource_id for entry in entries] == [str(chat)]
 
 
-async def test_only_an_archived_family_is_deleted_and_readers_are_told(office: Office) -> None:
+async def test_only_an_archived_family_is_deleted_and_readers_are_told(office: RightsRig) -> None:
     chat = await office.chat()
     child = await office.chat(parent=chat)
     await office.share(chat, "bob", "eve")
@@ -381,7 +383,7 @@ async def test_only_an_archived_family_is_deleted_and_readers_are_told(office: O
 # Sharing
 
 
-async def test_new_readers_hear_of_it_and_those_who_lose_it_lose_streams(office: Office) -> None:
+async def test_new_readers_hear_of_it_and_those_who_lose_it_lose_streams(office: RightsRig) -> None:
     chat = await office.chat()
     ada = office.by("ada").chats
 
@@ -400,7 +402,7 @@ async def test_new_readers_hear_of_it_and_those_who_lose_it_lose_streams(office:
         await office.by("bob").chats.get(chat)
 
 
-async def test_disabled_sharing_refuses_and_hides_at_once(office: Office) -> None:
+async def test_disabled_sharing_refuses_and_hides_at_once(office: RightsRig) -> None:
     chat = await office.chat()
     await office.share(chat, "bob")
 
@@ -413,7 +415,7 @@ async def test_disabled_sharing_refuses_and_hides_at_once(office: Office) -> Non
         await office.by("ada").chats.patch_shares(chat, SharePatch())
 
 
-async def test_reader_who_leaves_is_out(office: Office) -> None:
+async def test_reader_who_leaves_is_out(office: RightsRig) -> None:
     chat = await office.chat()
     await office.share(chat, "bob")
 
@@ -427,7 +429,7 @@ async def test_reader_who_leaves_is_out(office: Office) -> None:
 # Turns
 
 
-async def test_user_without_access_does_not_lock_the_chat(office: Office) -> None:
+async def test_user_without_access_does_not_lock_the_chat(office: RightsRig) -> None:
     """Rights are checked before the lock: while another transaction holds the row lock, a user without rights is
     refused immediately.
     """
@@ -441,7 +443,7 @@ async def test_user_without_access_does_not_lock_the_chat(office: Office) -> Non
                 await office.by("eve").turns.send(chat, message)
 
 
-async def test_message_is_sent_in_ones_own_name_only(office: Office) -> None:
+async def test_message_is_sent_in_ones_own_name_only(office: RightsRig) -> None:
     chat = await office.chat()
     message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("eve"))
 
@@ -453,12 +455,12 @@ async def test_message_is_sent_in_ones_own_name_only(office: Office) -> None:
         await office.by("ada").turns.create(office.spec(parent_chat_id=chat, root_chat_id=chat))
 
 
-async def mcp_server(office: Office) -> UUID:
+async def mcp_server(office: RightsRig) -> UUID:
     draft = ServerDraft(slug=f"s{uuid4().hex[:20]}", url="https://mcp.example.org/mcp")
     return (await servers.create_server(office.world.conn, draft, ring=None, by=None)).id
 
 
-async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> None:
+async def test_send_changes_the_chat_in_the_same_transaction(office: RightsRig) -> None:
     chat = await office.chat()
     server = await mcp_server(office)
     message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("ada"), client_id="c-1")
@@ -472,7 +474,7 @@ async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> 
     assert (seen.plan_mode, seen.mcp_server_ids) == (True, (server,))
 
 
-async def test_file_of_another_user_is_treated_as_missing(office: Office) -> None:
+async def test_file_of_another_user_is_treated_as_missing(office: RightsRig) -> None:
     chat, theirs = await office.chat(), await office.running("eve")
     file = await office.by("eve").files.create(name="a", mime_type="text/plain", data=b"x")
     part = File(media_type="text/plain", file_id=file.id)
@@ -489,7 +491,7 @@ async def test_file_of_another_user_is_treated_as_missing(office: Office) -> Non
         await office.by("eve").files.delete(file.id)
 
 
-async def shared_file(office: Office) -> tuple[ChatId, UUID]:
+async def shared_file(office: RightsRig) -> tuple[ChatId, UUID]:
     """A chat of eve that ada may read, and a file in it."""
     theirs = await office.running("eve")
     file = await office.by("eve").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
@@ -498,12 +500,12 @@ async def shared_file(office: Office) -> tuple[ChatId, UUID]:
     return theirs, file.id
 
 
-def naming(office: Office, file_id: UUID, client_id: str | None = None) -> NewQueuedMessage:
+def naming(office: RightsRig, file_id: UUID, client_id: str | None = None) -> NewQueuedMessage:
     part = File(media_type="text/plain", file_id=file_id)
     return NewQueuedMessage(content=(part,), created_by=office.id("ada"), client_id=client_id)
 
 
-async def test_file_of_a_shared_chat_is_copied_for_the_chat_that_it_is_attached_to(office: Office) -> None:
+async def test_file_of_a_shared_chat_is_copied_for_the_chat_that_it_is_attached_to(office: RightsRig) -> None:
     chat, (theirs, original) = await office.chat(), await shared_file(office)
 
     sent = await office.by("ada").turns.send(chat, naming(office, original))
@@ -523,7 +525,7 @@ async def test_file_of_a_shared_chat_is_copied_for_the_chat_that_it_is_attached_
     assert (await office.by("ada").files.read(copy.id)).data == b"hello"
 
 
-async def test_chat_is_made_with_a_copy_of_a_shared_file(office: Office) -> None:
+async def test_chat_is_made_with_a_copy_of_a_shared_file(office: RightsRig) -> None:
     _, original = await shared_file(office)
     message = NewMessage(role=Role.USER, content=naming(office, original).content, created_by=office.id("ada"))
 
@@ -534,7 +536,7 @@ async def test_chat_is_made_with_a_copy_of_a_shared_file(office: Office) -> None
     assert (copy.id != original, copy.owner_id) == (True, office.id("ada"))
 
 
-async def test_message_that_comes_again_copies_nothing(office: Office) -> None:
+async def test_message_that_comes_again_copies_nothing(office: RightsRig) -> None:
     chat, (_, original) = await office.chat(), await shared_file(office)
     message = naming(office, original, client_id="once")
 
@@ -547,7 +549,7 @@ async def test_message_that_comes_again_copies_nothing(office: Office) -> None:
     assert len((await office.by("audrey").installation.audit(EntryFilter(action="file.copy"))).entries) == 1
 
 
-async def test_shared_file_is_refused_where_sharing_is_off(office: Office) -> None:
+async def test_shared_file_is_refused_where_sharing_is_off(office: RightsRig) -> None:
     chat, (_, original) = await office.chat(), await shared_file(office)
     await settings.write_setting(office.world.conn, "sharing", value={"enabled": False})
 
@@ -556,7 +558,7 @@ async def test_shared_file_is_refused_where_sharing_is_off(office: Office) -> No
 
 
 async def test_copies_count_against_the_quota_of_who_makes_them(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    office: RightsRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat, (_, original) = await office.chat(), await shared_file(office)
     monkeypatch.setattr(files, "MAX_UNLINKED_BYTES", 4)
@@ -565,7 +567,7 @@ async def test_copies_count_against_the_quota_of_who_makes_them(
         await office.by("ada").turns.send(chat, naming(office, original))
 
 
-async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: Office) -> None:
+async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: RightsRig) -> None:
     """Files that a chat already uses count as well, so a reader cannot exceed the quota by attaching files one by
     one.
     """
@@ -586,7 +588,7 @@ async def test_copies_of_shared_files_count_against_the_total_of_a_user(office: 
 
 @pytest.mark.parametrize(("mode", "is_refused"), [("explore", True), (None, False)])
 async def test_exploring_subagent_keeps_its_servers_or_fewer(
-    office: Office, mode: str | None, is_refused: bool
+    office: RightsRig, mode: str | None, is_refused: bool
 ) -> None:
     given, more = await mcp_server(office), await mcp_server(office)
     root = await office.running()
@@ -606,7 +608,7 @@ async def test_exploring_subagent_keeps_its_servers_or_fewer(
     assert await office.world.conn.fetchval(read, child) == []
 
 
-async def test_interrupt_reaches_running_children(office: Office) -> None:
+async def test_interrupt_reaches_running_children(office: RightsRig) -> None:
     root = await office.running()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
     grandchild = await office.running(parent_chat_id=child, root_chat_id=root)
@@ -626,7 +628,7 @@ async def test_interrupt_reaches_running_children(office: Office) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("running", "interrupting"), ("interrupting", "interrupting")])
 async def test_interrupt_deletes_the_queues_of_children_and_keeps_that_of_the_chat(
-    office: Office, before: str, after: str
+    office: RightsRig, before: str, after: str
 ) -> None:
     root = await office.running()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
@@ -643,7 +645,9 @@ async def test_interrupt_deletes_the_queues_of_children_and_keeps_that_of_the_ch
     assert await office.queued() == [root]
 
 
-async def test_interrupt_of_a_chat_at_rest_deletes_the_queue_of_a_child_that_is_being_stopped(office: Office) -> None:
+async def test_interrupt_of_a_chat_at_rest_deletes_the_queue_of_a_child_that_is_being_stopped(
+    office: RightsRig,
+) -> None:
     root = await office.chat()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
     ada = office.by("ada").turns
@@ -657,7 +661,7 @@ async def test_interrupt_of_a_chat_at_rest_deletes_the_queue_of_a_child_that_is_
         await ada.interrupt(root)
 
 
-async def test_interrupt_without_cascade_stops_one(office: Office) -> None:
+async def test_interrupt_without_cascade_stops_one(office: RightsRig) -> None:
     root = await office.running()
     child = await office.running(parent_chat_id=root, root_chat_id=root)
 
@@ -666,7 +670,7 @@ async def test_interrupt_without_cascade_stops_one(office: Office) -> None:
     assert await office.status(child) == "running"
 
 
-async def test_queued_message_is_moved_before_another_and_to_the_end(office: Office) -> None:
+async def test_queued_message_is_moved_before_another_and_to_the_end(office: RightsRig) -> None:
     chat = await office.running()
     ada = office.by("ada")
     ids = []
@@ -686,7 +690,7 @@ async def test_queued_message_is_moved_before_another_and_to_the_end(office: Off
         await ada.turns.move_queued(chat, a, before=QueuedMessageId(999_999))
 
 
-async def test_repeated_creation_gives_the_first_answer(office: Office) -> None:
+async def test_repeated_creation_gives_the_first_answer(office: RightsRig) -> None:
     request = idempotency.Request(office.id("ada"), "key-1", "chats.create", b"{}")
     ada = office.by("ada").turns
 
@@ -698,7 +702,7 @@ async def test_repeated_creation_gives_the_first_answer(office: Office) -> None:
     assert await office.world.conn.fetchval("SELECT count(*) FROM chats") == 1
 
 
-async def test_creations_at_once_make_one_chat(office: Office) -> None:
+async def test_creations_at_once_make_one_chat(office: RightsRig) -> None:
     request = idempotency.Request(office.id("ada"), "key-1", "chats.create", b"{}")
 
     outcomes = await asyncio.gather(
@@ -714,7 +718,7 @@ async def test_creations_at_once_make_one_chat(office: Office) -> None:
 # People
 
 
-async def test_new_role_ends_sessions_and_reaches_streams(office: Office) -> None:
+async def test_new_role_ends_sessions_and_reaches_streams(office: RightsRig) -> None:
     now = office.clock.now()
     await sessions.create_session(office.world.conn, office.id("bob"), now=now)
 
@@ -726,7 +730,7 @@ async def test_new_role_ends_sessions_and_reaches_streams(office: Office) -> Non
     assert entry.diff == {"role": ["member", "auditor"]}
 
 
-async def test_users_cannot_raise_their_own_role(office: Office) -> None:
+async def test_users_cannot_raise_their_own_role(office: RightsRig) -> None:
     for patch in (
         UserPatch(role=UserRole.ADMIN),
         UserPatch(status=Status.DISABLED),
@@ -741,7 +745,7 @@ async def test_users_cannot_raise_their_own_role(office: Office) -> None:
     assert (await office.by("ada").users.update(office.id("ada"), UserPatch(name="Countess"))).name == "Countess"
 
 
-async def test_disabling_stops_what_the_users_chats_do(office: Office) -> None:
+async def test_disabling_stops_what_the_users_chats_do(office: RightsRig) -> None:
     root = await office.running("bob")
     child = await office.running("bob", parent_chat_id=root, root_chat_id=root)
     other = await office.running("ada")
@@ -752,7 +756,7 @@ async def test_disabling_stops_what_the_users_chats_do(office: Office) -> None:
     assert {hint.chat_id for hint in office.published.chats()} == {root, child}
 
 
-async def test_workspace_of_a_disabled_account_is_not_started(office: Office) -> None:
+async def test_workspace_of_a_disabled_account_is_not_started(office: RightsRig) -> None:
     """A turn that is being stopped could request a start after the account was disabled."""
     await office.by("root").users.update(office.id("bob"), UserPatch(status=Status.DISABLED))
     draft = Draft(
@@ -772,7 +776,7 @@ async def test_workspace_of_a_disabled_account_is_not_started(office: Office) ->
         await office.by("bob").workspaces.create(draft)
 
 
-async def test_two_administrators_who_demote_each_other_leave_one(office: Office) -> None:
+async def test_two_administrators_who_demote_each_other_leave_one(office: RightsRig) -> None:
     office.people["ruth"] = await person(office.world.conn, "ruth", role=UserRole.ADMIN)
     demote = UserPatch(role=UserRole.MEMBER)
 
@@ -785,7 +789,7 @@ async def test_two_administrators_who_demote_each_other_leave_one(office: Office
     assert sum(isinstance(outcome, LastAdmin) for outcome in outcomes) == 1
 
 
-async def test_deleted_user_takes_chats_along(office: Office) -> None:
+async def test_deleted_user_takes_chats_along(office: RightsRig) -> None:
     chat = await office.chat("bob")
     shared_with_bob = await office.chat()
     await office.share(shared_with_bob, "bob")
@@ -800,7 +804,7 @@ async def test_deleted_user_takes_chats_along(office: Office) -> None:
     assert await shares.list_shares(office.world.conn, shared_with_bob) == []
 
 
-async def test_reset_gives_a_link_and_ends_sessions(office: Office) -> None:
+async def test_reset_gives_a_link_and_ends_sessions(office: RightsRig) -> None:
     await sessions.create_session(office.world.conn, office.id("bob"), now=office.clock.now())
 
     link = await office.by("root").users.reset_password(office.id("bob"))
@@ -809,7 +813,7 @@ async def test_reset_gives_a_link_and_ends_sessions(office: Office) -> None:
     assert await office.world.conn.fetchval("SELECT count(*) FROM sessions") == 0
 
 
-async def test_deleted_token_reaches_open_streams_and_admin_scope_is_for_admins(office: Office) -> None:
+async def test_deleted_token_reaches_open_streams_and_admin_scope_is_for_admins(office: RightsRig) -> None:
     ada = office.by("ada").tokens
     with pytest.raises(InvalidInput):
         await ada.create(office.id("ada"), name="x", scopes=[Scope.ADMIN])
@@ -821,7 +825,7 @@ async def test_deleted_token_reaches_open_streams_and_admin_scope_is_for_admins(
     assert made.secret not in str(await office.world.conn.fetch("SELECT a::text FROM audit_log a"))
 
 
-async def test_ended_sessions_reach_open_streams(office: Office) -> None:
+async def test_ended_sessions_reach_open_streams(office: RightsRig) -> None:
     now = office.clock.now()
     kept, ended = [
         (await sessions.create_session(office.world.conn, office.id("ada"), now=now)).session.id for _ in range(2)
@@ -836,7 +840,7 @@ async def test_ended_sessions_reach_open_streams(office: Office) -> None:
 # Settings
 
 
-async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: Office) -> None:
+async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: RightsRig) -> None:
     root = office.by("root").settings
 
     first = await root.write("spend", {"enabled": True})
@@ -848,7 +852,7 @@ async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: O
     assert entry.diff == {"enabled": audit.CHANGED}
 
 
-async def test_stale_setting_is_refused(office: Office) -> None:
+async def test_stale_setting_is_refused(office: RightsRig) -> None:
     root = office.by("root").settings
     await root.write("spend", {"enabled": True})
     seen = (await root.list())["spend"].updated_at
@@ -862,7 +866,7 @@ async def test_stale_setting_is_refused(office: Office) -> None:
 # Open streams
 
 
-async def test_standing_follows_login_and_rights(office: Office) -> None:
+async def test_standing_follows_login_and_rights(office: RightsRig) -> None:
     conn, now = office.world.conn, office.clock.now()
     chat = await office.chat()
     child = await office.chat(parent=chat)
@@ -902,13 +906,13 @@ def test_method_without_a_rule_cannot_be_imported() -> None:
             async def read_everything(self, at: Grant) -> None: ...
 
 
-async def test_call_without_an_actor_is_refused(office: Office) -> None:
+async def test_call_without_an_actor_is_refused(office: RightsRig) -> None:
     for nobody in (None, "admin", office.id("root")):
         with pytest.raises(NoActor):
             office.store.as_actor(nobody)  # type: ignore[arg-type]
 
 
-async def test_refusal_changes_and_tells_nothing(office: Office) -> None:
+async def test_refusal_changes_and_tells_nothing(office: RightsRig) -> None:
     chat = await office.running()
     before = await office.world.versions(chat)
 

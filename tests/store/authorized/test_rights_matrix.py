@@ -61,7 +61,7 @@ from tests.store.authorized.rights_table import (
     USER,
     WORKSPACE,
 )
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.machine.machine_rig import Recorder
 from tests.store.people.account_rows import open_pool, person
 
@@ -74,10 +74,10 @@ class Key:
         return "sk-a-key-of-a-user"
 
 
-class Town:
+class ActorsRig:
     """An owner with a shared and an unshared family, a reader, and users with every other role."""
 
-    def __init__(self, world: World, store: Store, people: dict[str, User], chats: dict[str, ChatId]) -> None:
+    def __init__(self, world: StoreRig, store: Store, people: dict[str, User], chats: dict[str, ChatId]) -> None:
         self.world = world
         self.store = store
         self.people = people
@@ -142,8 +142,8 @@ class Town:
 
 
 @asynccontextmanager
-async def open_town(url: str) -> AsyncIterator[Town]:
-    async with open_world(url) as world, open_pool(url) as pool:
+async def open_town(url: str) -> AsyncIterator[ActorsRig]:
+    async with open_store_rig(url) as world, open_pool(url) as pool:
         roles = {"root": UserRole.ADMIN, "audrey": UserRole.AUDITOR}
         people = {
             name: await person(world.conn, name, role=roles.get(name, UserRole.MEMBER))
@@ -156,7 +156,7 @@ async def open_town(url: str) -> AsyncIterator[Town]:
         chats |= {f"child of {name}": await world.chat(ada, parent=chat) for name, chat in tuple(chats.items())}
         published = Recorder()
         clock = FakeClock()
-        yield Town(world, make_store(pool, published, clock), people, chats)
+        yield ActorsRig(world, make_store(pool, published, clock), people, chats)
 
 
 def make_store(pool: asyncpg.Pool, published: Recorder, clock: FakeClock) -> Store:
@@ -164,14 +164,14 @@ def make_store(pool: asyncpg.Pool, published: Recorder, clock: FakeClock) -> Sto
 
 
 @pytest.fixture
-async def town(database_url: str) -> AsyncIterator[Town]:
+async def town(database_url: str) -> AsyncIterator[ActorsRig]:
     async with open_town(database_url) as made:
         yield made
 
 
 TEXT = (Text("hello"),)
 NO_ROW, NO_QUEUED = MessageId(1), QueuedMessageId(1)
-Call = Callable[[ActorStore, Town, Any], Awaitable[object]]
+Call = Callable[[ActorStore, ActorsRig, Any], Awaitable[object]]
 
 
 def me(store: ActorStore) -> UUID:
@@ -182,7 +182,7 @@ def message(store: ActorStore) -> NewQueuedMessage:
     return NewQueuedMessage(content=TEXT, created_by=me(store))
 
 
-def spec(store: ActorStore, town: Town) -> ChatSpec:
+def spec(store: ActorStore, town: ActorsRig) -> ChatSpec:
     first = NewMessage(role=Role.USER, content=TEXT)
     return ChatSpec(owner_id=me(store), title="t", model_config_id=town.world.model_id, messages=(first,))
 
@@ -456,7 +456,7 @@ async def outcome(call: Awaitable[object]) -> str:
     return OK
 
 
-async def targets(town: Town, subject: str) -> list[tuple[str, UUID | None]]:
+async def targets(town: ActorsRig, subject: str) -> list[tuple[str, UUID | None]]:
     match subject:
         case "chat":
             return list(town.chats.items())
@@ -503,7 +503,7 @@ def expected(name: str, *, who: str, target: str, scopes: set[str]) -> str:
 
 
 @pytest.mark.parametrize("name", METHODS)
-async def test_every_role_has_exactly_the_rights_of_the_table(town: Town, name: str) -> None:
+async def test_every_role_has_exactly_the_rights_of_the_table(town: ActorsRig, name: str) -> None:
     subject = METHODS[name][0]
     wrong = []
     for label, who, actor in town.actors():
@@ -519,7 +519,7 @@ async def test_every_role_has_exactly_the_rights_of_the_table(town: Town, name: 
 
 
 @pytest.mark.parametrize("name", METHODS)
-async def test_parts_of_rookery_have_their_grants_and_no_others(town: Town, name: str) -> None:
+async def test_parts_of_rookery_have_their_grants_and_no_others(town: ActorsRig, name: str) -> None:
     subject = METHODS[name][0]
     for system in SystemName:
         granted = any(fnmatch.fnmatch(name, pattern) for pattern in SYSTEM[system])

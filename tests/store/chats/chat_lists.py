@@ -19,7 +19,7 @@ from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.machine import Machine
 from rookery.store.people.users import User
 from rookery.testing import FakeClock
-from tests.store.builders import OPEN, World, open_world
+from tests.store.builders import OPEN, StoreRig, open_store_rig
 from tests.store.machine.machine_rig import Recorder
 from tests.store.people.account_rows import open_pool, person
 
@@ -29,7 +29,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 class ChatLists:
     """Users and their chats: ada and bob are members, root is an administrator, audrey is an auditor."""
 
-    def __init__(self, world: World, pool: asyncpg.Pool, people: Mapping[str, User]) -> None:
+    def __init__(self, world: StoreRig, pool: asyncpg.Pool, people: Mapping[str, User]) -> None:
         self.world = world
         self.pool = pool
         self.people = people
@@ -98,7 +98,7 @@ def children(chat: ChatView) -> tuple[ChatView, ...]:
 
 @asynccontextmanager
 async def open_shelf(url: str) -> AsyncIterator[ChatLists]:
-    async with open_world(url) as world, open_pool(url) as pool:
+    async with open_store_rig(url) as world, open_pool(url) as pool:
         roles = {"root": Role.ADMIN, "audrey": Role.AUDITOR}
         people = {
             name: await person(world.conn, name, role=roles.get(name, Role.MEMBER))

@@ -25,7 +25,7 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
         yield made
 
 
-class Attic:
+class OldChats:
     """Chats whose rows are as old as the test requires. They are written without the triggers that prevent this."""
 
     def __init__(self, rig: Rig, conn: asyncpg.Connection) -> None:
@@ -50,10 +50,10 @@ class Attic:
 
 
 @pytest.fixture
-async def attic(rig: Rig, database_url: str) -> AsyncIterator[Attic]:
+async def attic(rig: Rig, database_url: str) -> AsyncIterator[OldChats]:
     conn = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))
     await conn.execute("SET session_replication_role = replica")
-    yield Attic(rig, conn)
+    yield OldChats(rig, conn)
     await conn.close()
 
 
@@ -69,7 +69,7 @@ def test_cutoff_is_a_midnight_so_it_moves_once_a_day() -> None:
     assert auto_archive.cutoff(morning - timedelta(hours=12), 3) == auto_archive.cutoff(morning, 3)
 
 
-async def test_family_left_alone_before_the_cutoff_is_due_and_the_oldest_comes_first(rig: Rig, attic: Attic) -> None:
+async def test_family_left_alone_before_the_cutoff_is_due_and_the_oldest_comes_first(rig: Rig, attic: OldChats) -> None:
     younger = await attic.root(made=OLD + timedelta(days=1))
     older = await attic.root(state=State.E1)
     await attic.child(older)
@@ -78,7 +78,7 @@ async def test_family_left_alone_before_the_cutoff_is_due_and_the_oldest_comes_f
     assert await due(rig, limit=1) == [older]
 
 
-async def test_family_says_whose_it_is(rig: Rig, attic: Attic) -> None:
+async def test_family_says_whose_it_is(rig: Rig, attic: OldChats) -> None:
     root = await attic.root()
 
     async with rig.pool.acquire() as conn:
@@ -86,20 +86,20 @@ async def test_family_says_whose_it_is(rig: Rig, attic: Attic) -> None:
 
 
 @pytest.mark.parametrize("state", [State.R0, State.I0, State.A0, State.XW])
-async def test_chat_at_work_or_in_the_archive_is_not_due(rig: Rig, attic: Attic, state: State) -> None:
+async def test_chat_at_work_or_in_the_archive_is_not_due(rig: Rig, attic: OldChats, state: State) -> None:
     await attic.root(state=state)
 
     assert await due(rig) == []
 
 
-async def test_chat_made_or_written_to_at_the_cutoff_is_not_due(rig: Rig, attic: Attic) -> None:
+async def test_chat_made_or_written_to_at_the_cutoff_is_not_due(rig: Rig, attic: OldChats) -> None:
     await attic.root(made=BEFORE)
     await attic.root(written=BEFORE)
 
     assert await due(rig) == []
 
 
-async def test_age_of_a_family_is_that_of_its_newest_message(rig: Rig, attic: Attic) -> None:
+async def test_age_of_a_family_is_that_of_its_newest_message(rig: Rig, attic: OldChats) -> None:
     root = await attic.root()
     await attic.child(root)
     child = await attic.child(root, written=BEFORE)
@@ -109,7 +109,7 @@ async def test_age_of_a_family_is_that_of_its_newest_message(rig: Rig, attic: At
     assert await due(rig) == [root]
 
 
-async def test_deleted_message_does_not_keep_a_family(rig: Rig, attic: Attic) -> None:
+async def test_deleted_message_does_not_keep_a_family(rig: Rig, attic: OldChats) -> None:
     root = await attic.root(state=State.R0)
     first = (await rig.history(root))[0]
     await rig.commit(root, assistant("new"))
@@ -122,14 +122,14 @@ async def test_deleted_message_does_not_keep_a_family(rig: Rig, attic: Attic) ->
     assert await due(rig) == [root]
 
 
-async def test_busy_child_keeps_its_family_and_no_other(rig: Rig, attic: Attic) -> None:
+async def test_busy_child_keeps_its_family_and_no_other(rig: Rig, attic: OldChats) -> None:
     busy, other = await attic.root(), await attic.root()
     await attic.child(busy, is_busy=True)
 
     assert await due(rig) == [other]
 
 
-async def test_pin_of_anybody_keeps_a_family(rig: Rig, attic: Attic) -> None:
+async def test_pin_of_anybody_keeps_a_family(rig: Rig, attic: OldChats) -> None:
     root = await attic.root()
     await rig.sql(
         "WITH u AS (INSERT INTO users (username) VALUES ($2) RETURNING id)"
@@ -141,7 +141,7 @@ async def test_pin_of_anybody_keeps_a_family(rig: Rig, attic: Attic) -> None:
     assert await due(rig) == []
 
 
-async def test_family_that_is_due_can_be_archived(rig: Rig, attic: Attic) -> None:
+async def test_family_that_is_due_can_be_archived(rig: Rig, attic: OldChats) -> None:
     root = await attic.root()
     child = await attic.child(root)
 

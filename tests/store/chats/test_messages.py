@@ -11,16 +11,16 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
 from rookery.domain.chat.prompt import PromptRow
 from rookery.store.chats import messages, stream_reads
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def chat_with(world: World, count: int) -> tuple[ChatId, list[MessageId]]:
+async def chat_with(world: StoreRig, count: int) -> tuple[ChatId, list[MessageId]]:
     chat = await world.chat(await world.user())
     return chat, [await world.message(chat, f"message {n}") for n in range(count)]
 
@@ -37,7 +37,7 @@ def test_columns_are_the_fields_of_a_message_in_order() -> None:
     assert ", ".join(f"m.{name}" for name in Message.__struct_fields__) == messages.COLUMNS
 
 
-async def test_a_row_is_read_with_true_types(world: World) -> None:
+async def test_a_row_is_read_with_true_types(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     content = (parts.Text("nul \0 and \ue000"), parts.Text("é"))
     message_id = await world.message(chat, role="user", visibility="user", content=content, effort="high")
@@ -53,7 +53,7 @@ async def test_a_row_is_read_with_true_types(world: World) -> None:
     assert message.parts() == content
 
 
-async def test_people_see_live_rows_meant_for_them_in_order(world: World) -> None:
+async def test_people_see_live_rows_meant_for_them_in_order(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     await world.message(chat, role="system", visibility="model")
     seen = [
@@ -72,7 +72,7 @@ async def test_people_see_live_rows_meant_for_them_in_order(world: World) -> Non
     assert await messages.find_visible(world.conn, other, message_id=seen[0]) is None
 
 
-async def test_pages_go_forward_from_an_id(world: World) -> None:
+async def test_pages_go_forward_from_an_id(world: StoreRig) -> None:
     chat, rows = await chat_with(world, 5)
     await chat_with(world, 2)
 
@@ -84,7 +84,7 @@ async def test_pages_go_forward_from_an_id(world: World) -> None:
 
 
 @pytest.mark.parametrize("far", [2**63, 10**30])
-async def test_number_that_no_row_can_have_is_a_place_before_or_after_all(world: World, far: int) -> None:
+async def test_number_that_no_row_can_have_is_a_place_before_or_after_all(world: StoreRig, far: int) -> None:
     chat, rows = await chat_with(world, 2)
 
     assert await messages.find_visible(world.conn, chat, message_id=MessageId(far)) is None
@@ -93,7 +93,7 @@ async def test_number_that_no_row_can_have_is_a_place_before_or_after_all(world:
     assert ids((await messages.list_oldest(world.conn, chat, limit=5, after_id=far)).messages) == []
 
 
-async def test_a_missing_chat_has_no_messages(world: World) -> None:
+async def test_a_missing_chat_has_no_messages(world: StoreRig) -> None:
     nowhere = ChatId(uuid4())
     await chat_with(world, 1)
 
@@ -103,7 +103,7 @@ async def test_a_missing_chat_has_no_messages(world: World) -> None:
     assert await stream_reads.list_delta(world.conn, nowhere, seen=0, limit=5) == ()
 
 
-async def test_the_prompt_is_everything_for_the_model_before_the_first_compaction(world: World) -> None:
+async def test_the_prompt_is_everything_for_the_model_before_the_first_compaction(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     told = [
         await world.message(chat, role="system", visibility="model"),
@@ -117,7 +117,7 @@ async def test_the_prompt_is_everything_for_the_model_before_the_first_compactio
     assert told_ids(await messages.list_prompt(world.conn, chat)) == told
 
 
-async def compact(world: World, chat: ChatId) -> MessageId:
+async def compact(world: StoreRig, chat: ChatId) -> MessageId:
     """Insert the three rows of a compaction. Return the boundary."""
     boundary = await world.message(chat, "summary", role="user", visibility="model", compressed=True)
     await world.message(chat, role="assistant", visibility="user", compressed=True)
@@ -125,7 +125,7 @@ async def compact(world: World, chat: ChatId) -> MessageId:
     return boundary
 
 
-async def test_the_prompt_starts_over_at_the_newest_boundary_but_keeps_system_rows(world: World) -> None:
+async def test_the_prompt_starts_over_at_the_newest_boundary_but_keeps_system_rows(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     system = await world.message(chat, role="system", visibility="model")
     await world.message(chat, role="user")
@@ -140,7 +140,7 @@ async def test_the_prompt_starts_over_at_the_newest_boundary_but_keeps_system_ro
     assert told_ids(prompt) == [system, boundary, late_system, question]
 
 
-async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: World) -> None:
+async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     first = await world.message(chat, role="user")
     answer = await world.message(chat, role="assistant")
@@ -152,7 +152,7 @@ async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: Wor
     assert told_ids(await messages.list_prompt(world.conn, chat)) == [first, answer]
 
 
-async def test_long_chats_are_read_through_their_indexes(world: World) -> None:
+async def test_long_chats_are_read_through_their_indexes(world: StoreRig) -> None:
     chat = await world.long_chat(await world.user())
     history_version = (await world.versions(chat))["history_version"]
     statements: list[tuple[str, tuple[object, ...], set[str]]] = [
@@ -170,7 +170,7 @@ async def test_long_chats_are_read_through_their_indexes(world: World) -> None:
             assert {index for index in indexes if index in plan} == indexes, plan
 
 
-async def test_pages_of_a_chat_that_dominates_the_table_do_not_walk_everybodys_rows(world: World) -> None:
+async def test_pages_of_a_chat_that_dominates_the_table_do_not_walk_everybodys_rows(world: StoreRig) -> None:
     chat = await world.long_chat(await world.user(), others=3)
     statements: list[tuple[str, tuple[object, ...]]] = [
         (messages.NEWEST, (chat, 0, 2**63 - 1, 51)),

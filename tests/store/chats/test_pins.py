@@ -14,30 +14,30 @@ from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats import pins
 from rookery.store.chats.pins import Pin
-from tests.store.builders import OPEN, World, open_world
+from tests.store.builders import OPEN, StoreRig, open_store_rig
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def pinned_chats(world: World, user_id: UUID, count: int) -> list[ChatId]:
+async def pinned_chats(world: StoreRig, user_id: UUID, count: int) -> list[ChatId]:
     chats = [await world.chat(user_id) for _ in range(count)]
     for chat in chats:
         await pins.pin(world.conn, chat, user_id=user_id)
     return chats
 
 
-async def order_of(world: World, user_id: UUID) -> list[ChatId]:
+async def order_of(world: StoreRig, user_id: UUID) -> list[ChatId]:
     """Return the pinned chats in order, after a check of their numbers."""
     listed = await pins.list_pins(world.conn, user_id)
     assert [pin.pin_order for pin in listed] == list(range(1, len(listed) + 1))
     return [pin.chat_id for pin in listed]
 
 
-async def test_a_new_pin_goes_last_for_any_requested_position(world: World) -> None:
+async def test_a_new_pin_goes_last_for_any_requested_position(world: StoreRig) -> None:
     user = await world.user()
     a, b = await pinned_chats(world, user, 2)
     c = await world.chat(user)
@@ -51,7 +51,7 @@ async def test_a_new_pin_goes_last_for_any_requested_position(world: World) -> N
     ("position", "expected"),
     [(1, "cabd"), (2, "acbd"), (3, "abcd"), (4, "abdc"), (0, "cabd"), (-7, "cabd"), (99, "abdc"), (2**80, "abdc")],
 )
-async def test_moving_clamps_and_shifts_the_neighbours(world: World, position: int, expected: str) -> None:
+async def test_moving_clamps_and_shifts_the_neighbours(world: StoreRig, position: int, expected: str) -> None:
     user = await world.user()
     names = dict(zip("abcd", await pinned_chats(world, user, 4), strict=True))
 
@@ -61,7 +61,7 @@ async def test_moving_clamps_and_shifts_the_neighbours(world: World, position: i
     assert moved == Pin(names["c"], expected.index("c") + 1)
 
 
-async def test_pinning_again_without_a_position_leaves_it_there(world: World) -> None:
+async def test_pinning_again_without_a_position_leaves_it_there(world: StoreRig) -> None:
     user = await world.user()
     a, b = await pinned_chats(world, user, 2)
 
@@ -70,7 +70,7 @@ async def test_pinning_again_without_a_position_leaves_it_there(world: World) ->
     assert await order_of(world, user) == [a, b]
 
 
-async def test_unpinning_closes_the_gap(world: World) -> None:
+async def test_unpinning_closes_the_gap(world: StoreRig) -> None:
     user = await world.user()
     a, b, c = await pinned_chats(world, user, 3)
 
@@ -79,7 +79,7 @@ async def test_unpinning_closes_the_gap(world: World) -> None:
     assert await order_of(world, user) == [a, c]
 
 
-async def test_unpinning_what_is_not_pinned_changes_nothing(world: World) -> None:
+async def test_unpinning_what_is_not_pinned_changes_nothing(world: StoreRig) -> None:
     user = await world.user()
     [a] = await pinned_chats(world, user, 1)
 
@@ -88,7 +88,7 @@ async def test_unpinning_what_is_not_pinned_changes_nothing(world: World) -> Non
     assert await order_of(world, user) == [a]
 
 
-async def test_two_people_pinning_one_chat_do_not_affect_each_other(world: World) -> None:
+async def test_two_people_pinning_one_chat_do_not_affect_each_other(world: StoreRig) -> None:
     user, other = await world.user(), await world.user()
     a, b = await pinned_chats(world, user, 2)
     await pins.pin(world.conn, b, user_id=other)
@@ -100,7 +100,7 @@ async def test_two_people_pinning_one_chat_do_not_affect_each_other(world: World
     assert await order_of(world, other) == []
 
 
-async def test_archived_chats_are_refused(world: World) -> None:
+async def test_archived_chats_are_refused(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user, archived=True)
 
@@ -111,7 +111,7 @@ async def test_archived_chats_are_refused(world: World) -> None:
     assert await order_of(world, user) == []
 
 
-async def test_a_person_has_so_many_pins_and_no_more(world: World) -> None:
+async def test_a_person_has_so_many_pins_and_no_more(world: StoreRig) -> None:
     user = await world.user()
     chats = [await world.chat(user) for _ in range(pins.MAX_PINS + 1)]
     await world.conn.execute(pins.WRITE_ORDER, user, chats[:-1])
@@ -124,7 +124,7 @@ async def test_a_person_has_so_many_pins_and_no_more(world: World) -> None:
     assert len(await order_of(world, user)) == pins.MAX_PINS
 
 
-async def test_children_are_refused(world: World) -> None:
+async def test_children_are_refused(world: StoreRig) -> None:
     user = await world.user()
     child = await world.chat(user, parent=await world.chat(user))
 
@@ -132,12 +132,12 @@ async def test_children_are_refused(world: World) -> None:
         await pins.pin(world.conn, child, user_id=user)
 
 
-async def test_missing_chats_are_not_found(world: World) -> None:
+async def test_missing_chats_are_not_found(world: StoreRig) -> None:
     with pytest.raises(ChatNotFound):
         await pins.pin(world.conn, ChatId(uuid4()), user_id=await world.user())
 
 
-async def test_pins_move_no_version(world: World) -> None:
+async def test_pins_move_no_version(world: StoreRig) -> None:
     user = await world.user()
     a, b = await world.chat(user), await world.chat(user)
     before = await world.versions(a)
@@ -150,7 +150,7 @@ async def test_pins_move_no_version(world: World) -> None:
     assert await world.versions(a) == before
 
 
-async def test_numbers_stay_whole_when_many_pin_move_and_unpin_at_once(world: World) -> None:
+async def test_numbers_stay_whole_when_many_pin_move_and_unpin_at_once(world: StoreRig) -> None:
     user = await world.user()
     chats = [await world.chat(user) for _ in range(6)]
     seeds = range(6)
@@ -171,7 +171,7 @@ async def test_numbers_stay_whole_when_many_pin_move_and_unpin_at_once(world: Wo
     assert len(set(order)) == len(order)
 
 
-async def test_concurrent_new_pins_all_get_a_number(world: World) -> None:
+async def test_concurrent_new_pins_all_get_a_number(world: StoreRig) -> None:
     user = await world.user()
     chats = [await world.chat(user) for _ in range(8)]
 
@@ -184,7 +184,7 @@ async def test_concurrent_new_pins_all_get_a_number(world: World) -> None:
     assert set(await order_of(world, user)) == set(chats)
 
 
-async def test_dropping_a_chats_pins_closes_everybodys_gap(world: World) -> None:
+async def test_dropping_a_chats_pins_closes_everybodys_gap(world: StoreRig) -> None:
     user, other = await world.user(), await world.user()
     a, b, c = await pinned_chats(world, user, 3)
     for chat in (b, a):
@@ -198,7 +198,7 @@ async def test_dropping_a_chats_pins_closes_everybodys_gap(world: World) -> None
     assert await order_of(world, other) == [a]
 
 
-async def test_a_pin_cannot_slip_in_under_an_archive(world: World) -> None:
+async def test_a_pin_cannot_slip_in_under_an_archive(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
 
@@ -215,7 +215,7 @@ async def test_a_pin_cannot_slip_in_under_an_archive(world: World) -> None:
     assert await order_of(world, user) == []
 
 
-async def test_numbers_heal_when_a_pinned_chat_vanished(world: World) -> None:
+async def test_numbers_heal_when_a_pinned_chat_vanished(world: StoreRig) -> None:
     user = await world.user()
     chats = await pinned_chats(world, user, 4)
     await world.conn.execute("DELETE FROM chats WHERE id = $1", chats[1])
@@ -225,7 +225,7 @@ async def test_numbers_heal_when_a_pinned_chat_vanished(world: World) -> None:
     assert await order_of(world, user) == [chats[0], chats[3], chats[2]]
 
 
-async def _until_waiting(world: World, blocked: asyncpg.Connection) -> None:
+async def _until_waiting(world: StoreRig, blocked: asyncpg.Connection) -> None:
     """Return when the other connection waits for a lock."""
     pid = blocked.get_server_pid()
     blockers: Sequence[int] = ()

@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.content.search_query import Archived, ChatQuery, Source
 from rookery.store.chats import chat_list, chat_rows, search
 from rookery.store.chats.chat_list import ResolvedQuery
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 
 # Hyphenated words of four-byte characters, 200,000 in all: each part and each whole is a lexeme, together over 1 MiB.
 TOO_MUCH_FOR_A_TSVECTOR = " ".join(
@@ -26,8 +26,8 @@ TOO_MUCH_FOR_A_TSVECTOR = " ".join(
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
@@ -39,7 +39,7 @@ async def sweep_all(conn: asyncpg.Connection) -> int:
 
 
 async def hits(
-    world: World, owner: UUID, query: str, *, archived: Archived = Archived.NO, limit: int = 50
+    world: StoreRig, owner: UUID, query: str, *, archived: Archived = Archived.NO, limit: int = 50
 ) -> list[tuple[ChatId, MessageId | None]]:
     """Return the found chats, each with the message that matched."""
     wanted = ResolvedQuery(
@@ -49,16 +49,16 @@ async def hits(
     return [(chat.id, chat.match.message_id) for chat in page.items if chat.match is not None]
 
 
-async def found(world: World, owner: UUID, query: str) -> list[ChatId]:
+async def found(world: StoreRig, owner: UUID, query: str) -> list[ChatId]:
     return [chat_id for chat_id, _ in await hits(world, owner, query)]
 
 
-async def pending(world: World) -> list[int]:
+async def pending(world: StoreRig) -> list[int]:
     records = await world.conn.fetch("SELECT message_id FROM chat_message_search WHERE tsv IS NULL ORDER BY message_id")
     return [record["message_id"] for record in records]
 
 
-async def test_a_title_is_found_at_once(world: World) -> None:
+async def test_a_title_is_found_at_once(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user, "Deploy the beehive")
     await world.chat(user, "Something else")
@@ -66,7 +66,7 @@ async def test_a_title_is_found_at_once(world: World) -> None:
     assert await hits(world, user, "beehive") == [(chat, None)]
 
 
-async def test_a_message_is_found_after_the_sweep(world: World) -> None:
+async def test_a_message_is_found_after_the_sweep(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, "The honey is ready.", role="user")
@@ -99,7 +99,7 @@ async def test_a_message_is_found_after_the_sweep(world: World) -> None:
         ("fox \ud83d", True),
     ],
 )
-async def test_the_query_reads_like_a_web_search(world: World, query: str, matches: bool) -> None:
+async def test_the_query_reads_like_a_web_search(world: StoreRig, query: str, matches: bool) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, "The quick brown fox")
@@ -108,7 +108,7 @@ async def test_the_query_reads_like_a_web_search(world: World, query: str, match
     assert await found(world, user, query) == ([chat] if matches else [])
 
 
-async def test_text_parts_are_joined_by_a_space_and_nothing_else_is_searched(world: World) -> None:
+async def test_text_parts_are_joined_by_a_space_and_nothing_else_is_searched(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     content: list[parts.Part] = [
@@ -124,7 +124,7 @@ async def test_text_parts_are_joined_by_a_space_and_nothing_else_is_searched(wor
     assert await found(world, user, "hidden") == []
 
 
-async def test_the_storage_escapes_are_not_part_of_words(world: World) -> None:
+async def test_the_storage_escapes_are_not_part_of_words(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, "left\0right up\ue000down \ue000\ue001end")
@@ -134,7 +134,7 @@ async def test_the_storage_escapes_are_not_part_of_words(world: World) -> None:
         assert await found(world, user, query) == [chat], query
 
 
-async def test_words_inside_tags_are_found(world: World) -> None:
+async def test_words_inside_tags_are_found(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, "Map<Beekeeper, Hive>")
@@ -154,7 +154,7 @@ async def test_words_inside_tags_are_found(world: World) -> None:
     ],
 )
 async def test_rows_not_meant_for_reading_are_not_searched(
-    world: World, role: str, visibility: str, compressed: bool
+    world: StoreRig, role: str, visibility: str, compressed: bool
 ) -> None:
     user = await world.user()
     chat = await world.chat(user)
@@ -164,7 +164,7 @@ async def test_rows_not_meant_for_reading_are_not_searched(
     assert await found(world, user, "secret") == []
 
 
-async def test_a_removed_message_is_not_found(world: World) -> None:
+async def test_a_removed_message_is_not_found(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     message = await world.message(chat, "regret")
@@ -175,7 +175,7 @@ async def test_a_removed_message_is_not_found(world: World) -> None:
     assert await found(world, user, "regret") == []
 
 
-async def test_a_childs_title_and_text_find_the_root(world: World) -> None:
+async def test_a_childs_title_and_text_find_the_root(world: StoreRig) -> None:
     user = await world.user()
     root = await world.chat(user)
     child = await world.chat(user, "Research pollen", parent=root)
@@ -186,7 +186,7 @@ async def test_a_childs_title_and_text_find_the_root(world: World) -> None:
     assert await found(world, user, "nectar") == [root]
 
 
-async def test_only_the_owners_chats_in_the_asked_archive_state_are_found(world: World) -> None:
+async def test_only_the_owners_chats_in_the_asked_archive_state_are_found(world: StoreRig) -> None:
     user, other = await world.user(), await world.user()
     for owner in (user, other):
         await world.message(await world.chat(owner, "wasp"), "wasp")
@@ -198,7 +198,7 @@ async def test_only_the_owners_chats_in_the_asked_archive_state_are_found(world:
     assert len(await hits(world, user, "wasp", archived=Archived.ANY)) == 2
 
 
-async def test_hits_come_newest_first_and_bounded(world: World) -> None:
+async def test_hits_come_newest_first_and_bounded(world: StoreRig) -> None:
     user = await world.user()
     made = [await world.chat(user, "drone") for _ in range(4)]
 
@@ -206,14 +206,14 @@ async def test_hits_come_newest_first_and_bounded(world: World) -> None:
 
 
 @pytest.mark.parametrize("query", ["x" * 1001, "\U00020000" * 600])
-async def test_a_query_that_is_too_long_is_refused_by_name(world: World, query: str) -> None:
+async def test_a_query_that_is_too_long_is_refused_by_name(world: StoreRig, query: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         await found(world, await world.user(), query)
 
     assert caught.value.field == "q"
 
 
-async def test_the_longest_word_allowed_is_no_error(world: World) -> None:
+async def test_the_longest_word_allowed_is_no_error(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     word = "x" * 900
@@ -223,7 +223,7 @@ async def test_the_longest_word_allowed_is_no_error(world: World) -> None:
     assert await found(world, user, word) == [chat]
 
 
-async def test_the_sweep_takes_the_newest_first(world: World) -> None:
+async def test_the_sweep_takes_the_newest_first(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     rows = [await world.message(chat) for _ in range(5)]
 
@@ -232,7 +232,7 @@ async def test_the_sweep_takes_the_newest_first(world: World) -> None:
     assert await pending(world) == rows[:3]
 
 
-async def test_two_sweeps_at_once_share_the_work(world: World) -> None:
+async def test_two_sweeps_at_once_share_the_work(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     rows = [await world.message(chat) for _ in range(4)]
 
@@ -245,7 +245,7 @@ async def test_two_sweeps_at_once_share_the_work(world: World) -> None:
     assert await pending(world) == []
 
 
-async def test_the_sweep_moves_no_version(world: World) -> None:
+async def test_the_sweep_moves_no_version(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     await world.message(chat)
     before = await world.versions(chat)
@@ -257,7 +257,7 @@ async def test_the_sweep_moves_no_version(world: World) -> None:
     assert await chat_rows.find_chat(world.conn, chat) == before_at
 
 
-async def test_a_long_message_is_found_by_its_beginning(world: World) -> None:
+async def test_a_long_message_is_found_by_its_beginning(world: StoreRig) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, "needle " + "hay " * 1_250_000 + "thread")
@@ -273,7 +273,7 @@ async def test_a_long_message_is_found_by_its_beginning(world: World) -> None:
     ["x" * 5_000_000, "a_" * 2_500_000, "<!-- " * 100_000, "1_" * 100_000, "é" * 1_000_000, "\ue000" * 300_000],
     ids=["no spaces", "underscores", "comments", "digits", "long non-ascii", "escapes"],
 )
-async def test_hostile_text_costs_the_sweep_little(world: World, text: str) -> None:
+async def test_hostile_text_costs_the_sweep_little(world: StoreRig, text: str) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat, f"first {text}")
@@ -286,7 +286,7 @@ async def test_hostile_text_costs_the_sweep_little(world: World, text: str) -> N
     assert set(await found(world, user, "first")) == {chat, neighbour}
 
 
-async def test_a_row_that_cannot_be_indexed_stays_empty_and_does_not_stop_the_sweep(world: World) -> None:
+async def test_a_row_that_cannot_be_indexed_stays_empty_and_does_not_stop_the_sweep(world: StoreRig) -> None:
     user = await world.user()
     chats_around = [await world.chat(user) for _ in range(3)]
     for chat, text in zip(chats_around, ["before", TOO_MUCH_FOR_A_TSVECTOR, "after"], strict=True):
@@ -305,7 +305,7 @@ async def test_a_row_that_cannot_be_indexed_stays_empty_and_does_not_stop_the_sw
 @pytest.mark.parametrize(
     "content", ["[]", "[1, null, []]", '[{"type": "text"}]', '[{"type": "text", "text": {"a": 1}}]']
 )
-async def test_odd_content_is_swept_like_any_other(world: World, content: str) -> None:
+async def test_odd_content_is_swept_like_any_other(world: StoreRig, content: str) -> None:
     chat = await world.chat(await world.user())
     await world.message(chat, content=content)
 
@@ -313,7 +313,7 @@ async def test_odd_content_is_swept_like_any_other(world: World, content: str) -
     assert await pending(world) == []
 
 
-async def test_the_sweep_finds_what_is_pending_by_its_index(world: World) -> None:
+async def test_the_sweep_finds_what_is_pending_by_its_index(world: StoreRig) -> None:
     await world.long_chat(await world.user())
     await world.conn.execute("UPDATE chat_message_search SET tsv = '' WHERE message_id % 50 > 0")
     await world.conn.execute("ANALYZE")
@@ -322,7 +322,7 @@ async def test_the_sweep_finds_what_is_pending_by_its_index(world: World) -> Non
         assert "search_pending" in plan, plan
 
 
-async def test_backfill_fills_the_newest_up_to_its_limit_and_then_the_rest(world: World) -> None:
+async def test_backfill_fills_the_newest_up_to_its_limit_and_then_the_rest(world: StoreRig) -> None:
     chat = await world.chat(await world.user())
     messages = [await world.message(chat) for _ in range(7)]
 

@@ -15,7 +15,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.chats import shares
 from rookery.store.chats.shares import ShareChange, SharePatch, SharingSettings
 from rookery.store.settings import settings
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -24,7 +24,7 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 class Shared:
     """A chat of an owner, with methods that share it."""
 
-    def __init__(self, world: World, owner: UUID, chat: ChatId) -> None:
+    def __init__(self, world: StoreRig, owner: UUID, chat: ChatId) -> None:
         self.world = world
         self.owner = owner
         self.chat = chat
@@ -42,7 +42,7 @@ class Shared:
 
 @pytest.fixture
 async def shared(database_url: str) -> AsyncIterator[Shared]:
-    async with open_world(database_url) as world:
+    async with open_store_rig(database_url) as world:
         owner = (await person(world.conn, "owner")).id
         yield Shared(world, owner, await world.chat(owner))
 

@@ -12,16 +12,16 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt import PromptRow
 from rookery.store.chats import chat_view_reads, stream_reads
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as opened:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as opened:
         yield opened
 
 
-async def chat_with(world: World, count: int) -> tuple[ChatId, list[MessageId]]:
+async def chat_with(world: StoreRig, count: int) -> tuple[ChatId, list[MessageId]]:
     chat_id = await world.chat(await world.user())
     return chat_id, [await world.message(chat_id, f"message {n}") for n in range(count)]
 
@@ -30,7 +30,7 @@ def ids_of(rows: Iterable[PromptRow]) -> list[MessageId]:
     return [row.message.id for row in rows]
 
 
-async def test_messages_of_a_long_chat_are_found_by_index(world: World) -> None:
+async def test_messages_of_a_long_chat_are_found_by_index(world: StoreRig) -> None:
     chat_id = await world.long_chat(await world.user())
     newest = await stream_reads.find_newest_id(world.conn, chat_id)
     assert newest is not None
@@ -53,7 +53,7 @@ async def test_messages_of_a_long_chat_are_found_by_index(world: World) -> None:
                 assert "Seq Scan on chat_messages" not in plan
 
 
-async def test_chats_are_polled_by_key(world: World) -> None:
+async def test_chats_are_polled_by_key(world: StoreRig) -> None:
     owner = await world.user()
     chat_id = await world.long_chat(owner, length=10, others=300)
 
@@ -65,7 +65,7 @@ async def test_chats_are_polled_by_key(world: World) -> None:
     assert all("chats_pkey" in plan for plan in plans)
 
 
-async def test_listed_chats_read_one_message_each(world: World) -> None:
+async def test_listed_chats_read_one_message_each(world: StoreRig) -> None:
     owner = await world.user()
     chat_id = await world.long_chat(owner)
 
@@ -77,7 +77,7 @@ async def test_listed_chats_read_one_message_each(world: World) -> None:
     assert (viewer, listed.id, listed.has_unread, listed.children) == (owner, chat_id, True, UNSET)
 
 
-async def test_chat_is_not_listed_for_who_may_not_read_it(world: World) -> None:
+async def test_chat_is_not_listed_for_who_may_not_read_it(world: StoreRig) -> None:
     owner, admin, stranger = await world.user(), await world.user(), await world.user()
     await world.conn.execute("UPDATE users SET role = 'admin' WHERE id = $1", admin)
     chat_id = await world.chat(owner)
@@ -88,7 +88,7 @@ async def test_chat_is_not_listed_for_who_may_not_read_it(world: World) -> None:
     assert [(viewer, chat.id) for viewer, chat in found] == [(owner, chat_id)]
 
 
-async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
+async def test_window_has_figures_and_tells_of_older_ones(world: StoreRig) -> None:
     chat_id = await world.chat(await world.user())
     for n in range(3):
         await world.message(chat_id, f"{n}")
@@ -104,7 +104,7 @@ async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
     ] * 2
 
 
-async def test_window_ends_at_its_tail(world: World) -> None:
+async def test_window_ends_at_its_tail(world: StoreRig) -> None:
     chat_id, ids = await chat_with(world, 5)
 
     page = await stream_reads.list_window(world.conn, chat_id, tail=2)
@@ -113,7 +113,7 @@ async def test_window_ends_at_its_tail(world: World) -> None:
     assert (await stream_reads.list_window(world.conn, chat_id, tail=5)).has_more is False
 
 
-async def test_window_ends_at_its_size(world: World) -> None:
+async def test_window_ends_at_its_size(world: StoreRig) -> None:
     chat_id = await world.chat(await world.user())
     ids = [await world.message(chat_id, "x" * 1000) for _ in range(4)]
 
@@ -122,7 +122,7 @@ async def test_window_ends_at_its_size(world: World) -> None:
     assert (ids_of(page.rows), page.has_more) == (ids[2:], True)
 
 
-async def test_window_of_one_huge_message_holds_it(world: World) -> None:
+async def test_window_of_one_huge_message_holds_it(world: StoreRig) -> None:
     chat_id = await world.chat(await world.user())
     await world.message(chat_id, "small")
     large = await world.message(chat_id, "x" * 5000)
@@ -132,13 +132,13 @@ async def test_window_of_one_huge_message_holds_it(world: World) -> None:
     assert (ids_of(page.rows), page.has_more) == ([large], True)
 
 
-async def test_window_without_a_tail_holds_nothing_but_knows_of_more(world: World) -> None:
+async def test_window_without_a_tail_holds_nothing_but_knows_of_more(world: StoreRig) -> None:
     chat_id, _ = await chat_with(world, 1)
 
     assert await stream_reads.list_window(world.conn, chat_id, tail=0) == stream_reads.Page((), True)
 
 
-async def test_delta_holds_what_people_see_that_came_after_the_seen_version(world: World) -> None:
+async def test_delta_holds_what_people_see_that_came_after_the_seen_version(world: StoreRig) -> None:
     chat_id, _ = await chat_with(world, 2)
     seen = (await world.versions(chat_id))["history_version"]
     new = await world.message(chat_id)
@@ -149,7 +149,7 @@ async def test_delta_holds_what_people_see_that_came_after_the_seen_version(worl
     assert ids_of(delta) == [new]
 
 
-async def test_delta_marks_deleted_rows_without_their_content(world: World) -> None:
+async def test_delta_marks_deleted_rows_without_their_content(world: StoreRig) -> None:
     chat_id, ids = await chat_with(world, 3)
     seen = (await world.versions(chat_id))["history_version"]
     await world.cut(chat_id, from_id=ids[1])
@@ -161,13 +161,13 @@ async def test_delta_marks_deleted_rows_without_their_content(world: World) -> N
     assert [row.parts() for row in delta] == [(), (), (Text("instead"),)]
 
 
-async def test_delta_is_no_longer_than_asked(world: World) -> None:
+async def test_delta_is_no_longer_than_asked(world: StoreRig) -> None:
     chat_id, ids = await chat_with(world, 3)
 
     assert ids_of(await stream_reads.list_delta(world.conn, chat_id, seen=0, limit=2)) == ids[:2]
 
 
-async def test_missing_is_counted_no_further_than_asked(world: World) -> None:
+async def test_missing_is_counted_no_further_than_asked(world: StoreRig) -> None:
     chat_id = await world.chat(await world.user())
     ids = [await world.message(chat_id, "abc") for _ in range(5)]
 
@@ -180,7 +180,7 @@ async def test_missing_is_counted_no_further_than_asked(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63, 10**30])
-async def test_number_that_no_message_has_is_not_live(world: World, number: int) -> None:
+async def test_number_that_no_message_has_is_not_live(world: StoreRig, number: int) -> None:
     chat_id = await world.chat(await world.user())
 
     assert not await stream_reads.is_live(world.conn, chat_id, message_id=number)

@@ -12,15 +12,15 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.store.db import idempotency
 from rookery.store.db.idempotency import Request
 from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismatch
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
@@ -28,7 +28,7 @@ def request(user_id: UUID, *, key: str = "k", operation: str = "chats.create", b
     return Request(user_id, key, operation, body)
 
 
-async def do(world: World, asked: Request, *, answer: bytes = b"201", now: datetime = NOW) -> bytes | None:
+async def do(world: StoreRig, asked: Request, *, answer: bytes = b"201", now: datetime = NOW) -> bytes | None:
     """Handle a request like a router: look up the key, act, store the answer. Return the answer that was stored
     before.
     """
@@ -39,21 +39,21 @@ async def do(world: World, asked: Request, *, answer: bytes = b"201", now: datet
         return found
 
 
-async def test_repeat_gets_the_first_answer(world: World) -> None:
+async def test_repeat_gets_the_first_answer(world: StoreRig) -> None:
     asked = request((await person(world.conn)).id)
 
     assert await do(world, asked) is None
     assert await do(world, asked, answer=b"other") == b"201"
 
 
-async def test_key_of_another_user_is_another_key(world: World) -> None:
+async def test_key_of_another_user_is_another_key(world: StoreRig) -> None:
     await do(world, request((await person(world.conn)).id))
 
     assert await do(world, request((await person(world.conn)).id)) is None
 
 
 @pytest.mark.parametrize("other", [{"body": b"[]"}, {"operation": "workspaces.create"}])
-async def test_key_used_for_something_else_is_refused(world: World, other: dict[str, object]) -> None:
+async def test_key_used_for_something_else_is_refused(world: StoreRig, other: dict[str, object]) -> None:
     user = (await person(world.conn)).id
     await do(world, request(user))
 
@@ -61,7 +61,7 @@ async def test_key_used_for_something_else_is_refused(world: World, other: dict[
         await do(world, request(user, **other))  # type: ignore[arg-type]
 
 
-async def test_repeat_while_the_first_is_under_way_is_refused_at_once(world: World) -> None:
+async def test_repeat_while_the_first_is_under_way_is_refused_at_once(world: StoreRig) -> None:
     asked = request((await person(world.conn)).id)
 
     async with world.connection() as other, other.transaction():
@@ -73,7 +73,7 @@ async def test_repeat_while_the_first_is_under_way_is_refused_at_once(world: Wor
     assert await do(world, asked) == b"first"
 
 
-async def test_failed_first_leaves_nothing_behind(world: World) -> None:
+async def test_failed_first_leaves_nothing_behind(world: StoreRig) -> None:
     asked = request((await person(world.conn)).id)
     failing = world.conn.transaction()
     await failing.start()
@@ -84,7 +84,7 @@ async def test_failed_first_leaves_nothing_behind(world: World) -> None:
     assert await do(world, asked) is None
 
 
-async def test_answer_is_kept_for_a_day(world: World) -> None:
+async def test_answer_is_kept_for_a_day(world: StoreRig) -> None:
     user = (await person(world.conn)).id
     await do(world, request(user))
 

@@ -405,7 +405,7 @@ async def test_the_time_without_a_listener_is_counted(replica: Replica) -> None:
     assert replica.listener.down_seconds() == 0
 
 
-class Cable:
+class SilentProxy:
     """A proxy between client and server that can drop all data without closing the connections."""
 
     def __init__(self, server: Server) -> None:
@@ -428,7 +428,7 @@ class Cable:
 async def test_a_connection_that_no_longer_answers_is_replaced(
     database: Database, database_url: str, database_server: Server
 ) -> None:
-    cable, clock, bus = Cable(database_server), FakeClock(), Bus()
+    cable, clock, bus = SilentProxy(database_server), FakeClock(), Bus()
     proxy = await asyncio.start_server(cable, "127.0.0.1", 0)
     name = await database.api.fetchval("SELECT current_database()")
     config = DatabaseConfig(f"postgresql://rookery@127.0.0.1:{proxy.sockets[0].getsockname()[1]}/{name}")

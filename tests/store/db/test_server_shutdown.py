@@ -26,7 +26,7 @@ STATEMENTS: dict[str, Callable[[Connection], Awaitable[object]]] = {
 }
 
 
-class Parting:
+class ShutdownProxy:
     """A proxy that, on request, announces a shutdown on all connections without closing them."""
 
     def __init__(self, server: Server) -> None:
@@ -59,8 +59,8 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 @contextlib.asynccontextmanager
-async def parting_database(server: Server, database_url: str) -> AsyncIterator[tuple[Parting, Database]]:
-    parting = Parting(server)
+async def parting_database(server: Server, database_url: str) -> AsyncIterator[tuple[ShutdownProxy, Database]]:
+    parting = ShutdownProxy(server)
     name = database_url.rpartition("?")[0].rpartition("/")[2]
     async with listening(parting) as port:
         url = f"postgresql://rookery:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}/{name}?sslmode=disable"

@@ -83,7 +83,7 @@ class Copy(Struct):
     runnable_version: int = 1
 
 
-class World:
+class ReplayRig:
     """A database with a machine, in which the actors of the model have real ids."""
 
     def __init__(self, rig: Rig, workers: Sequence[str]) -> None:

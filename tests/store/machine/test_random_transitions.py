@@ -24,7 +24,7 @@ from tests.domain.chat.state_model import BUSY
 from tests.domain.chat.state_model_actors import Actor, Attempt, User, Worker
 from tests.domain.chat.state_model_values import Action, Chat, Kind, Refusal, Row
 from tests.store.machine.machine_rig import make_rig
-from tests.store.machine.state_model_replay import Copy, World, uuid_of
+from tests.store.machine.state_model_replay import Copy, ReplayRig, uuid_of
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PROFILES = {
@@ -54,7 +54,7 @@ class Played:
 class Play(RuleBasedStateMachine):
     """The rules of the state machine test. Each rule ends with a comparison of the whole chat."""
 
-    def __init__(self, world: World, runner: asyncio.Runner) -> None:
+    def __init__(self, world: ReplayRig, runner: asyncio.Runner) -> None:
         super().__init__()
         self.world = world
         self.runner = runner
@@ -265,11 +265,11 @@ def _blurred(chat: Chat, before: Chat) -> Chat:
 
 
 @contextmanager
-def _running_world(database_url: str, runner: asyncio.Runner) -> Iterator[World]:
+def _running_world(database_url: str, runner: asyncio.Runner) -> Iterator[ReplayRig]:
     rigs = make_rig(database_url, pool_size=6)
     rig = runner.run(rigs.__aenter__())
     try:
-        world = World(rig, WORKERS)
+        world = ReplayRig(rig, WORKERS)
         runner.run(world.prepare())
         yield world
     finally:

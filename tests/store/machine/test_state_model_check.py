@@ -20,23 +20,23 @@ from tests.domain.chat.state_model_exploration import SMALL_QUEUE, Edge, Node
 from tests.domain.chat.state_model_values import Chat, Refusal
 from tests.store.machine.chat_copies import copy_chats
 from tests.store.machine.machine_rig import make_rig
-from tests.store.machine.state_model_replay import Copy, World
+from tests.store.machine.state_model_replay import Copy, ReplayRig
 
 CONNECTIONS = 8
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 
 @pytest.fixture
-async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ReplayRig]:
     """A database in which queues are as small as in the model, so that full queues are covered."""
     monkeypatch.setattr(queue_rows, "MAX_QUEUE", SMALL_QUEUE)
     async with make_rig(database_url, pool_size=CONNECTIONS) as rig:
-        made = World(rig, ["w1", "w2"])
+        made = ReplayRig(rig, ["w1", "w2"])
         await made.prepare()
         yield made
 
 
-async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) -> None:
+async def test_every_step_of_one_actor_does_the_same_in_the_store(world: ReplayRig) -> None:
     edges = state_model_exploration.everything_one_can_do(
         Node(state_model_exploration.first_chat()), state_model_exploration.outline_of
     )
@@ -52,7 +52,7 @@ async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) 
 
 
 @pytest.mark.parametrize("pair", ["user and worker", "two users", "two workers", "two tasks of a worker"])
-async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: World, pair: str) -> None:
+async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: ReplayRig, pair: str) -> None:
     edges = (
         edge
         for start in _starts()
@@ -65,7 +65,7 @@ async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: Worl
     assert {type(edge.outcome) for edge in done} == {Chat, Refusal}
 
 
-async def test_every_step_on_an_invalid_chat_does_the_same_in_the_store(world: World) -> None:
+async def test_every_step_on_an_invalid_chat_does_the_same_in_the_store(world: ReplayRig) -> None:
     starts = _starts()
     at = await _replay(world, [start.parent for start in starts if start.parent])
     broken = [Node(replace(start.chat, status="asleep", runnable_since=None), depth=start.depth) for start in starts]
@@ -87,7 +87,7 @@ async def test_every_step_on_an_invalid_chat_does_the_same_in_the_store(world: W
     }
 
 
-async def _break(world: World) -> None:
+async def _break(world: ReplayRig) -> None:
     """Give every chat a status of a future version, as a restore could do, without triggers and constraints."""
     constraints = "SELECT conname FROM pg_constraint WHERE conrelid = 'chats'::regclass AND contype = 'c'"
     async with world.rig.pool.acquire() as conn, conn.transaction():
@@ -157,7 +157,7 @@ def _effect(source: Chat, outcome: Chat | Refusal) -> Hashable:
     return outcome.state, len(outcome.queue), len(outcome.history) - len(source.history), len(outcome.open_calls)
 
 
-async def _replay(world: World, wanted: list[Edge]) -> dict[int, Copy]:
+async def _replay(world: ReplayRig, wanted: list[Edge]) -> dict[int, Copy]:
     """Run the steps and their predecessors. Return the resulting chats by step."""
     root = Node(state_model_exploration.first_chat())
     first = await world.create(*root.chat.history)
@@ -183,7 +183,7 @@ def _by_level(wanted: list[Edge]) -> list[list[Edge]]:
     return [levels[depth] for depth in sorted(levels)]
 
 
-async def _run_all(world: World, edges: list[Edge], originals: list[Copy]) -> list[Copy]:
+async def _run_all(world: ReplayRig, edges: list[Edge], originals: list[Copy]) -> list[Copy]:
     """Run all steps concurrently, on several connections, each on a separate copy of its chat. Return the copies."""
     async with world.rig.pool.acquire() as conn:
         copies = await copy_chats(conn, originals)
@@ -199,7 +199,7 @@ async def _run_all(world: World, edges: list[Edge], originals: list[Copy]) -> li
     return copies
 
 
-async def _check(world: World, edge: Edge, copy: Copy) -> None:
+async def _check(world: ReplayRig, edge: Edge, copy: Copy) -> None:
     before = edge.source.chat
     refusal = await world.attempt(copy, edge.attempt)
     expected = before if isinstance(edge.outcome, Refusal) else edge.outcome

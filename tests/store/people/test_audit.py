@@ -14,7 +14,7 @@ from rookery.domain.access.rights import Actor, OwnerActor, Role, SystemActor, S
 from rookery.domain.chat.errors import InvalidInput
 from rookery.store.people import audit
 from rookery.store.people.audit import EntryFilter, Event, Outcome, RequestInfo
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -22,17 +22,17 @@ ADMIN = UserActor(uuid4(), Role.ADMIN)
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def write(world: World, action: str = "user.update", *, actor: Actor | None = ADMIN, hours: int = 0) -> int:
+async def write(world: StoreRig, action: str = "user.update", *, actor: Actor | None = ADMIN, hours: int = 0) -> int:
     event = Event(action=action, resource_type=action.partition(".")[0], resource_id="7")
     return await audit.record(world.conn, event, actor=actor, now=NOW + timedelta(hours=hours))
 
 
-async def test_entry_is_read_back_as_it_was_written(world: World) -> None:
+async def test_entry_is_read_back_as_it_was_written(world: StoreRig) -> None:
     event = Event(
         action="user.update",
         resource_type="user",
@@ -61,7 +61,7 @@ async def test_entry_is_read_back_as_it_was_written(world: World) -> None:
         (SystemActor(SystemName.CLI), ("cli", "cli")),
     ],
 )
-async def test_log_tells_what_kind_of_actor_it_was(world: World, actor: Actor | None, told: tuple[str, str]) -> None:
+async def test_log_tells_what_kind_of_actor_it_was(world: StoreRig, actor: Actor | None, told: tuple[str, str]) -> None:
     await write(world, actor=actor)
 
     (entry,) = (await audit.list_entries(world.conn)).entries
@@ -69,7 +69,7 @@ async def test_log_tells_what_kind_of_actor_it_was(world: World, actor: Actor | 
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit_log SET action = 'x'", "DELETE FROM audit_log"])
-async def test_entries_are_never_changed_or_removed(world: World, statement: str) -> None:
+async def test_entries_are_never_changed_or_removed(world: StoreRig, statement: str) -> None:
     await write(world)
 
     with pytest.raises(asyncpg.PostgresError) as refused:
@@ -78,7 +78,7 @@ async def test_entries_are_never_changed_or_removed(world: World, statement: str
     assert refused.value.sqlstate == "RK002"
 
 
-async def test_purge_removes_old_entries_in_batches_and_locks_again(world: World) -> None:
+async def test_purge_removes_old_entries_in_batches_and_locks_again(world: StoreRig) -> None:
     for hours in (0, 1, 2, 3):
         await write(world, hours=hours)
     before = NOW + timedelta(hours=3)
@@ -93,7 +93,7 @@ async def test_purge_removes_old_entries_in_batches_and_locks_again(world: World
     assert await world.conn.fetchval("SELECT count(*) FROM audit_log") == 1
 
 
-async def test_pages_go_back_in_time_without_gaps(world: World) -> None:
+async def test_pages_go_back_in_time_without_gaps(world: StoreRig) -> None:
     written = [await write(world, hours=hours) for hours in range(5)]
 
     first = await audit.list_entries(world.conn, limit=3)
@@ -109,7 +109,7 @@ async def test_pages_go_back_in_time_without_gaps(world: World) -> None:
             await audit.list_entries(world.conn, **wrong)
 
 
-async def test_list_is_filtered(world: World) -> None:
+async def test_list_is_filtered(world: StoreRig) -> None:
     update = await write(world, "user.update")
     create = await write(world, "user.create", actor=None, hours=1)
     share = await write(world, "chat.share", hours=2)
@@ -126,7 +126,7 @@ async def test_list_is_filtered(world: World) -> None:
     assert await found(start=NOW + timedelta(hours=1), end=NOW + timedelta(hours=2)) == [create]
 
 
-async def test_every_column_of_a_logged_table_has_a_disposition(world: World) -> None:
+async def test_every_column_of_a_logged_table_has_a_disposition(world: StoreRig) -> None:
     for table, told in audit.DISPOSITIONS.items():
         columns = await world.conn.fetch(
             "SELECT column_name FROM information_schema.columns WHERE table_name = $1 AND table_schema = 'public'",
@@ -135,7 +135,7 @@ async def test_every_column_of_a_logged_table_has_a_disposition(world: World) ->
         assert set(told) == {record["column_name"] for record in columns}, table
 
 
-async def test_diff_tells_values_but_no_secrets(world: World) -> None:
+async def test_diff_tells_values_but_no_secrets(world: StoreRig) -> None:
     class Row(msgspec.Struct):
         name: str
         api_key_enc: str

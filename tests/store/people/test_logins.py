@@ -23,7 +23,7 @@ from tests.eventually import until
 from tests.store.people.account_rows import PASSWORD, cheap_passwords, open_pool, person
 
 
-class House:
+class LoginRig:
     """A user with a password, and methods to log in."""
 
     def __init__(self, pool: asyncpg.Pool, checker: Passwords, clock: FakeClock, user: User) -> None:
@@ -45,24 +45,24 @@ class House:
 
 
 @pytest.fixture
-async def house(database_url: str) -> AsyncIterator[House]:
+async def house(database_url: str) -> AsyncIterator[LoginRig]:
     checker = cheap_passwords()
     async with open_pool(database_url) as pool:
         async with pool.acquire() as conn:
             user = await person(conn, "ada", password_hash=await checker.hash(PASSWORD))
-        yield House(pool, checker, FakeClock(), user)
+        yield LoginRig(pool, checker, FakeClock(), user)
     checker.close()
 
 
 @pytest.mark.parametrize("login", ["ada", "ADA@example.org"])
-async def test_right_password_opens_a_session(house: House, login: str) -> None:
+async def test_right_password_opens_a_session(house: LoginRig, login: str) -> None:
     done = await house.logins.log_in(login, PASSWORD, request=RequestInfo(ip="10.0.0.1", user_agent="x"))
 
     found = await sessions.authenticate(house.pool, done.session.cookie, done.session.key, now=house.clock.now())  # type: ignore[arg-type]
     assert (found.user.id, found.session.ip) == (house.user.id, "10.0.0.1")
 
 
-async def test_every_failure_has_the_same_answer(house: House) -> None:
+async def test_every_failure_has_the_same_answer(house: LoginRig) -> None:
     await house.pool.execute("INSERT INTO users (username) VALUES ('invited')")
 
     for login, password in [("ada", "wrong"), ("nobody", PASSWORD), ("invited", PASSWORD), ("", ""), ("a\0", "\0")]:
@@ -71,7 +71,7 @@ async def test_every_failure_has_the_same_answer(house: House) -> None:
         assert str(refused.value) == str(InvalidCredentials())
 
 
-async def test_disabled_user_cannot_log_in(house: House) -> None:
+async def test_disabled_user_cannot_log_in(house: LoginRig) -> None:
     async with house.pool.acquire() as conn:
         await users.update_user(conn, house.user.id, patch=UserPatch(status=Status.DISABLED))
 
@@ -79,7 +79,7 @@ async def test_disabled_user_cannot_log_in(house: House) -> None:
         await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_unknown_user_takes_as_long_as_a_wrong_password(house: House) -> None:
+async def test_unknown_user_takes_as_long_as_a_wrong_password(house: LoginRig) -> None:
     real = Passwords()
     async with house.pool.acquire() as conn:
         await users.set_password_hash(conn, house.user.id, password_hash=await real.hash(PASSWORD))
@@ -105,7 +105,7 @@ async def test_unknown_user_takes_as_long_as_a_wrong_password(house: House) -> N
     assert 0.8 <= ratio <= 1.2, (known, unknown)
 
 
-async def test_waits_grow_after_five_failures(house: House) -> None:
+async def test_waits_grow_after_five_failures(house: LoginRig) -> None:
     for _ in range(5):
         await house.fail()
 
@@ -118,7 +118,7 @@ async def test_waits_grow_after_five_failures(house: House) -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_name_without_an_account_waits_like_any_other(house: House) -> None:
+async def test_name_without_an_account_waits_like_any_other(house: LoginRig) -> None:
     for _ in range(5):
         await house.fail("nobody")
 
@@ -126,7 +126,7 @@ async def test_name_without_an_account_waits_like_any_other(house: House) -> Non
     await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_success_forgets_the_failures(house: House) -> None:
+async def test_success_forgets_the_failures(house: LoginRig) -> None:
     for _ in range(4):
         await house.fail()
     await house.logins.log_in("ada", PASSWORD)
@@ -137,7 +137,7 @@ async def test_success_forgets_the_failures(house: House) -> None:
     await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_failures_are_forgotten_after_a_day(house: House) -> None:
+async def test_failures_are_forgotten_after_a_day(house: LoginRig) -> None:
     for _ in range(5):
         await house.fail()
     await house.clock.advance(timedelta(hours=24).total_seconds())
@@ -146,7 +146,7 @@ async def test_failures_are_forgotten_after_a_day(house: House) -> None:
     await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_tries_sent_at_once_are_all_counted(house: House) -> None:
+async def test_tries_sent_at_once_are_all_counted(house: LoginRig) -> None:
     outcomes = await asyncio.gather(
         *(house.logins.log_in("ada", f"guess number {n}") for n in range(12)), return_exceptions=True
     )
@@ -155,7 +155,7 @@ async def test_tries_sent_at_once_are_all_counted(house: House) -> None:
     assert sum(isinstance(outcome, TooManyAttempts) for outcome in outcomes) == 7
 
 
-async def test_attempt_that_was_not_checked_does_not_count(house: House) -> None:
+async def test_attempt_that_was_not_checked_does_not_count(house: LoginRig) -> None:
     busy = Passwords(memory_kib=64, threads=1, max_waiting=-1)
     for _ in range(6):
         with pytest.raises(PasswordsBusy):
@@ -165,7 +165,7 @@ async def test_attempt_that_was_not_checked_does_not_count(house: House) -> None
     await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_password_changed_while_it_is_checked_opens_nothing(house: House) -> None:
+async def test_password_changed_while_it_is_checked_opens_nothing(house: LoginRig) -> None:
     """The account is disabled between the check of the password and the session."""
 
     class Meddler(Passwords):
@@ -182,7 +182,7 @@ async def test_password_changed_while_it_is_checked_opens_nothing(house: House) 
     assert await house.pool.fetchval("SELECT count(*) FROM sessions") == 0
 
 
-async def test_login_that_a_new_password_overtakes_opens_nothing(house: House) -> None:
+async def test_login_that_a_new_password_overtakes_opens_nothing(house: LoginRig) -> None:
     """The new password is written but not committed when the login reads the account again."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     hashed = await house.checker.hash("another-lamp-43")
@@ -198,7 +198,7 @@ async def test_login_that_a_new_password_overtakes_opens_nothing(house: House) -
     assert await house.pool.fetchval("SELECT count(*) FROM sessions") == 0
 
 
-async def test_password_chosen_by_a_link_is_not_replaced_by_a_change_that_began_before(house: House) -> None:
+async def test_password_chosen_by_a_link_is_not_replaced_by_a_change_that_began_before(house: LoginRig) -> None:
     chosen, wanted = "another-lamp-43", "third-lamp-4444"
     async with house.pool.acquire() as conn:
         link = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=house.clock.now())
@@ -219,7 +219,7 @@ async def test_password_chosen_by_a_link_is_not_replaced_by_a_change_that_began_
     await house.logins.log_in("ada", chosen)
 
 
-async def test_hash_of_old_settings_is_renewed_at_login(house: House) -> None:
+async def test_hash_of_old_settings_is_renewed_at_login(house: LoginRig) -> None:
     stronger = Passwords(memory_kib=128)
     before = await house.pool.fetchval("SELECT password_hash FROM users")
 
@@ -232,7 +232,7 @@ async def test_hash_of_old_settings_is_renewed_at_login(house: House) -> None:
     await house.logins.log_in("ada", PASSWORD)
 
 
-async def test_logins_and_failures_are_logged_without_what_was_typed(house: House) -> None:
+async def test_logins_and_failures_are_logged_without_what_was_typed(house: LoginRig) -> None:
     await house.logins.log_in("ada", PASSWORD, request=RequestInfo(ip="10.0.0.9", request_id="r1"))
     await house.fail("ada")
     await house.fail("hunter2-typed-here")
@@ -246,7 +246,7 @@ async def test_logins_and_failures_are_logged_without_what_was_typed(house: Hous
     assert "hunter2" not in str(await house.pool.fetch("SELECT a::text, f::text FROM audit_log a, login_failures f"))
 
 
-async def test_changed_password_ends_the_other_sessions(house: House) -> None:
+async def test_changed_password_ends_the_other_sessions(house: LoginRig) -> None:
     kept = (await house.logins.log_in("ada", PASSWORD)).session.session.id
     other = (await house.logins.log_in("ada", PASSWORD)).session.session.id
 
@@ -262,7 +262,7 @@ async def test_changed_password_ends_the_other_sessions(house: House) -> None:
         )
 
 
-async def test_wrong_current_passwords_count_like_logins(house: House) -> None:
+async def test_wrong_current_passwords_count_like_logins(house: LoginRig) -> None:
     for _ in range(5):
         with pytest.raises(InvalidCredentials):
             await house.logins.change_password(
@@ -272,14 +272,14 @@ async def test_wrong_current_passwords_count_like_logins(house: House) -> None:
     assert await house.wait() == 1
 
 
-async def test_purge_removes_what_is_forgotten(house: House) -> None:
+async def test_purge_removes_what_is_forgotten(house: LoginRig) -> None:
     await house.fail()
     async with house.pool.acquire() as conn:
         assert await logins.purge_failures(conn, now=house.clock.now()) == 0
         assert await logins.purge_failures(conn, now=house.clock.now() + logins.FORGOTTEN_AFTER) == 1
 
 
-async def test_link_chooses_a_password_once(house: House) -> None:
+async def test_link_chooses_a_password_once(house: LoginRig) -> None:
     now = house.clock.now()
     async with house.pool.acquire() as conn:
         link = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
@@ -292,7 +292,7 @@ async def test_link_chooses_a_password_once(house: House) -> None:
     await house.logins.log_in("ada", "another-lamp-43")
 
 
-async def test_link_ends_after_a_day_and_with_the_next_one(house: House) -> None:
+async def test_link_ends_after_a_day_and_with_the_next_one(house: LoginRig) -> None:
     now = house.clock.now()
     async with house.pool.acquire() as conn:
         old = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.INVITE, now=now)
@@ -306,7 +306,7 @@ async def test_link_ends_after_a_day_and_with_the_next_one(house: House) -> None
         assert await one_time_links.purge_links(conn, now=now + timedelta(hours=24)) == 1
 
 
-async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: House) -> None:
+async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: LoginRig) -> None:
     async with house.pool.acquire() as conn:
         await users.update_user(conn, house.user.id, patch=UserPatch(email="\u00e4da@stra\u00dfe.example"))
     spellings = [
@@ -323,7 +323,7 @@ async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: H
     assert [await house.wait(spelling) for spelling in spellings] == [1] * len(spellings)
 
 
-async def test_login_by_another_spelling_does_not_reset_failures_of_another_account(house: House) -> None:
+async def test_login_by_another_spelling_does_not_reset_failures_of_another_account(house: LoginRig) -> None:
     hashed = await house.checker.hash(PASSWORD)
     async with house.pool.acquire() as conn:
         other = await person(conn, "other", password_hash=hashed)

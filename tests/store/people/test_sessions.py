@@ -15,7 +15,7 @@ from rookery.store.people import credentials, sessions, users
 from rookery.store.people.credentials import Kind
 from rookery.store.people.errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
 from rookery.store.people.users import Status, UserPatch
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -24,12 +24,12 @@ SESSION_KEYS = next(each.version for each in migrate.load() if each.name == "ses
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def test_cookie_leads_to_its_user(world: World) -> None:
+async def test_cookie_leads_to_its_user(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
 
     made = await sessions.create_session(world.conn, ada.id, now=NOW, ip="10.0.0.1", user_agent="Firefox\x00\n")
@@ -40,7 +40,7 @@ async def test_cookie_leads_to_its_user(world: World) -> None:
     assert found.actor.scopes == {"all"}
 
 
-async def test_cookie_is_nowhere_in_the_database(world: World) -> None:
+async def test_cookie_is_nowhere_in_the_database(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
 
     row = str(await world.conn.fetchval("SELECT s::text FROM sessions s"))
@@ -52,7 +52,7 @@ async def test_cookie_is_nowhere_in_the_database(world: World) -> None:
     assert made.cookie not in repr(parsed)
 
 
-async def test_session_is_renewed_from_half_its_life_on(world: World) -> None:
+async def test_session_is_renewed_from_half_its_life_on(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
 
     early = await sessions.authenticate(world.conn, made.cookie, made.key, now=NOW + 11 * HOUR)
@@ -62,14 +62,14 @@ async def test_session_is_renewed_from_half_its_life_on(world: World) -> None:
     assert (late.renewed, late.session.expires_at) == (True, NOW + 37 * HOUR)
 
 
-async def test_unused_session_ends_after_a_day(world: World) -> None:
+async def test_unused_session_ends_after_a_day(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
 
     with pytest.raises(SessionExpired):
         await sessions.authenticate(world.conn, made.cookie, made.key, now=NOW + 24 * HOUR)
 
 
-async def test_session_in_daily_use_ends_after_thirty_days(world: World) -> None:
+async def test_session_in_daily_use_ends_after_thirty_days(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
     at = NOW
     while at < NOW + sessions.LONGEST - 20 * HOUR:
@@ -80,7 +80,7 @@ async def test_session_in_daily_use_ends_after_thirty_days(world: World) -> None
         await sessions.authenticate(world.conn, made.cookie, made.key, now=NOW + sessions.LONGEST)
 
 
-async def test_being_here_is_written_once_an_hour(world: World) -> None:
+async def test_being_here_is_written_once_an_hour(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     assert (await users.get_user(world.conn, ada.id)).last_seen_at is None
     made = await sessions.create_session(world.conn, ada.id, now=NOW)
@@ -93,12 +93,12 @@ async def test_being_here_is_written_once_an_hour(world: World) -> None:
 
 
 @pytest.mark.parametrize("cookie", ["", "rk_s_", "rk_s_" + "A" * 71, "nonsense", "rk_s_" + "ü" * 71])
-async def test_garbage_is_refused(world: World, cookie: str) -> None:
+async def test_garbage_is_refused(world: StoreRig, cookie: str) -> None:
     with pytest.raises(Unauthenticated):
         await sessions.authenticate(world.conn, cookie, "", now=NOW)
 
 
-async def test_right_id_with_a_wrong_secret_is_refused(world: World) -> None:
+async def test_right_id_with_a_wrong_secret_is_refused(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
     forged = credentials.Credential(Kind.SESSION, made.session.id, b"x" * 32).reveal()
 
@@ -108,7 +108,7 @@ async def test_right_id_with_a_wrong_secret_is_refused(world: World) -> None:
     assert type(refused.value) is Unauthenticated
 
 
-async def test_session_of_a_disabled_user_is_no_good(world: World) -> None:
+async def test_session_of_a_disabled_user_is_no_good(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     made = await sessions.create_session(world.conn, ada.id, now=NOW)
     await users.update_user(world.conn, ada.id, patch=UserPatch(status=Status.DISABLED))
@@ -117,7 +117,7 @@ async def test_session_of_a_disabled_user_is_no_good(world: World) -> None:
         await sessions.authenticate(world.conn, made.cookie, made.key, now=NOW)
 
 
-async def test_cookie_without_its_key_is_refused(world: World) -> None:
+async def test_cookie_without_its_key_is_refused(world: StoreRig) -> None:
     made, other = [
         await sessions.create_session(world.conn, (await person(world.conn, name)).id, now=NOW)
         for name in ("ada", "bob")
@@ -130,7 +130,7 @@ async def test_cookie_without_its_key_is_refused(world: World) -> None:
     assert made.key not in str(await world.conn.fetchval("SELECT array_agg(s::text) FROM sessions s")) + repr(made)
 
 
-async def test_session_of_an_older_replica_has_no_key_and_does_not_count(world: World) -> None:
+async def test_session_of_an_older_replica_has_no_key_and_does_not_count(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
     await world.conn.execute("UPDATE sessions SET key_hash = NULL")
 
@@ -138,7 +138,7 @@ async def test_session_of_an_older_replica_has_no_key_and_does_not_count(world: 
         await sessions.authenticate(world.conn, made.cookie, made.key, now=NOW)
 
 
-async def test_session_is_looked_up_by_one_statement(world: World) -> None:
+async def test_session_is_looked_up_by_one_statement(world: StoreRig) -> None:
     made = await sessions.create_session(world.conn, (await person(world.conn)).id, now=NOW)
     asked: list[str] = []
     world.conn.add_query_logger(lambda record: asked.append(record.query))
@@ -174,7 +174,7 @@ async def test_update_ends_the_sessions_of_before_once(empty_database_url: str, 
     assert (ended, kept) == (0, 1)
 
 
-async def test_ending_others_keeps_one(world: World) -> None:
+async def test_ending_others_keeps_one(world: StoreRig) -> None:
     ada, bob = await person(world.conn, "ada"), await person(world.conn, "bob")
     kept, ended, foreign = [
         (await sessions.create_session(world.conn, user.id, now=NOW)).session.id for user in (ada, ada, bob)
@@ -188,7 +188,7 @@ async def test_ending_others_keeps_one(world: World) -> None:
     assert await sessions.list_sessions(world.conn, bob.id, now=NOW) == []
 
 
-async def test_purge_removes_what_has_ended(world: World) -> None:
+async def test_purge_removes_what_has_ended(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     await sessions.create_session(world.conn, ada.id, now=NOW)
     await sessions.create_session(world.conn, ada.id, now=NOW + HOUR)

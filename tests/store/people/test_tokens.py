@@ -19,24 +19,24 @@ from rookery.store.people.credentials import Kind
 from rookery.store.people.errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated
 from rookery.store.people.users import Status, UserPatch
 from rookery.telemetry.redaction import hide_secrets
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def make(world: World, user: users.User, name: str = "ci", **fields: object) -> tokens.NewToken:
+async def make(world: StoreRig, user: users.User, name: str = "ci", **fields: object) -> tokens.NewToken:
     defaults: dict[str, object] = {"scopes": [Scope.CHAT_READ], "now": NOW}
     return await tokens.create_token(world.conn, user.id, name=name, **{**defaults, **fields})  # type: ignore[arg-type]
 
 
-async def test_token_leads_to_its_user_with_its_scopes(world: World) -> None:
+async def test_token_leads_to_its_user_with_its_scopes(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     made = await make(world, ada, scopes=[Scope.CHAT_READ, Scope.USAGE_READ])
 
@@ -54,7 +54,7 @@ async def test_logs_hide_tokens_sessions_and_links() -> None:
         assert hide_secrets(f"got {secret}.") == "got [REDACTED]."
 
 
-async def test_garbage_is_refused_without_a_query(world: World) -> None:
+async def test_garbage_is_refused_without_a_query(world: StoreRig) -> None:
     made = await make(world, await person(world.conn))
     swapped = made.secret[:-1] + ("A" if made.secret[-1] != "A" else "B")
     await world.conn.close()  # a query would raise
@@ -81,7 +81,7 @@ def test_one_wrong_character_is_noticed(place: int, character: str) -> None:
     assert typo == text or credentials.parse(Kind.TOKEN, typo) is None
 
 
-async def test_right_id_with_a_wrong_secret_is_refused(world: World) -> None:
+async def test_right_id_with_a_wrong_secret_is_refused(world: StoreRig) -> None:
     made = await make(world, await person(world.conn))
     forged = credentials.Credential(Kind.TOKEN, made.token.id, b"x" * 32).reveal()
 
@@ -89,7 +89,7 @@ async def test_right_id_with_a_wrong_secret_is_refused(world: World) -> None:
         await tokens.authenticate(world.conn, forged, now=NOW)
 
 
-async def test_expired_deleted_and_disabled_tokens_are_refused(world: World) -> None:
+async def test_expired_deleted_and_disabled_tokens_are_refused(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     made = await make(world, ada, days=1)
 
@@ -105,7 +105,7 @@ async def test_expired_deleted_and_disabled_tokens_are_refused(world: World) -> 
         await tokens.delete_token(world.conn, made.token.id)
 
 
-async def test_use_is_written_now_and_then(world: World) -> None:
+async def test_use_is_written_now_and_then(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     made = await make(world, ada)
 
@@ -128,7 +128,7 @@ async def test_use_is_written_now_and_then(world: World) -> None:
         ("expires_in_days", {"days": 31, "max_days": 30}),
     ],
 )
-async def test_bad_token_is_refused_by_field(world: World, field: str, wrong: dict[str, object]) -> None:
+async def test_bad_token_is_refused_by_field(world: StoreRig, field: str, wrong: dict[str, object]) -> None:
     ada = await person(world.conn, "ada")
 
     with pytest.raises(InvalidInput) as refused:
@@ -137,7 +137,7 @@ async def test_bad_token_is_refused_by_field(world: World, field: str, wrong: di
     assert refused.value.field == field
 
 
-async def test_name_is_unique_per_user(world: World) -> None:
+async def test_name_is_unique_per_user(world: StoreRig) -> None:
     ada, bob = await person(world.conn, "ada"), await person(world.conn, "bob")
     await make(world, ada)
 
@@ -146,7 +146,7 @@ async def test_name_is_unique_per_user(world: World) -> None:
         await make(world, ada)
 
 
-async def test_fifty_tokens_are_all_there_may_be_also_at_once(world: World) -> None:
+async def test_fifty_tokens_are_all_there_may_be_also_at_once(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     for number in range(tokens.MAX_TOKENS - 1):
         await make(world, ada, f"t{number}")

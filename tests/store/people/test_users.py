@@ -16,17 +16,17 @@ from rookery.store.people import users
 from rookery.store.people.errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 from rookery.store.people.users import Status, UserDraft, UserPatch
 from tests.database import Server, fresh_database
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def test_new_user_is_an_active_member_without_a_password(world: World) -> None:
+async def test_new_user_is_an_active_member_without_a_password(world: StoreRig) -> None:
     user = await users.create_user(world.conn, UserDraft(email="Ada@Example.org", username="ada", name="Ada"))
 
     assert (user.role, user.status, user.last_seen_at) == (Role.MEMBER, Status.ACTIVE, None)
@@ -34,7 +34,7 @@ async def test_new_user_is_an_active_member_without_a_password(world: World) -> 
     assert await users.get_user(world.conn, user.id) == user
 
 
-async def test_names_are_unique_without_case(world: World) -> None:
+async def test_names_are_unique_without_case(world: StoreRig) -> None:
     await users.create_user(world.conn, UserDraft(email="ada@example.org", username="ada"))
 
     with pytest.raises(AlreadyExists) as email:
@@ -46,7 +46,7 @@ async def test_names_are_unique_without_case(world: World) -> None:
     assert (email.value.field, username.value.field) == ("email", "username")
 
 
-async def test_username_is_made_of_the_email_address(world: World) -> None:
+async def test_username_is_made_of_the_email_address(world: StoreRig) -> None:
     made = [
         (await users.create_user(world.conn, UserDraft(email=address))).username
         for address in ("Ada.Lovelace+x@a.org", "ada-lovelace-x@b.org", "ada lovelace-x"[:3] + "@c.org", "___@d.org")
@@ -56,7 +56,7 @@ async def test_username_is_made_of_the_email_address(world: World) -> None:
     assert all(users.USERNAME.fullmatch(name) for name in made)
 
 
-async def test_tenth_user_of_one_address_still_gets_a_username(world: World) -> None:
+async def test_tenth_user_of_one_address_still_gets_a_username(world: StoreRig) -> None:
     made = [(await users.create_user(world.conn, UserDraft(email=f"info@{n}.org"))).username for n in range(10)]
 
     assert len(set(made)) == 10
@@ -74,7 +74,7 @@ async def test_tenth_user_of_one_address_still_gets_a_username(world: World) -> 
         ("name", UserDraft(email="a@b.org", name="x" * 201)),
     ],
 )
-async def test_bad_draft_is_refused_by_field(world: World, field: str, draft: UserDraft) -> None:
+async def test_bad_draft_is_refused_by_field(world: StoreRig, field: str, draft: UserDraft) -> None:
     with pytest.raises(InvalidInput) as refused:
         await users.create_user(world.conn, draft)
 
@@ -83,7 +83,7 @@ async def test_bad_draft_is_refused_by_field(world: World, field: str, draft: Us
 
 
 @pytest.mark.parametrize("login", ["ada", "ADA", "ada@example.org", " Ada@Example.Org "])
-async def test_user_is_found_by_either_name(world: World, login: str) -> None:
+async def test_user_is_found_by_either_name(world: StoreRig, login: str) -> None:
     ada = await person(world.conn, "ada")
 
     found = await users.find_by_login(world.conn, login)
@@ -93,13 +93,13 @@ async def test_user_is_found_by_either_name(world: World, login: str) -> None:
 
 
 @pytest.mark.parametrize("login", ["", "bob", "example.org", "ada\0", "%", "\ud800"])
-async def test_unknown_login_finds_no_user(world: World, login: str) -> None:
+async def test_unknown_login_finds_no_user(world: StoreRig, login: str) -> None:
     await person(world.conn, "ada")
 
     assert await users.find_by_login(world.conn, login) is None
 
 
-async def test_patch_changes_what_is_given_and_nothing_else(world: World) -> None:
+async def test_patch_changes_what_is_given_and_nothing_else(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
 
     change = await users.update_user(world.conn, ada.id, patch=UserPatch(name="Countess", spend_limit_micros=5))
@@ -112,7 +112,7 @@ async def test_patch_changes_what_is_given_and_nothing_else(world: World) -> Non
         await users.update_user(world.conn, uuid4(), patch=UserPatch(name="x"))
 
 
-async def test_refused_patch_changes_nothing(world: World) -> None:
+async def test_refused_patch_changes_nothing(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     await person(world.conn, "bob")
 
@@ -123,7 +123,7 @@ async def test_refused_patch_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("patch", [UserPatch(role=Role.MEMBER), UserPatch(status=Status.DISABLED)])
-async def test_last_active_admin_stays_one(world: World, patch: UserPatch) -> None:
+async def test_last_active_admin_stays_one(world: StoreRig, patch: UserPatch) -> None:
     admin = await person(world.conn, role=Role.ADMIN)
 
     with pytest.raises(LastAdmin):
@@ -135,7 +135,7 @@ async def test_last_active_admin_stays_one(world: World, patch: UserPatch) -> No
         await users.update_user(world.conn, second.id, patch=patch)
 
 
-async def test_two_admins_who_demote_each_other_leave_one(world: World) -> None:
+async def test_two_admins_who_demote_each_other_leave_one(world: StoreRig) -> None:
     one, two = [await person(world.conn, role=Role.ADMIN) for _ in range(2)]
 
     async def demote(conn: asyncpg.Connection, user: users.User) -> object:
@@ -148,7 +148,7 @@ async def test_two_admins_who_demote_each_other_leave_one(world: World) -> None:
     assert await world.conn.fetchval("SELECT count(*) FROM users WHERE role = 'admin'") == 1
 
 
-async def test_only_disabled_user_without_workspaces_is_deleted(world: World) -> None:
+async def test_only_disabled_user_without_workspaces_is_deleted(world: StoreRig) -> None:
     await person(world.conn, role=Role.ADMIN)
     ada = await person(world.conn, "ada")
     with pytest.raises(InUse):
@@ -164,7 +164,7 @@ async def test_only_disabled_user_without_workspaces_is_deleted(world: World) ->
     assert await users.find_user(world.conn, ada.id) is None
 
 
-async def test_pages_of_users_neither_repeat_nor_skip(world: World) -> None:
+async def test_pages_of_users_neither_repeat_nor_skip(world: StoreRig) -> None:
     names = [f"user-{number:02}" for number in range(7)]
     for name in names:
         await person(world.conn, name)
@@ -180,7 +180,7 @@ async def test_pages_of_users_neither_repeat_nor_skip(world: World) -> None:
     assert seen == names
 
 
-async def test_list_is_filtered_by_text_role_and_status(world: World) -> None:
+async def test_list_is_filtered_by_text_role_and_status(world: StoreRig) -> None:
     admin = await person(world.conn, "zoe", role=Role.ADMIN)
     bob = await person(world.conn, "bob", disabled=True)
     await person(world.conn, "ada")
@@ -195,14 +195,14 @@ async def test_list_is_filtered_by_text_role_and_status(world: World) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["!", "", "AAAA", "wA"])
-async def test_foreign_cursor_is_refused(world: World, cursor: str) -> None:
+async def test_foreign_cursor_is_refused(world: StoreRig, cursor: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await users.list_users(world.conn, cursor=cursor)
 
     assert refused.value.field == "cursor"
 
 
-async def test_directory_shows_active_users_and_no_addresses(world: World) -> None:
+async def test_directory_shows_active_users_and_no_addresses(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     await person(world.conn, "adam", disabled=True)
 
@@ -212,7 +212,7 @@ async def test_directory_shows_active_users_and_no_addresses(world: World) -> No
         await users.search_directory(world.conn, " a ")
 
 
-async def test_role_of_a_newer_version_has_the_least_rights(world: World) -> None:
+async def test_role_of_a_newer_version_has_the_least_rights(world: StoreRig) -> None:
     ada = await person(world.conn, "ada")
     await world.conn.execute("ALTER TABLE users DROP CONSTRAINT users_role, DROP CONSTRAINT users_status")
     await world.conn.execute("UPDATE users SET role = 'emperor', status = 'asleep'")
@@ -222,7 +222,7 @@ async def test_role_of_a_newer_version_has_the_least_rights(world: World) -> Non
     assert (found.role, found.is_active) == (Role.MEMBER, False)
 
 
-async def test_names_are_stored_and_found_in_one_normal_form(world: World) -> None:
+async def test_names_are_stored_and_found_in_one_normal_form(world: StoreRig) -> None:
     made = await users.create_user(world.conn, UserDraft(email="  \uff21d\u00c4@Stra\u00dfe.example ", username="ada"))
 
     assert made.email == "ad\u00e4@strasse.example"
@@ -268,7 +268,7 @@ async def test_names_are_compared_by_their_normal_form_where_the_database_folds_
     ["a\uff20b@example.org", "a\u00a8b@example.org", "\ufdfa" * 20 + "@example.org", "\u0300" * 100_000 + "@b.org"],
     ids=["second at sign", "space", "grows", "long"],
 )
-async def test_address_is_judged_by_its_normal_form(world: World, email: str) -> None:
+async def test_address_is_judged_by_its_normal_form(world: StoreRig, email: str) -> None:
     ada = await person(world.conn, "ada")
 
     with pytest.raises(InvalidInput) as created:
@@ -279,7 +279,7 @@ async def test_address_is_judged_by_its_normal_form(world: World, email: str) ->
     assert (created.value.field, changed.value.field) == ("email", "email")
 
 
-async def test_address_is_changed_to_its_normal_form_and_not_to_a_spelling_of_anothers(world: World) -> None:
+async def test_address_is_changed_to_its_normal_form_and_not_to_a_spelling_of_anothers(world: StoreRig) -> None:
     ada, bob = await person(world.conn, "ada"), await person(world.conn, "bob")
 
     change = await users.update_user(world.conn, ada.id, patch=UserPatch(email="\uff21D\u00c4@Stra\u00dfe.example"))
@@ -289,7 +289,7 @@ async def test_address_is_changed_to_its_normal_form_and_not_to_a_spelling_of_an
     assert change.after.email == "ad\u00e4@strasse.example"
 
 
-async def test_address_of_an_older_version_is_still_found_as_it_was_typed(world: World) -> None:
+async def test_address_of_an_older_version_is_still_found_as_it_was_typed(world: StoreRig) -> None:
     old = await users.create_user(world.conn, UserDraft(email="old@example.org"))
     await world.conn.execute("UPDATE users SET email = $2 WHERE id = $1", old.id, "old@Stra\u00dfe.example")
     new = await users.create_user(world.conn, UserDraft(email="old@strasse.example"))

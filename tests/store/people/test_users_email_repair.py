@@ -13,7 +13,7 @@ import pytest
 from rookery.store.people import users
 from rookery.store.people.users import EmailRepair, User, repair_emails
 from tests.eventually import until
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import person
 
 SHARP, PLAIN = "o@Stra\u00dfe.example", "o@strasse.example"
@@ -21,12 +21,12 @@ WIDE = "\uff4f@strasse.example"
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as world:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as world:
         yield world
 
 
-async def old_user(world: World, email: str, *, day: int) -> User:
+async def old_user(world: StoreRig, email: str, *, day: int) -> User:
     """Insert an account as an older version stored it."""
     made = await person(world.conn)
     created_at = datetime(2026, 1, day, tzinfo=UTC)
@@ -34,17 +34,17 @@ async def old_user(world: World, email: str, *, day: int) -> User:
     return await users.get_user(world.conn, made.id)
 
 
-async def emails(world: World) -> list[str]:
+async def emails(world: StoreRig) -> list[str]:
     return [record["email"] for record in await world.conn.fetch("SELECT email FROM users ORDER BY created_at, id")]
 
 
-async def found(world: World, login: str) -> User:
+async def found(world: StoreRig, login: str) -> User:
     result = await users.find_by_login(world.conn, login)
     assert result is not None, ascii(login)
     return result[0]
 
 
-async def test_addresses_are_rewritten_and_all_spellings_find_them(world: World) -> None:
+async def test_addresses_are_rewritten_and_all_spellings_find_them(world: StoreRig) -> None:
     ada = await old_user(world, "Ada@Example.org", day=1)
     old = await old_user(world, SHARP, day=2)
     normal = await old_user(world, "bob@example.org", day=3)
@@ -59,7 +59,7 @@ async def test_addresses_are_rewritten_and_all_spellings_find_them(world: World)
         assert (await found(world, spelling)).id == old.id
 
 
-async def test_younger_of_two_spellings_stays_and_is_found_by_its_own(world: World) -> None:
+async def test_younger_of_two_spellings_stays_and_is_found_by_its_own(world: StoreRig) -> None:
     younger = await old_user(world, WIDE, day=2)
     older = await old_user(world, SHARP, day=1)
 
@@ -72,7 +72,7 @@ async def test_younger_of_two_spellings_stays_and_is_found_by_its_own(world: Wor
         assert (await found(world, spelling)).id == older.id
 
 
-async def test_account_that_has_the_normal_form_keeps_it_from_an_older_one(world: World) -> None:
+async def test_account_that_has_the_normal_form_keeps_it_from_an_older_one(world: StoreRig) -> None:
     older = await old_user(world, SHARP, day=1)
     younger = await old_user(world, PLAIN, day=2)
 
@@ -82,14 +82,14 @@ async def test_account_that_has_the_normal_form_keeps_it_from_an_older_one(world
     assert (await found(world, PLAIN)).id == younger.id
 
 
-async def test_address_that_has_no_normal_form_stays(world: World) -> None:
+async def test_address_that_has_no_normal_form_stays(world: StoreRig) -> None:
     odd = await old_user(world, "a\uff20b@example.org", day=1)
 
     assert await repair_emails(world.conn) == EmailRepair((), (odd.id,))
     assert (await found(world, "a\uff20b@example.org")).id == odd.id
 
 
-async def test_replicas_that_start_together_rewrite_each_address_once(world: World) -> None:
+async def test_replicas_that_start_together_rewrite_each_address_once(world: StoreRig) -> None:
     old = [await old_user(world, f"User{n}@Stra\u00dfe.example", day=1 + n) for n in range(5)]
     double = await old_user(world, "\uff55ser0@strasse.example", day=9)
 
@@ -100,7 +100,7 @@ async def test_replicas_that_start_together_rewrite_each_address_once(world: Wor
     assert {each.unchanged for each in repairs} == {(double.id,)}
 
 
-async def test_address_that_changes_during_the_repair_is_not_overwritten(world: World) -> None:
+async def test_address_that_changes_during_the_repair_is_not_overwritten(world: StoreRig) -> None:
     ada = await old_user(world, "Ada@Example.org", day=1)
 
     async with world.connection() as other, world.connection() as starting:

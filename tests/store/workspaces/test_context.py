@@ -11,18 +11,18 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.store.workspaces import context
 from rookery.store.workspaces.context import ContextResource, Snapshot
-from tests.store.builders import World, open_world
+from tests.store.builders import StoreRig, open_store_rig
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_world(database_url) as made:
+async def world(database_url: str) -> AsyncIterator[StoreRig]:
+    async with open_store_rig(database_url) as made:
         yield made
 
 
-async def workspace(world: World, owner: UUID, name: str) -> UUID:
+async def workspace(world: StoreRig, owner: UUID, name: str) -> UUID:
     made = await world.conn.fetchval(
         "INSERT INTO workspaces (owner_id, name) VALUES ($1, $2) RETURNING id", owner, name
     )
@@ -37,11 +37,11 @@ def snapshot(workspace_id: UUID, text: str, *, generation: int = 1, version: int
     return Snapshot(workspace_id, generation, version, text, None, (file, server), NOW)
 
 
-async def bodies(world: World, chat_id: ChatId) -> list[str | None]:
+async def bodies(world: StoreRig, chat_id: ChatId) -> list[str | None]:
     return [each.body for each in await context.list_resources(world.conn, chat_id)]
 
 
-async def test_pin_copies_the_newest_snapshot_and_keeps_it(world: World) -> None:
+async def test_pin_copies_the_newest_snapshot_and_keeps_it(world: StoreRig) -> None:
     owner = await world.user()
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
     await context.bind(world.conn, chat_id, place)
@@ -59,7 +59,7 @@ async def test_pin_copies_the_newest_snapshot_and_keeps_it(world: World) -> None
     assert (await context.list_resources(world.conn, chat_id))[1].tools == [{"name": "look"}]
 
 
-async def test_other_snapshot_marks_the_chat_once_until_it_is_pinned_again(world: World) -> None:
+async def test_other_snapshot_marks_the_chat_once_until_it_is_pinned_again(world: StoreRig) -> None:
     owner = await world.user()
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
     await context.bind(world.conn, chat_id, place)
@@ -76,7 +76,7 @@ async def test_other_snapshot_marks_the_chat_once_until_it_is_pinned_again(world
     assert (await context.read_capture_state(world.conn, chat_id)).dirty_since is None
 
 
-async def test_another_binding_forgets_the_instructions_at_once(world: World) -> None:
+async def test_another_binding_forgets_the_instructions_at_once(world: StoreRig) -> None:
     owner = await world.user()
     chat_id = await world.chat(owner)
     old, new = await workspace(world, owner, "old"), await workspace(world, owner, "new")
@@ -99,7 +99,7 @@ async def test_another_binding_forgets_the_instructions_at_once(world: World) ->
     assert not await context.capture(world.conn, chat_id)
 
 
-async def test_older_snapshot_never_overwrites_a_newer_one(world: World) -> None:
+async def test_older_snapshot_never_overwrites_a_newer_one(world: StoreRig) -> None:
     place = await workspace(world, await world.user(), "one")
 
     assert await context.write_snapshot(world.conn, snapshot(place, "new", generation=2, version=3))

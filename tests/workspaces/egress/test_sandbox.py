@@ -29,7 +29,7 @@ from tests.workspaces.drivers import driver_rig
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 
 
-class World:
+class EgressRig:
     """A machine with replicas, workspaces, and an outside that some of them may reach."""
 
     def __init__(self, data_dir: Path, out: Outside) -> None:
@@ -67,12 +67,12 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[EgressRig]:
     with tempfile.TemporaryDirectory(prefix="egress-") as directory:
         data = Path(directory) / "data"
         data.mkdir(mode=0o700)
         async with outside(Path(directory)) as out:
-            made = World(data, out)
+            made = EgressRig(data, out)
             try:
                 yield made
             finally:
@@ -96,7 +96,7 @@ def urllib(url: str) -> str:
 
 
 @requires("curl")
-async def test_listed_host_is_reached_by_http_and_by_tls(world: World) -> None:
+async def test_listed_host_is_reached_by_http_and_by_tls(world: EgressRig) -> None:
     driver = await world.replica()
     plain, secure = await world.out.web(), await world.out.web("over tls", tls=True)
     world.names.set("listed.test", [HERE])
@@ -115,7 +115,7 @@ async def test_listed_host_is_reached_by_http_and_by_tls(world: World) -> None:
     assert driver.egress_sockets.stats.requests == {"allowed": 4}
 
 
-async def test_programs_find_the_proxy_in_their_environment(world: World) -> None:
+async def test_programs_find_the_proxy_in_their_environment(world: EgressRig) -> None:
     driver = await world.replica()
     ws = await world.start(driver, "listed.test", env={"no_proxy": "own.test", "COLOUR": "green"})
 
@@ -130,7 +130,7 @@ async def test_programs_find_the_proxy_in_their_environment(world: World) -> Non
 
 
 @requires("curl")
-async def test_startup_script_has_the_network_already(world: World) -> None:
+async def test_startup_script_has_the_network_already(world: EgressRig) -> None:
     driver = await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
@@ -143,7 +143,7 @@ async def test_startup_script_has_the_network_already(world: World) -> None:
 
 
 @requires("curl")
-async def test_everything_else_is_refused_in_words(world: World) -> None:
+async def test_everything_else_is_refused_in_words(world: EgressRig) -> None:
     driver = await world.replica()
     port, inside = await world.out.web(), await world.out.web("inside", host="127.0.0.2")
     world.names.set("listed.test", [HERE])
@@ -187,7 +187,7 @@ except OSError:
 """
 
 
-async def test_there_is_no_way_past_the_proxy(world: World) -> None:
+async def test_there_is_no_way_past_the_proxy(world: EgressRig) -> None:
     driver = await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
@@ -219,7 +219,7 @@ async def test_there_is_no_way_past_the_proxy(world: World) -> None:
         "unshare -Urm sh -c 'mount -o remount,rw,bind /run/rookery-egress && touch /run/rookery-egress/x'",
     ],
 )
-async def test_socket_is_not_the_workspaces_to_change(world: World, attempt: str) -> None:
+async def test_socket_is_not_the_workspaces_to_change(world: EgressRig, attempt: str) -> None:
     driver = await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
@@ -231,7 +231,7 @@ async def test_socket_is_not_the_workspaces_to_change(world: World, attempt: str
     assert await world.run(ws, f"curl -sS http://listed.test:{port}/") == (0, "hello from outside")
 
 
-async def test_socket_belongs_to_the_workspace_and_its_directory_to_the_server(world: World) -> None:
+async def test_socket_belongs_to_the_workspace_and_its_directory_to_the_server(world: EgressRig) -> None:
     driver = await world.replica()
     ws = await world.start(driver, "listed.test")
     place = Layout.of(world.data_dir, ws.id)
@@ -242,13 +242,13 @@ async def test_socket_belongs_to_the_workspace_and_its_directory_to_the_server(w
     assert stat.S_IMODE((world.data_dir / "egress" / f"{ws.id}.json").stat().st_mode) == 0o600
 
 
-async def is_connected(world: World, ws: WorkspaceSpec) -> bool:
+async def is_connected(world: EgressRig, ws: WorkspaceSpec) -> bool:
     """Return whether a process inside has an established connection (01) to the port of the proxy (3128 is 0C38)."""
     return (await world.run(ws, "grep -q ':0C38 [0-9A-F:]* 01 ' /proc/net/tcp"))[0] == 0
 
 
 @requires("curl")
-async def test_another_replica_takes_over_and_connections_only_wait(world: World) -> None:
+async def test_another_replica_takes_over_and_connections_only_wait(world: EgressRig) -> None:
     first, second = await world.replica(), await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
@@ -280,7 +280,7 @@ asyncio.run(main())
 
 
 @requires("curl")
-async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: World) -> None:
+async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: EgressRig) -> None:
     driver = await world.replica()
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
@@ -306,7 +306,7 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
 
 @requires("curl")
 @pytest.mark.parametrize("who", ["the replica that serves it", "another replica"])
-async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
+async def test_stop_ends_what_is_under_way(world: EgressRig, who: str) -> None:
     first, second = await world.replica(), await world.replica()
     connected = asyncio.Event()
 
@@ -330,7 +330,7 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
     assert list((world.data_dir / "egress").iterdir()) == []
 
 
-async def test_sandbox_that_died_is_not_served_any_more(world: World) -> None:
+async def test_sandbox_that_died_is_not_served_any_more(world: EgressRig) -> None:
     driver = await world.replica()
     ws = await world.start(driver, "listed.test")
     await driver.egress_sockets.reconcile()
@@ -344,7 +344,7 @@ async def test_sandbox_that_died_is_not_served_any_more(world: World) -> None:
 
 
 @requires("curl")
-async def test_changed_list_holds_from_the_next_start(world: World) -> None:
+async def test_changed_list_holds_from_the_next_start(world: EgressRig) -> None:
     driver, other = await world.replica(), await world.replica()
     port = await world.out.web()
     for name in ("old.test", "new.test"):
@@ -373,7 +373,7 @@ MISSING = "ls: cannot access '/run/rookery-egress': No such file or directory\n0
 
 
 @requires("curl")
-async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
+async def test_settings_cap_what_a_template_asks_for(world: EgressRig) -> None:
     driver = await world.replica(network_max="hosts")
     ws = await world.start(driver, sandbox=Sandbox(network="host"))
     closed = await world.replica(network_max="none")
@@ -388,7 +388,7 @@ async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
     assert not Layout.of(world.data_dir, none.id).egress.exists()
 
 
-async def test_client_inside_that_never_reads_holds_little_memory(world: World) -> None:
+async def test_client_inside_that_never_reads_holds_little_memory(world: EgressRig) -> None:
     driver = await world.replica()
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -423,7 +423,7 @@ print((looks[-1] - before) // 1024)
     assert int(output) < 40  # MiB, for forty unfinished connections
 
 
-async def test_unusable_list_is_refused_at_the_start(world: World) -> None:
+async def test_unusable_list_is_refused_at_the_start(world: EgressRig) -> None:
     driver = await world.replica()
 
     with pytest.raises(DriverError, match="at least two parts") as caught:
