@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from rookery.agents.advisor import AdvisorParts, AdvisorStats, AdvisorTools
+from rookery.agents.advisor import AdvisorServices, AdvisorStats, AdvisorTools
 from rookery.agents.subagent_kinds import KindCatalog
-from rookery.agents.subagent_operations import FamilyParts
+from rookery.agents.subagent_operations import FamilyServices
 from rookery.agents.subagent_tools import SubagentTools
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.prompt_parts import PromptResult, PromptText
@@ -108,8 +108,10 @@ async def open_family(
 
     def make(needs: ToolboxNeeds) -> FamilyToolbox:
         store = Store(needs.pool, machine=needs.machine, publisher=needs.notifier, clock=needs.clock)
-        parts = FamilyParts(pool=needs.pool, store=store, bus=needs.bus, directory=needs.directory, clock=needs.clock)
-        advisor = AdvisorParts(
+        parts = FamilyServices(
+            pool=needs.pool, store=store, bus=needs.bus, directory=needs.directory, clock=needs.clock
+        )
+        advisor = AdvisorServices(
             pool=needs.pool,
             directory=needs.directory,
             connector=needs.connector,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from rookery.agents.subagent_operations import FamilyParts
+from rookery.agents.subagent_operations import FamilyServices
 from rookery.agents.subagent_tools import SubagentTools
 from rookery.domain.chat.approvals import Answer, Decision
 from rookery.domain.chat.messages import ChatId
@@ -22,7 +22,7 @@ from rookery.store.authorized.actor_store import Store
 from rookery.store.chats.step_reads import Step
 from rookery.store.db.hints import ConfigHint
 from rookery.tools import registry
-from rookery.tools.step_mcp_servers import McpFamily, McpParts
+from rookery.tools.step_mcp_servers import McpFamily, McpServices
 from rookery.tools.step_tools import StepTools, ToolFamily
 from tests.eventually import until
 from tests.worker.worker_rig import ToolboxNeeds, WorkerRig, in_turn, open_house
@@ -121,12 +121,12 @@ async def open_mcp_house(database_url: str, *scripts: Sequence[ScriptStep], **op
             return {"allow_private_addresses": True}
 
         access = McpAccess(needs.pool, ring=None, clock=needs.clock, publisher=needs.notifier, setting=setting)
-        family = McpFamily(McpParts(pool=needs.pool, access=access, clock=needs.clock, bus=needs.bus))
+        family = McpFamily(McpServices(pool=needs.pool, access=access, clock=needs.clock, bus=needs.bus))
         family.follow()
         families.append(family)
         store = Store(needs.pool, machine=needs.machine, publisher=needs.notifier, clock=needs.clock)
         subagents = SubagentTools(
-            FamilyParts(
+            FamilyServices(
                 pool=needs.pool,
                 store=store,
                 bus=needs.bus,

@@ -29,7 +29,7 @@ from rookery.store.settings import settings
 from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
 from rookery.tools.step_tools import StepTools
-from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
+from rookery.tools.toolbox import ToolboxServices, WorkspaceToolbox
 from rookery.workspaces.drivers.driver_interface import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.eventually import until
@@ -129,7 +129,7 @@ async def life(database_url: str) -> AsyncIterator[Life]:
             return wishes.get(key)
 
         toolbox = WorkspaceToolbox(
-            ToolboxParts(
+            ToolboxServices(
                 pool=yard.pool,
                 store=yard.store,
                 service=replica.service,

@@ -75,7 +75,7 @@ class AdvisorStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisorParts:
+class AdvisorServices:
     """Shared dependencies of all advisors of a process. They use the worker's connection pool."""
 
     pool: asyncpg.Pool
@@ -93,7 +93,7 @@ class AdvisorParts:
 class AdvisorTools:
     """Offers the advisor to chats that may ask it."""
 
-    def __init__(self, advisor_parts: AdvisorParts) -> None:
+    def __init__(self, advisor_parts: AdvisorServices) -> None:
         self._parts = advisor_parts
         self._tools: tuple[Tool, ...] = (
             make_tool(
@@ -164,7 +164,7 @@ class Advisor:
 
     def __init__(
         self,
-        advisor_parts: AdvisorParts,
+        advisor_parts: AdvisorServices,
         step: Step,
         *,
         settings: AdvisorSettings,

@@ -84,7 +84,7 @@ async def no_servers(step: Step, mode: Mode) -> tuple[UUID, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyParts:
+class FamilyServices:
     """Dependencies that the families of a process share. They use the worker's connection pool.
 
     `external_servers` returns the MCP servers of a step. A subagent of the kind `explore` gets exactly these.
@@ -115,7 +115,7 @@ class AgentFamily:
     """The subagents of one chat, for one step of this chat."""
 
     def __init__(
-        self, parts: FamilyParts, step: Step, *, mode: Mode, available: KindList, settings: SubagentSettings
+        self, parts: FamilyServices, step: Step, *, mode: Mode, available: KindList, settings: SubagentSettings
     ) -> None:
         self._parts = parts
         self._step = step

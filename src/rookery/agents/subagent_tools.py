@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from rookery.agents import subagent_kinds, subagent_monitor
 from rookery.agents.subagent_kinds import BuiltinKinds, KindCatalog
-from rookery.agents.subagent_operations import AgentFamily, FamilyParts, SpawnOrder, WaitMode
+from rookery.agents.subagent_operations import AgentFamily, FamilyServices, SpawnOrder, WaitMode
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats.step_reads import Step
@@ -202,7 +202,7 @@ async def read_agent_report(ctx: ToolContext, given: ReadReport) -> ToolOutput:
 class SubagentTools:
     """Offers the subagent tools to chats that can have subagents."""
 
-    def __init__(self, parts: FamilyParts, *, catalog: KindCatalog | None = None) -> None:
+    def __init__(self, parts: FamilyServices, *, catalog: KindCatalog | None = None) -> None:
         self._parts = parts
         self._kinds = catalog or BuiltinKinds()
         self._tools = tools()

@@ -16,9 +16,9 @@ from uuid import UUID, uuid4
 from starlette.types import ASGIApp
 
 from rookery import __version__
-from rookery.agents.advisor import AdvisorParts, AdvisorTools
+from rookery.agents.advisor import AdvisorServices, AdvisorTools
 from rookery.agents.subagent_kinds import AllKinds
-from rookery.agents.subagent_operations import FamilyParts
+from rookery.agents.subagent_operations import FamilyServices
 from rookery.agents.subagent_tools import SubagentTools
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
@@ -63,7 +63,7 @@ from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
-from rookery.tools.step_mcp_servers import McpFamily, McpParts
+from rookery.tools.step_mcp_servers import McpFamily, McpServices
 from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.short_texts import ShortTexts
@@ -279,7 +279,7 @@ def _wire(
         queue_bytes=settings.debug_queue_bytes,
     )
     call_stats = CallStats()
-    advisor = AdvisorParts(
+    advisor = AdvisorServices(
         pool=database.worker,
         directory=directory,
         connector=connector,
@@ -298,9 +298,9 @@ def _wire(
         allow=settings.net_allow_private,
         own_ports=app_workspaces.own_ports(settings),
     )
-    mcp_family = McpFamily(McpParts(pool=database.worker, access=mcp, clock=clock, bus=bus))
+    mcp_family = McpFamily(McpServices(pool=database.worker, access=mcp, clock=clock, bus=bus))
     mcp_family.follow()
-    family = FamilyParts(
+    family = FamilyServices(
         pool=database.worker,
         store=driving_store,
         bus=bus,

@@ -16,7 +16,7 @@ from rookery.store.db.replica_presence import Replica
 from rookery.store.machine import Publisher
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.tools.step_tools import ToolFamily
-from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
+from rookery.tools.toolbox import ToolboxServices, WorkspaceToolbox
 from rookery.workspaces import agent_bundle, network_levels
 from rookery.workspaces.driver_specs import Specs
 from rookery.workspaces.drivers.driver_interface import Driver
@@ -78,7 +78,7 @@ def toolbox(
     """Return the tools of chats. `store` is over the pool and the machine of the worker."""
     parts = made.parts
     return WorkspaceToolbox(
-        ToolboxParts(
+        ToolboxServices(
             pool=parts.pool,
             store=store,
             families=families,

@@ -66,7 +66,7 @@ class Access(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class McpParts:
+class McpServices:
     """Shared dependencies of the steps of a process. `make_connections` builds the pool behind a guard."""
 
     pool: asyncpg.Pool
@@ -80,7 +80,7 @@ class McpParts:
 class McpFamily:
     """Offers the tools of MCP servers. Each process has one."""
 
-    def __init__(self, mcp_parts: McpParts) -> None:
+    def __init__(self, mcp_parts: McpServices) -> None:
         self._parts = mcp_parts
         clock = mcp_parts.clock
         self._any = ConfigCache[None, bool](self._read_any, clock=clock, ttl_seconds=ANY_SECONDS)

@@ -77,7 +77,7 @@ async def no_setting(user_id: UUID, key: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolboxParts:
+class ToolboxServices:
     """The services that the tools of a process share. `can_make` returns whether workspaces can be started.
 
     `families` are the tool families of packages above this one.
@@ -106,7 +106,7 @@ class _ChatEntry:
 class WorkspaceToolbox:
     """The toolbox of a process, for chats with and without workspaces."""
 
-    def __init__(self, parts: ToolboxParts) -> None:
+    def __init__(self, parts: ToolboxServices) -> None:
         self._parts = parts
         self._chats: Cache[ChatId, _ChatEntry] = Cache(
             "chat_workspaces", max_bytes=MAX_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=parts.clock
