@@ -81,6 +81,17 @@ async def test_only_what_is_new_is_applied_to_an_older_database(connection: asyn
     assert await connection.fetchval("SELECT count(*) FROM pets") == 1
 
 
+async def test_a_new_database_is_logged_as_one_step_and_an_upgrade_with_each_migration(
+    connection: asyncpg.Connection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        await migrate.migrate(connection, write(tmp_path, PEOPLE, PETS))
+        assert caplog.messages == ["schema_created"]
+        await migrate.migrate(connection, write(tmp_path, PEOPLE, PETS, PEOPLE.replace("people", "places")))
+
+    assert caplog.messages == ["schema_created", "migration_applied"]
+
+
 async def test_the_shipped_migrations_make_the_schema_of_this_version(connection: asyncpg.Connection) -> None:
     await migrate.migrate(connection)
 

@@ -118,8 +118,14 @@ async def migrate(
         with explained_refusals():
             async with runner.locked():
                 pending = await plan(target, files)
+                is_new = pending[:1] == load(files)[:1]
                 for migration in pending:
                     await runner.apply(migration)
+                    # An operator who upgrades sees each step. A new database is one step, however many files it has.
+                    if not is_new:
+                        log.info("migration_applied", migration=str(migration))
+                if pending and is_new:
+                    log.info("schema_created", newest_migration=str(pending[-1]))
                 return pending
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
         raise DatabaseUnreachable(
@@ -249,7 +255,6 @@ class _Runner:
                     f"Migration {migration} failed: {' '.join(str(error).split())}. {rest}."
                 ) from error
             else:
-                log.info("migration_applied", migration=str(migration))
                 return
 
     async def _run(self, migration: Migration) -> None:
