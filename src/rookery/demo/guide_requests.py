@@ -197,6 +197,11 @@ def _list_files(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult])
     return Request("I will look.", ((CallTool("execute", {"command": f"ls -la {where}", "timeout": "30s"}),),))
 
 
+def _count_files(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult]) -> Request:
+    command = f"find {shlex.quote(found['path'] or _folder(prompt))} -type f | wc -l"
+    return Request("I will count them.", ((CallTool("execute", {"command": command, "timeout": "30s"}),),))
+
+
 def _ready_made(intro: str, command: str) -> Maker:
     return lambda _, __, ___: Request(intro, ((CallTool("execute", {"command": command, "timeout": "2m"}),),))
 
@@ -235,6 +240,11 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
         (
             r"(?:list|show)(?: me)?(?: the| my| all)? files(?: (?:in|of) " + r"[`\"']?(?P<path>/[^\s`\"']+)[`\"']?)?",
             _list_files,
+        ),
+        (
+            r"(?:count|how many)(?: the| my| all)? files(?: are)?(?: (?:(?:in|of) (?:[`\"']?(?P<path>/[^\s`\"']+)[`\"']?"
+            r"|(?:the|my) workspace)|there))?",
+            _count_files,
         ),
         (
             r"(?:write|create|make)(?: me)?(?: a| some)?(?: small| short| simple)? (?:python |shell )?"
