@@ -242,8 +242,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
             _list_files,
         ),
         (
-            r"(?:count|how many)(?: the| my| all)? files(?: are)?(?: (?:(?:in|of) (?:[`\"']?(?P<path>/[^\s`\"']+)[`\"']?"
-            r"|(?:the|my) workspace)|there))?",
+            r"(?:count|how many)(?: the| my| all)? files(?: are)?"
+            r"(?: (?:(?:in|of) (?:[`\"']?(?P<path>/[^\s`\"']+)[`\"']?|(?:the|my) workspace)|there))?",
             _count_files,
         ),
         (

@@ -71,7 +71,11 @@ function ListSection({ section }: { section: Section }) {
         className="group flex w-full items-center gap-1 rounded-md px-2 py-1 text-small font-medium text-muted hover:text-text"
       >
         <span className="flex-1 text-left">{section.title}</span>
-        <span aria-label={`${section.chats.length} chats`} role="img" className="font-normal tabular-nums">
+        <span
+          aria-label={section.chats.length === 1 ? "1 chat" : `${section.chats.length} chats`}
+          role="img"
+          className="font-normal tabular-nums"
+        >
           {section.chats.length}
         </span>
         <Icon className="size-3.5" aria-hidden />
