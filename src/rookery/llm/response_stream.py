@@ -13,6 +13,7 @@ from rookery.llm import error_bodies, errors, keep_alives
 from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import EventTooLarge, TransportError
 from rookery.llm.http import HttpStream
+from rookery.llm.repeated_deltas import RepeatedDeltas
 from rookery.llm.sse import MAX_EVENT_BYTES, SseDecoder
 from rookery.llm.types import Finish, ProviderError, ReasoningDelta, StreamError, StreamPart, TextDelta, ToolInputDelta
 from rookery.llm.wire import Event, Fold
@@ -95,13 +96,14 @@ class Answer:
 class AnswerReader:
     """Converts the bytes of one answer to parts. `is_done` is set once a terminal part was returned."""
 
-    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_hide", "is_done", "provider", "request_id")
+    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_hide", "_repeated", "is_done", "provider", "request_id")
 
     def __init__(self, fold: Fold, provider: str) -> None:
         self._decoder = SseDecoder()
         self._decode = self._decoder.feed
         self._fold = fold
         self._feed = fold.feed
+        self._repeated = RepeatedDeltas()
         self.provider = provider
         self._hide = error_bodies.default_hide
         self.request_id: str | None = None
@@ -113,6 +115,17 @@ class AnswerReader:
         self._fold.start(request_id, hide)
 
     def feed(self, chunk: bytes) -> Sequence[StreamPart]:
+        repeated = self._repeated
+        if not self._fold.has_plain_deltas or not self._decoder.is_between_events:
+            return self._read(chunk)
+        if (delta := repeated.read(chunk)) is not None:
+            return (delta,)
+        parts = self._read(chunk)
+        if self._decoder.is_between_events:
+            repeated.learn(chunk, parts)
+        return parts
+
+    def _read(self, chunk: bytes) -> Sequence[StreamPart]:
         try:
             events = self._decode(chunk)
         except EventTooLarge as error:

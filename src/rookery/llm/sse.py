@@ -31,6 +31,11 @@ class SseDecoder:
         self._skip_newline = False
         self._started = False
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether all bytes so far were complete events."""
+        return self._started and not self._rest and not self._skip_newline
+
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that this chunk completes."""
         if self._started and not self._rest and not self._skip_newline and len(chunk) <= self._max_short:

@@ -20,7 +20,7 @@ class PromptInvalid(ValueError):
     """Raised when the prompt breaks a rule of the wire, which is a bug. The request is not sent."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One server-sent event. `name` is empty for an event without a name. `data` is the undecoded payload."""
 
     name: str
@@ -49,6 +49,11 @@ class Fold(Protocol):
     @property
     def unknown(self) -> Mapping[str, int]:
         """The number of ignored events by type, for unknown types."""
+        ...
+
+    @property
+    def has_plain_deltas(self) -> bool:
+        """Whether a delta of text or reasoning becomes a part, and changes nothing else in the fold."""
         ...
 
     def start(self, request_id: str | None, hide: Hide = default_hide) -> None:

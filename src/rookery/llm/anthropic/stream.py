@@ -92,6 +92,10 @@ class AnthropicFold:
         # that the output limit was reached inside the call.
         self._held: _OpenBlock | None = None
 
+    @property
+    def has_plain_deltas(self) -> bool:
+        return True
+
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 

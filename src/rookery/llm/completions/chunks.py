@@ -49,7 +49,7 @@ class ContentPart(msgspec.Struct):
     thinking: list[ContentPart] | str | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -82,7 +82,7 @@ class ChunkUsage(msgspec.Struct):
     server_tool_use: Json = None  # OpenRouter
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     index: int | None = None
     delta: Delta | None = None
     message: Delta | None = None
@@ -94,7 +94,7 @@ class GroqExtras(msgspec.Struct):
     usage: ChunkUsage | None = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """A chunk or a complete answer. An error inside a stream has `error` or `object: "error"`."""
 
     id: str | None = None

@@ -79,6 +79,11 @@ class CompletionsFold:
         self._reason: str | None = None
         self._usage: Usage | None = None
 
+    @property
+    def has_plain_deltas(self) -> bool:
+        # Tags are found across the borders of deltas. Calls and details may come in the same chunks as text.
+        return self._tags is None and not self._calls and not self._details
+
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 

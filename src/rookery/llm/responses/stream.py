@@ -121,6 +121,10 @@ class ResponsesFold:
         # False once a reasoning item cannot be replayed.
         self._keeps_ids = True
 
+    @property
+    def has_plain_deltas(self) -> bool:
+        return False  # the length of the text so far is counted, and events are numbered
+
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
 
