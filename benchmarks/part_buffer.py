@@ -31,6 +31,7 @@ from rookery.live.deltas import PartEvent
 from rookery.live.feeds import Subscription
 from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.shared_tick import SharedTick
 
 ANSWERS, PACE = 100, 100
 READERS = (0, 1, 10)
@@ -119,7 +120,7 @@ def characters(events: list[PartEvent]) -> int:
 def replay_ms() -> float:
     """Return the longest pull of a reader that joins at the end of a long answer with small parts."""
     never: list[Callable[[], None]] = []
-    buffer = PartBuffer(SystemClock(), call_later=lambda _, callback: Never(never, callback))
+    buffer = PartBuffer(SystemClock(), tick=SharedTick(call_later=lambda _, callback: Never(never, callback)))
     key = EpisodeKey(ChatId(UUID(int=1)), 1, 1)
     episode: Episode = buffer.create_episode(key)
     for _ in range(20_000):

@@ -87,7 +87,7 @@ async def test_figures_of_the_settings_reach_the_worker_and_its_peers(tmp_path: 
             services = replica.worker._services
             assert await database.api.fetchval("SELECT lease_ttl FROM replicas") == timedelta(seconds=45)
             assert (services.max_output_tokens, services.config.watch_publish_seconds) == (1234, 3.0)
-            assert (services.part_limits.merge_window_ms, services.part_limits.merge_chars) == (70.0, 99)
+            assert (services.tick.seconds, services.part_limits.merge_chars) == (0.07, 99)
             url = f"https://127.0.0.1:{silent.getsockname()[1]}"
             with pytest.raises(TransportError, match=r"No connection within 0\.1 s"):
                 await services.connector._clients.get(url, "/", headers={})

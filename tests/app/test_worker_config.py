@@ -15,6 +15,7 @@ from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.part_buffer import PartLimits
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
+from rookery.runtime.shared_tick import TICK_SECONDS
 from rookery.settings import settings
 from rookery.settings.keys import KEYS, Key
 from rookery.settings.settings import Settings, SettingsError
@@ -42,6 +43,7 @@ def all_figures(found: Settings) -> tuple[object, ...]:
         worker_config.loop_config(found),
         worker_config.retry_policy(found),
         worker_config.part_limits(found),
+        worker_config.tick(found).seconds,
         found.worker_max_steps,
         found.worker_max_output_tokens,
         found.worker_connect_timeout,
@@ -54,6 +56,7 @@ def test_without_settings_every_figure_is_what_the_code_says(tmp_path: Path) -> 
         LoopConfig(),
         RetryPolicy(),
         PartLimits(),
+        TICK_SECONDS,
         MAX_STEPS,
         DEFAULT_MAX_OUTPUT_TOKENS,
         timedelta(seconds=CONNECT_SECONDS),
@@ -155,8 +158,8 @@ def test_figures_at_the_edge_of_what_fits_together_are_taken(tmp_path: Path) -> 
 
 
 def test_words_are_gathered_as_long_and_as_many_as_the_settings_say(tmp_path: Path) -> None:
-    limits = worker_config.part_limits(load(tmp_path, **{"worker.part_flush": "70ms", "worker.part_flush_chars": "8"}))
-    rig = Rig(limits)
+    found = load(tmp_path, **{"worker.part_flush": "70ms", "worker.part_flush_chars": "8"})
+    rig = Rig(worker_config.part_limits(found), tick_seconds=worker_config.tick(found).seconds)
     episode = rig.episode()
     reader = rig.buffer.subscribe(KEY)
     rig.say("first", "a", "b", episode=episode)

@@ -14,6 +14,7 @@ from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import Subscription
 from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
+from rookery.runtime.shared_tick import TICK_SECONDS, SharedTick
 from rookery.testing.clock import FakeClock
 
 KEY = EpisodeKey(ChatId(UUID(int=7)), 3, 1)
@@ -53,10 +54,12 @@ class Timers:
 
 
 class Rig:
-    def __init__(self, limits: PartLimits | None = None) -> None:
+    def __init__(self, limits: PartLimits | None = None, *, tick_seconds: float = TICK_SECONDS) -> None:
         self.clock = FakeClock()
         self.timers = Timers()
-        self.buffer = PartBuffer(self.clock, limits=limits, call_later=self.timers.call_later)
+        self.buffer = PartBuffer(
+            self.clock, limits=limits, tick=SharedTick(tick_seconds, call_later=self.timers.call_later)
+        )
 
     def episode(self, key: EpisodeKey = KEY) -> Episode:
         return self.buffer.create_episode(key)

@@ -11,7 +11,8 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.live import deltas
 from rookery.live.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
-from rookery.live.part_buffer import FLUSHES_PER_CALLBACK, EpisodeFull, EpisodeKey, PartLimits
+from rookery.live.part_buffer import EpisodeFull, EpisodeKey, PartLimits
+from rookery.runtime.shared_tick import CALLBACKS_PER_TURN, TICK_SECONDS
 from tests.live.part_buffer_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)
@@ -25,7 +26,7 @@ def output(delta: str, call_id: str = "c1") -> ToolResult:
     return ToolResult(call_id, "look", result_delta=delta)
 
 
-async def test_first_delta_of_a_block_is_shown_at_once_and_the_rest_when_the_window_ends() -> None:
+async def test_first_delta_of_a_block_is_shown_at_once_and_the_rest_at_the_next_tick() -> None:
     rig = Rig()
     episode = rig.episode()
     subscription = rig.buffer.subscribe(KEY)
@@ -38,24 +39,38 @@ async def test_first_delta_of_a_block_is_shown_at_once_and_the_rest_when_the_win
     assert seqs == [1, 2, 2]
 
 
-async def test_delta_after_a_silence_is_shown_at_once_and_the_window_starts_behind_it() -> None:
+async def test_text_that_comes_once_per_tick_is_never_collected() -> None:
     rig = Rig()
     episode = rig.episode()
     subscription = rig.buffer.subscribe(KEY)
-    rig.say("a", episode=episode)
 
-    await rig.clock.advance(0.0219)
-    assert rig.say("b", episode=episode) == [2]
-    assert texts(subscription.pull()) == ["a"]
+    for letter in "abc":
+        rig.say(letter, episode=episode)
+        assert texts(subscription.pull()) == [letter]
+        rig.timers.fire()
+
+    assert rig.timers.armed == [], "an episode without new text needs no timer"
+    assert rig.close() == [Text("a"), Text("b"), Text("c")]
+
+
+async def test_delta_after_a_tick_without_text_is_shown_at_once_and_text_is_collected_behind_it() -> None:
+    rig = Rig()
+    episode = rig.episode()
+    subscription = rig.buffer.subscribe(KEY)
+    rig.say("a", "b", episode=episode)
     rig.timers.fire()
-    assert texts(subscription.pull()) == ["b"]
+    assert texts(read(subscription)) == ["a", "b"]
 
-    await rig.clock.advance(0.0221)
-    assert rig.say("c", "d", "e", episode=episode) == [3, 4, 4]
+    assert rig.say("c", episode=episode) == [3]
+    assert texts(subscription.pull()) == [], "the tick has just shown text"
+    rig.timers.fire()
+    rig.timers.fire()
+
     assert texts(subscription.pull()) == ["c"]
+    assert rig.say("d", "e", "f", episode=episode) == [4, 5, 5]
+    assert texts(subscription.pull()) == ["d"]
     rig.timers.fire()
-    assert texts(subscription.pull()) == ["de"]
-    assert rig.close() == [Text("a"), Text("b"), Text("c"), Text("de")]
+    assert texts(subscription.pull()) == ["ef"]
 
 
 async def test_full_episode_goes_on_merging_what_an_interruption_keeps() -> None:
@@ -66,7 +81,7 @@ async def test_full_episode_goes_on_merging_what_an_interruption_keeps() -> None
         episode.add_part(Role.ASSISTANT, Source("https://example.org/" + "x" * 200))
     with pytest.raises(EpisodeFull):
         rig.say("b", episode=episode)
-    await rig.clock.advance(1)
+    rig.timers.fire()
     for letter in "cdefg":
         with pytest.raises(EpisodeFull):
             rig.say(letter, episode=episode)
@@ -74,22 +89,19 @@ async def test_full_episode_goes_on_merging_what_an_interruption_keeps() -> None
     assert rig.close()[2:] == [Text("b"), Text("c"), Text("defg")]
 
 
-async def test_one_timer_serves_all_deltas_of_a_window() -> None:
+async def test_one_timer_serves_all_deltas_of_a_tick() -> None:
     rig = Rig()
     episode = rig.episode()
 
-    rig.say("a", episode=episode)
-    assert rig.timers.started == []
-    rig.say("b", "c", "d", episode=episode)
+    rig.say("a", "b", "c", "d", episode=episode)
 
-    assert [timer.delay for timer in rig.timers.started] == [pytest.approx(0.03)]
+    assert [timer.delay for timer in rig.timers.started] == [TICK_SECONDS]
+    rig.timers.fire()
     rig.timers.fire()
     assert rig.timers.started == []
-    rig.say("e", episode=episode)
-    assert len(rig.timers.started) == 1
 
 
-async def test_full_window_is_shown_without_waiting_and_keeps_its_one_timer() -> None:
+async def test_much_text_is_shown_without_waiting_and_needs_no_other_timer() -> None:
     rig = Rig()
     episode = rig.episode()
     subscription = rig.buffer.subscribe(KEY)
@@ -115,7 +127,7 @@ async def test_timer_that_finds_nothing_shows_nothing() -> None:
     assert [seq for seq, _, _ in read(rig.buffer.subscribe(KEY))] == [1, 2, 3]
 
 
-async def test_window_is_shown_when_the_episode_closes_and_its_timer_is_gone() -> None:
+async def test_collected_text_is_shown_when_the_episode_closes_and_its_timer_is_gone() -> None:
     rig = Rig()
     subscription = rig.buffer.subscribe(KEY)
     rig.say("a", "b", "c", episode=rig.episode())
@@ -128,7 +140,7 @@ async def test_window_is_shown_when_the_episode_closes_and_its_timer_is_gone() -
 
 async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
     rig = Rig()
-    keys = [EpisodeKey(KEY.chat_id, 3, number + 1) for number in range(2 * FLUSHES_PER_CALLBACK + 1)]
+    keys = [EpisodeKey(KEY.chat_id, 3, number + 1) for number in range(2 * CALLBACKS_PER_TURN + 1)]
     episodes = [rig.episode(key) for key in keys]
     readers = [rig.buffer.subscribe(key) for key in keys]
     for episode in episodes:
@@ -138,16 +150,15 @@ async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
     rig.timers.fire()
 
     first = [texts(reader.pull()) for reader in readers]
-    assert first == [["b"]] * FLUSHES_PER_CALLBACK + [[]] * (FLUSHES_PER_CALLBACK + 1), "those that came first"
-    assert [timer.delay for timer in rig.timers.armed] == [0], "the others follow as soon as the loop has looked around"
-    # After its flush, an episode waits for a new window. Before it, new text is merged with the pending text.
+    assert first == [["b"]] * CALLBACKS_PER_TURN + [[]] * (CALLBACKS_PER_TURN + 1), "those that came first"
+    tick, turn = rig.timers.armed
+    assert (tick.delay, turn.delay) == (TICK_SECONDS, 0), "the others follow when the loop has run other callbacks"
+    # An episode that was shown waits for the next tick. In the others, new text is merged with the pending text.
     rig.say("c", episode=episodes[0])
     rig.say("c", episode=episodes[-1])
     rig.close(keys[-2])
-    window = rig.timers.armed[-1]
-    assert window.delay == pytest.approx(0.03)
-    while turns := [timer for timer in rig.timers.armed if timer is not window]:
-        rig.timers.started = [window]
+    while turns := [timer for timer in rig.timers.armed if timer is not tick]:
+        rig.timers.started = [tick]
         for turn in turns:
             turn.callback()
     assert texts(readers[0].pull()) == []
@@ -155,7 +166,6 @@ async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
     assert texts(read(readers[-1])) == ["bc"]
     rig.timers.fire()
     assert texts(readers[0].pull()) == ["c"]
-    assert rig.timers.armed == []
 
 
 @pytest.mark.parametrize(

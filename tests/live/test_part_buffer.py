@@ -22,6 +22,7 @@ from rookery.live.part_buffer import (
     PartLimits,
 )
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.shared_tick import SharedTick
 from tests.live.part_buffer_rig import KEY, OTHER, START, Rig, as_json, read, texts
 
 
@@ -412,7 +413,7 @@ async def test_another_thread_may_not_touch_the_buffer() -> None:
 
 
 async def test_buffer_uses_the_timers_of_the_running_loop() -> None:
-    buffer = PartBuffer(SystemClock(), limits=PartLimits(merge_window_ms=1))
+    buffer = PartBuffer(SystemClock(), tick=SharedTick(0.001))
     episode = buffer.create_episode(KEY)
     with buffer.subscribe(KEY) as subscription:
         for text in "abc":

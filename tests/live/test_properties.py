@@ -40,11 +40,8 @@ PARTS: st.SearchStrategy[Part] = st.one_of(
     st.just(File("image/png")),
 )
 LIVE = st.builds(LivePart, ROLES, PARTS)
-# None means the end of the merge window.
+# None means a tick.
 STREAM = st.lists(st.one_of(LIVE, LIVE, LIVE, st.none()), max_size=40)
-
-# The clock is stopped. With the first value, every delta follows a silence; with the second, none does.
-QUIET = st.sampled_from([0.0, 22.0])
 
 
 def rows(live: Sequence[LivePart]) -> tuple[NewMessage, ...]:
@@ -66,11 +63,9 @@ def stream(rig: Rig, steps: Sequence[LivePart | None]) -> tuple[LivePart, ...]:
     return draft
 
 
-@given(STREAM, st.sampled_from([1, 4, 512]), QUIET)
-def test_merging_never_changes_what_an_interruption_keeps(
-    steps: list[LivePart | None], merge_chars: int, quiet_ms: float
-) -> None:
-    draft = stream(Rig(PartLimits(merge_chars=merge_chars, quiet_ms=quiet_ms)), steps)
+@given(STREAM, st.sampled_from([1, 4, 512]))
+def test_merging_never_changes_what_an_interruption_keeps(steps: list[LivePart | None], merge_chars: int) -> None:
+    draft = stream(Rig(PartLimits(merge_chars=merge_chars)), steps)
 
     unmerged = [step for step in steps if step is not None]
     assert rows(draft) == rows(unmerged)
@@ -125,10 +120,9 @@ class Interleavings(RuleBasedStateMachine):
     @initialize(
         merge_chars=st.sampled_from([1, 8, 512]),
         max_bytes=st.sampled_from([400, 3000, 4 * 1024 * 1024]),
-        quiet_ms=QUIET,
     )
-    def begin(self, merge_chars: int, max_bytes: int, quiet_ms: float) -> None:
-        self.rig = Rig(PartLimits(merge_chars=merge_chars, episode_max_bytes=max_bytes, quiet_ms=quiet_ms))
+    def begin(self, merge_chars: int, max_bytes: int) -> None:
+        self.rig = Rig(PartLimits(merge_chars=merge_chars, episode_max_bytes=max_bytes))
         self.readers: list[Reader] = []
         self.is_created = False
         self.is_closed = False
@@ -162,7 +156,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.rig.timers.fire()
 
     @rule()
-    def end_the_window(self) -> None:
+    def tick(self) -> None:
         self.rig.timers.fire()
 
     @rule(data=st.data())

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.live.part_buffer import PartLimits
 from rookery.llm.errors import TransportError, TransportFault
-from rookery.llm.http import GATHER_SECONDS, HttpClients, HttpStream
+from rookery.llm.http import HttpClients, HttpStream, Tls, _Stream
 from rookery.llm.response_stream import has_text, joined
 from rookery.llm.types import Finish, ReasoningDelta, ReasoningStart, StreamPart, TextDelta, TextStart, ToolInputDelta
+from rookery.runtime.shared_tick import TICK_SECONDS, SharedTick
+from tests.certificates import make_certificate
+from tests.eventually import until
+from tests.live.part_buffer_rig import Timers
 from tests.llm.model_rig import CALL, DONE, HELLO, drain, model_at
-from tests.llm.raw_server import END, Connection, Handler, chunk, serving, stream_head
+from tests.llm.raw_server import END, Connection, Handler, answer, chunk, serving, stream_head
 
 FOR_EVER = 3600.0
 Say = Callable[[bytes], Awaitable[None]]
 
 
 @asynccontextmanager
-async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say, asyncio.Event]]:
+async def reading(tick_seconds: float) -> AsyncIterator[tuple[HttpStream, Say, asyncio.Event]]:
     """Return a stream whose first chunk was read, a function to send more, and one to end inside the body."""
     connected: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()
@@ -35,7 +40,7 @@ async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say,
         connected.set_result(connection)
         await leave.wait()
 
-    clients = HttpClients(gather_seconds=gather_seconds)
+    clients = HttpClients(tick=SharedTick(tick_seconds))
     async with serving(handle) as server:
         stream = await clients.client(server.url).open(server.url, headers={}, body=b"{}")
         assert await anext(stream.chunks()) == b"one "
@@ -75,7 +80,7 @@ async def test_fast_sender_is_read_without_delay_and_delays_no_other_task() -> N
         await connection.send(stream_head() + chunk(much))
         await connection.wait_until_lost()
 
-    clients = HttpClients(gather_seconds=1.0)
+    clients = HttpClients(tick=SharedTick(1.0))
     async with serving(handle) as server, asyncio.timeout(30):
         stream = await clients.client(server.url).open(server.url, headers={}, body=b"{}")
         loop = asyncio.get_running_loop()
@@ -122,8 +127,69 @@ async def test_lost_connection_is_told_after_the_moment() -> None:
         assert raised.value.reason is TransportFault.CUT
 
 
-def test_gathered_text_is_shown_without_another_delay() -> None:
-    assert PartLimits().quiet_ms / 1000 < GATHER_SECONDS < PartLimits().merge_window_ms / 1000
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_words_wait_in_the_socket_between_ticks(is_tls: bool, tmp_path: Path) -> None:
+    """Only a tick reads the socket, but a silence gives it back to the event loop. So does the end of the answer."""
+    connected: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(b"one "))
+        connected.set_result(connection)
+        await connection.read_request()
+        await connection.send(answer(b"again"))
+
+    timers = Timers()
+    pem, context = make_certificate(tmp_path, "localhost"), None
+    if is_tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pem)
+    clients = HttpClients(tick=SharedTick(call_later=timers.call_later))
+    async with serving(handle, tls=context) as server, asyncio.timeout(30):
+        client = clients.client(server.url, Tls(ca_file=pem))
+        stream = await client.open(server.url, headers={}, body=b"{}")
+        assert isinstance(stream, _Stream)
+        assert await anext(stream.chunks()) == b"one "
+        say = (await connected).send
+
+        async def ticking() -> asyncio.Task[bytes]:
+            reading = asyncio.create_task(stream.gathered())
+            await until(lambda: timers.armed)
+            return reading
+
+        reading = await ticking()
+        await say(chunk(b"two "))
+        timers.fire()
+        assert await reading == b"two "
+
+        reading = await ticking()
+        await say(chunk(b"three "))
+        await say(chunk(b"four "))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        assert stream._response.content.total_bytes == len(b"one two ")
+        timers.fire()
+        assert await reading == b"three four "
+
+        reading = await ticking()
+        timers.fire()
+        await until(lambda: stream._paused is None)
+        await say(chunk(b"five "))
+        assert await reading == b"five ", "the first words after a silence wait for no tick"
+
+        reading = await ticking()
+        await say(END)
+        timers.fire()
+        with pytest.raises(StopAsyncIteration):
+            await reading
+        stream.close()
+
+        again = await client.open(server.url, headers={}, body=b"{}")
+        assert await again.read(10) == b"again"
+        assert len(server.connections) == 1
+        assert timers.armed == []
+        await clients.close()
 
 
 async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
@@ -160,7 +226,7 @@ async def test_data_received_before_the_connection_broke_is_not_lost() -> None:
         await connection.send(chunk(HELLO) + chunk(DONE))
 
     parts = []
-    async with asyncio.timeout(30), _asking(handle, gather_seconds=0.5) as stream:
+    async with asyncio.timeout(30), _asking(handle, tick_seconds=0.5) as stream:
         async for part in stream:
             parts.append(part)
             shown.set()
@@ -188,8 +254,8 @@ async def test_whole_answer_is_the_same_however_long_is_gathered() -> None:
         for piece in pieces:
             await connection.send(piece)
 
-    for seconds in (0.0, 0.001, GATHER_SECONDS, FOR_EVER):
-        clients = HttpClients(gather_seconds=seconds)
+    for seconds in (0.0, 0.001, TICK_SECONDS, FOR_EVER):
+        clients = HttpClients(tick=SharedTick(seconds))
         async with asyncio.timeout(30), serving(handle) as server:
             parts = await drain(model_at(server.url, clients), CALL)
             await clients.close()
@@ -231,8 +297,8 @@ def test_joining_keeps_every_character_in_its_block_and_order(parts: list[Stream
 
 
 @asynccontextmanager
-async def _asking(handle: Handler, *, gather_seconds: float = FOR_EVER) -> AsyncIterator[AsyncIterator[StreamPart]]:
-    clients = HttpClients(gather_seconds=gather_seconds)
+async def _asking(handle: Handler, *, tick_seconds: float = FOR_EVER) -> AsyncIterator[AsyncIterator[StreamPart]]:
+    clients = HttpClients(tick=SharedTick(tick_seconds))
     async with serving(handle) as server:
         yield model_at(server.url, clients).stream(CALL)
         await clients.close()

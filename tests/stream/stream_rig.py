@@ -23,6 +23,7 @@ from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer, PartLimits
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.shared_tick import SharedTick
 from rookery.server.listener import INTERNAL_MAX_BYTES, serving, unix_socket
 from rookery.store import machine
 from rookery.store.db.hints import Hint
@@ -81,8 +82,18 @@ class MemoryTransport:
         self.gate.set()
         self._inbound: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    def write_now(self, event: bytes) -> int:
+        if not self.gate.is_set():
+            return 0
+        frame = b"[" + event + b"]"
+        self._take(frame, None)
+        return len(frame)
+
     async def send(self, data: bytes, cursor: int | None = None) -> None:
         await self.gate.wait()
+        self._take(data, cursor)
+
+    def _take(self, data: bytes, cursor: int | None) -> None:
         self.frames.append(msgspec.json.decode(data))
         self.sizes.append(len(data))
         self.cursors.append(cursor)
@@ -348,7 +359,7 @@ async def _add_site(
         return worker_id in rig.addresses
 
     bus = Bus()
-    buffer = PartBuffer(clock, limits=limits or PartLimits(merge_window_ms=1))
+    buffer = PartBuffer(clock, limits=limits, tick=SharedTick(0.001))
     dialer = Dialer(replica_id=replica_id, host_id="here", key=key, find=find, clock=clock, rng=Random(1))
     hub = RelayHub(replica_id, buffer, dialer if sockets is not None else None)
     endpoint = RelayEndpoint(replica_id, buffer, check=TokenCheck(key, me=replica_id, clock=clock, is_live=is_live))

@@ -18,6 +18,8 @@ from rookery.stream.access_monitor import Grant
 from rookery.stream.follow import ChatStream
 from rookery.stream.outbox import Frame
 from rookery.stream.query_parameters import StreamParams
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant
 from tests.stream.stream_rig import Rig, say
 
 
@@ -115,3 +117,45 @@ async def test_durable_changes_are_not_missed_between_parts(rig: Rig) -> None:
 
         assert reader.take() == ["b"]
         assert b"r1" in b"".join(frame.data for frame in reader.frames)
+
+
+async def test_part_is_sent_at_once_and_wakes_no_task(rig: Rig) -> None:
+    chat_id, chat = await rig.running(worker=rig.site.id)
+    first, second = await rig.site.view(chat_id), await rig.site.view(chat_id)
+    episode = rig.site.episode(chat)
+    say(episode, "a")
+    for viewer in (first, second):
+        await viewer.until("message_part")
+    await until(lambda: all(slot.session._is_resting for slot in rig.site.streams.sessions._slots))
+    sent = rig.site.streams.sessions.stats.sent_frames
+
+    say(episode, "b")
+    assert (first.preview(), second.preview()) == ("ab", "ab"), "no task has run since"
+    second.transport.gate.clear()
+    say(episode, "c")
+    assert (first.preview(), second.preview()) == ("abc", "ab"), "a slow client is written to by its own task"
+    say(episode, "d")
+    assert first.preview() == "abcd"
+    assert rig.site.streams.sessions.stats.sent_frames == sent + 4
+
+    second.transport.gate.set()
+    await until(lambda: second.preview() == "abcd")
+    assert [part["seq"] for part in second.of("message_part")] == [1, 2, 3, 4]
+
+
+async def test_end_of_an_episode_and_what_follows_come_behind_parts_sent_at_once(rig: Rig) -> None:
+    chat_id, chat = await rig.running(worker=rig.site.id)
+    viewer = await rig.site.view(chat_id)
+    episode = rig.site.episode(chat)
+    say(episode, "a")
+    await viewer.until("message_part")
+    await until(lambda: all(slot.session._is_resting for slot in rig.site.streams.sessions._slots))
+
+    say(episode, "b")
+    rig.site.buffer.close_episode(episode.key)
+    await rig.chats.commit(chat_id, assistant("ab"))
+    await viewer.until("message", 2)
+
+    kinds = [kind for kind in viewer.types() if kind in ("message_part", "message", "preview_reset")]
+    assert kinds[-4:-2] == ["message_part", "message_part"]
+    assert set(kinds[-2:]) == {"message", "preview_reset"}

@@ -14,7 +14,7 @@ from rookery.stream import events
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import GitChanges, RepositoryState
 from rookery.stream.outbox import Frame
-from rookery.stream.session import Inbound
+from rookery.stream.session import Inbound, SendNow
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import GitMessage, Repository
 from rookery.workspaces.chat_repositories import GitWatch
@@ -41,7 +41,7 @@ class GitSource:
         self._pump: asyncio.Task[None] | None = None
         self._scan: asyncio.Task[None] | None = None
 
-    def attach(self, wake: Callable[[], None]) -> None:
+    def attach(self, wake: Callable[[], None], send_now: SendNow | None = None) -> None:
         self._wake = wake
         self._pump = asyncio.create_task(self._run(), name="git-watch")
 

@@ -250,7 +250,10 @@ def _wire(
     directory.follow(bus)
     counters = ModelCounters()
     connect_seconds = settings.worker_connect_timeout.total_seconds()
-    connector = Connector(scripts=choices.scripts, clock=clock, stats=counters, connect_seconds=connect_seconds)
+    tick = worker_config.tick(settings)
+    connector = Connector(
+        scripts=choices.scripts, clock=clock, stats=counters, connect_seconds=connect_seconds, tick=tick
+    )
     workspaces = app_workspaces.runtime(
         settings,
         identity,
@@ -341,6 +344,7 @@ def _wire(
             max_steps=settings.worker_max_steps,
             max_output_tokens=settings.worker_max_output_tokens,
             part_limits=worker_config.part_limits(settings),
+            tick=tick,
         )
     )
     probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.live.part_buffer import PartLimits
 from rookery.loop.config import LoopConfig
+from rookery.runtime.shared_tick import SharedTick
 from rookery.settings.settings import Settings
 from rookery.worker.config import WorkerConfig
 
@@ -56,11 +55,14 @@ def retry_policy(settings: Settings) -> RetryPolicy:
     )
 
 
+def tick(settings: Settings) -> SharedTick:
+    return SharedTick(settings.worker_part_flush.total_seconds())
+
+
 def part_limits(settings: Settings) -> PartLimits:
     return PartLimits(
         episode_max_bytes=settings.worker_episode_max_bytes,
         episode_retention_seconds=settings.worker_episode_retention.total_seconds(),
         subscriber_stall_seconds=settings.worker_subscriber_stall_timeout.total_seconds(),
-        merge_window_ms=settings.worker_part_flush / timedelta(milliseconds=1),
         merge_chars=settings.worker_part_flush_chars,
     )

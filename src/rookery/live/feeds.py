@@ -23,6 +23,11 @@ MERGE_ABOVE_PARTS = 64
 MAX_BATCH_BYTES = 256 * 1024
 
 
+# Offers an event to a reader that has read everything before it. Returns whether the reader took it. It must not change
+# the subscriptions of the feed.
+Take = Callable[[PartEvent], bool]
+
+
 class EndReason(StrEnum):
     """The reason why a subscription ended.
 
@@ -76,10 +81,13 @@ class Feed:
         self._seqs.append(event[0])
         self._offsets.append(self._offsets[-1] + len(event[2]))
         if self._idle:
-            now = self._clock.monotonic()
-            idle, self._idle = self._idle, {}
-            for subscription in idle:
-                subscription._has_more(now)
+            late = [subscription for subscription in self._idle if not subscription._takes(event)]
+            if late:
+                now = self._clock.monotonic()
+                for subscription in late:
+                    # An earlier one may have closed it.
+                    if self._idle.pop(subscription, subscription) is None:
+                        subscription._has_more(now)
 
     def finish(self, reason: EndReason) -> None:
         """Mark the feed as complete. Readers get the remaining events and then the reason. The first call counts."""
@@ -102,15 +110,18 @@ class Feed:
             subscription._finish(EndReason.EVICTED)
         return len(stalled)
 
-    def subscribe(self, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
+    def subscribe(
+        self, from_seq: int = 1, *, wake: Callable[[], None] | None = None, take: Take | None = None
+    ) -> Subscription:
         """Subscribe from `from_seq` on. Close the subscription after use: `with feed.subscribe() as events`.
 
         A reader that waits for several sources passes `wake`. It is called when a new event arrives after a `pull` that
-        left nothing unread, and when the subscription ends.
+        left nothing unread, and when the subscription ends. Before that, a single new event is offered to `take`. If it
+        returns True, the event counts as read.
         """
         if from_seq < 1:
             raise ValueError(f"Parts are numbered from 1; there is no part {from_seq}.")
-        subscription = Subscription(self, from_seq, wake)
+        subscription = Subscription(self, from_seq, wake, take)
         self._subscriptions[subscription] = None
         subscription._update_pending(self._index(from_seq), self._clock.monotonic())
         return subscription
@@ -144,12 +155,13 @@ class Subscription:
     A wait may be cancelled and repeated without loss, because only a returned batch moves the cursor.
     """
 
-    __slots__ = ("_end", "_feed", "_is_open", "_next_seq", "_pending_since", "_waiter", "_wake")
+    __slots__ = ("_end", "_feed", "_is_open", "_next_seq", "_pending_since", "_take", "_waiter", "_wake")
 
-    def __init__(self, feed: Feed, from_seq: int, wake: Callable[[], None] | None) -> None:
+    def __init__(self, feed: Feed, from_seq: int, wake: Callable[[], None] | None, take: Take | None) -> None:
         self._feed = feed
         self._next_seq = from_seq
         self._wake = wake
+        self._take = take
         self._waiter: asyncio.Future[None] | None = None
         self._is_open = True
         self._end: EndReason | None = None
@@ -224,6 +236,12 @@ class Subscription:
             self._pending_since = None
             feed._idle[self] = None
 
+    def _takes(self, event: PartEvent) -> bool:
+        if self._take is None or event[0] < self._next_seq or not self._take(event):
+            return False
+        self._next_seq = event[0] + 1
+        return True
+
     def _has_more(self, now: float) -> None:
         self._pending_since = now
         self._notify()
@@ -244,6 +262,7 @@ class Subscription:
         self._feed._remove(self)
         if reason is None:
             self._wake = None
+            self._take = None
             self._notify()
 
     def _notify(self) -> None:

@@ -4,8 +4,9 @@ Streams read it, and the interrupt task saves its drafts. It is in memory and us
 adding a part never waits. If it is lost, the preview and the unsaved output of interrupted steps are lost, but nothing
 committed. The creator of an episode must close it; open episodes are never dropped.
 
-Deltas that can be merged share one number. A delta after a silence is published immediately; the deltas after it are
-collected for the merge window. This keeps episodes small and tokens cheap, see benchmarks/part_buffer.py.
+Deltas that can be merged share one number. The first delta of a block, and the first after a tick without text, is
+published immediately; the deltas after it are collected until the next tick. This keeps episodes small and tokens
+cheap, see benchmarks/part_buffer.py.
 
     PartBufferError
     ├── EpisodeExists, EpisodeNotFound, EpisodeClosed
@@ -15,8 +16,6 @@ collected for the merge window. This keeps episodes small and tokens cheap, see 
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,23 +23,22 @@ from enum import Enum
 from functools import partial
 from sys import getsizeof
 from threading import get_ident
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, ToolResult
 from rookery.live import deltas
-from rookery.live.feeds import EndReason, Feed, Subscription
+from rookery.live.feeds import EndReason, Feed, Subscription, Take
 from rookery.runtime.clock import Clock
+from rookery.runtime.shared_tick import SharedTick
 from rookery.telemetry.log import get_logger
 
 log = get_logger("live.part_buffer")
 
 # The interval of the sweep, which finds stalled readers. A pass reads a few hundred episodes.
 SWEEP_SECONDS = 1.0
-# This many flushes and the writes that they cause take a fraction of a millisecond.
-FLUSHES_PER_CALLBACK = 8
 
 
 class EpisodeKey(NamedTuple):
@@ -97,11 +95,7 @@ class PartLimits:
     # Limit of all closed episodes together. The oldest episodes without readers are dropped first.
     closed_max_bytes: int = 64 * 1024 * 1024
     subscriber_stall_seconds: float = 10.0
-    merge_window_ms: float = 30.0
     merge_chars: int = 512
-    # Shorter than `llm.http.GATHER_SECONDS`, so that text that the HTTP client has collected does not wait again.
-    # Streams of 50 and more pieces a second are merged here.
-    quiet_ms: float = 22.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +114,6 @@ class PartBufferStats:
     evicted: int
 
 
-class Timer(Protocol):
-    def cancel(self) -> object: ...
-
-
-# `loop.call_later`, or a replacement that a test controls.
-CallLater = Callable[[float, Callable[[], None]], Timer]
-
-
 class _State(Enum):
     AWAITED = "awaited"  # has subscribers only
     OPEN = "open"
@@ -144,6 +130,7 @@ class Episode:
         "_buffer",
         "_chars",
         "_feed",
+        "_is_collecting",
         "_is_full",
         "_last_seq",
         "_limits",
@@ -151,7 +138,6 @@ class Episode:
         "_merge_base",
         "_pending",
         "_role",
-        "_shown_at",
         "_size_bytes",
         "_state",
         "_thread",
@@ -180,16 +166,16 @@ class Episode:
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
         self._was_created = False
-        # The merge window: the unnumbered pieces, and the part that they are merged with. That is the first of them, or
-        # the last published piece if there are none.
+        # The unnumbered pieces, and the part that they are merged with. That is the first of them, or the last
+        # published piece if there are none. They are collected from a published piece until the next tick.
+        self._is_collecting = False
         self._pending: list[str] = []
         self._chars = 0
         self._merge_base: Part | None = None
         self._role = Role.ASSISTANT
-        self._shown_at = -math.inf
 
     def add_part(self, role: Role, part: Part) -> int:
-        """Publish the part, now or at the end of the merge window, and return its number.
+        """Publish the part, now or at the next tick, and return its number.
 
         Merged pieces have the same number. Raise `EpisodeClosed`, `EpisodeFull` or `BufferClosed`. A generation
         continues after these errors.
@@ -214,7 +200,7 @@ class Episode:
         return self._last_seq + 1 if self._pending else self._last_seq
 
     def flush(self) -> None:
-        """Number and publish the contents of the merge window."""
+        """Number and publish the collected pieces."""
         if not self._pending:
             return
         assert self._merge_base is not None, "pending pieces have a first one"
@@ -253,7 +239,9 @@ class Episode:
 
     def _stop(self) -> None:
         self._state = _State.CLOSED
-        self._buffer._leave_window(self)
+        if self._is_collecting:
+            self._is_collecting = False
+            self._buffer._tick.forget(self._on_tick)
 
     def _refusal(self) -> PartBufferError:
         if self._buffer._is_closed:
@@ -263,15 +251,17 @@ class Episode:
     def _collect(self, part: Part, text: str) -> None:
         if not self._pending:
             self._merge_base = part
-            if self._buffer._clock.monotonic() >= self._shown_at + self._limits.quiet_ms / 1000:
+            if not self._is_collecting:
                 self._publish(self._role, part, shown=part)
                 return
-            self._buffer._enter_window(self)
         self._pending.append(text)
         self._chars += len(text)
         if self._chars >= self._limits.merge_chars:
-            # The window's timer is not reset, so the pieces that follow are published a little earlier.
             self.flush()
+
+    def _on_tick(self) -> None:
+        self._is_collecting = False
+        self.flush()
 
     def _add_whole(self, role: Role, part: Part) -> None:
         self.flush()
@@ -280,7 +270,9 @@ class Episode:
             self._publish(role, part, shown=shown)
 
     def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
-        self._shown_at = self._buffer._clock.monotonic()
+        if not self._is_collecting and self._state is _State.OPEN:
+            self._is_collecting = True
+            self._buffer._tick.at_next(self._on_tick)
         if self._is_full:
             # The draft still grows, because an interruption saves it. The live output of tools is left out, because it
             # is unlimited and never saved.
@@ -305,20 +297,14 @@ class Episode:
 class PartBuffer:
     """All episodes of a process. Create it on the event loop, run `run` in a task, and `close` it at the end."""
 
-    def __init__(self, clock: Clock, *, limits: PartLimits | None = None, call_later: CallLater | None = None) -> None:
+    def __init__(self, clock: Clock, *, limits: PartLimits | None = None, tick: SharedTick | None = None) -> None:
         self._clock = clock
         self._limits = limits or PartLimits()
-        self._call_later: CallLater = call_later or asyncio.get_running_loop().call_later
+        self._tick = tick or SharedTick()
         self._thread = get_ident()
         self._episodes: dict[EpisodeKey, Episode] = {}
         # Closed episodes, in the order of their end.
         self._closed: dict[EpisodeKey, Episode] = {}
-        # All episodes share one merge window, because a timer per episode would cost more than the text it publishes.
-        self._in_window: dict[Episode, None] = {}
-        self._window: Timer | None = None
-        # Episodes whose window has ended and that were not flushed yet.
-        self._due: dict[Episode, None] = {}
-        self._flush_timer: Timer | None = None
         self._is_closed = False
         self._dropped = 0
         self._evicted = 0
@@ -367,7 +353,9 @@ class PartBuffer:
         episode = self._episodes.get(key)
         return None if episode is None else episode.model_invoked_at
 
-    def subscribe(self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
+    def subscribe(
+        self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None, take: Take | None = None
+    ) -> Subscription:
         """Replay an episode from a number on, and then follow it. The episode need not exist yet.
 
         See `Feed.subscribe`. Always close the subscription: an episode that was never created is dropped with its last
@@ -376,7 +364,7 @@ class PartBuffer:
         self._check()
         known = self._episodes.get(key)
         episode = known or Episode(key, self)
-        subscription = episode._feed.subscribe(from_seq, wake=wake)
+        subscription = episode._feed.subscribe(from_seq, wake=wake, take=take)
         if known is None:
             self._episodes[key] = episode
         return subscription
@@ -424,45 +412,6 @@ class PartBuffer:
             dropped=self._dropped,
             evicted=self._evicted,
         )
-
-    def _enter_window(self, episode: Episode) -> None:
-        """Flush the episode when the merge window ends. Another episode may have begun the window."""
-        if episode in self._due:
-            return  # the flush that is due includes this piece
-        self._in_window[episode] = None
-        if self._window is None:
-            self._window = self._call_later(self._limits.merge_window_ms / 1000, self._on_window_end)
-
-    def _leave_window(self, episode: Episode) -> None:
-        self._in_window.pop(episode, None)
-        self._due.pop(episode, None)
-        if self._window is not None and not self._in_window:
-            self._window.cancel()
-            self._window = None
-        if self._flush_timer is not None and not self._due:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-
-    def _on_window_end(self) -> None:
-        self._window = None
-        self._due.update(self._in_window)
-        self._in_window = {}
-        if self._flush_timer is None:
-            self._flush_some()
-
-    def _flush_some(self) -> None:
-        """Flush some of the episodes that are due. The others follow after the event loop has run other callbacks.
-
-        Every flush wakes the tasks that write to clients. If all episodes were flushed together, new messages and first
-        tokens would wait until every client is written to.
-        """
-        self._flush_timer = None
-        for _ in range(min(len(self._due), FLUSHES_PER_CALLBACK)):
-            episode = next(iter(self._due))
-            del self._due[episode]
-            episode.flush()
-        if self._due:
-            self._flush_timer = self._call_later(0, self._flush_some)
 
     def _check(self) -> None:
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"

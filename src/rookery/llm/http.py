@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import math
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,6 +27,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from rookery.llm.errors import TransportError, TransportFault
+from rookery.runtime.shared_tick import SharedTick
 
 # There is no read timeout, because a model may think for minutes. The silence limit of the loop ends a dead stream.
 CONNECT_SECONDS = 10.0
@@ -38,11 +38,9 @@ MAX_CONNECTIONS = 1000
 IDLE_SECONDS = 60.0
 # Gateways send long policies in headers, for which the library's default of 8 KiB is too small.
 _MAX_HEADER_BYTES = 65_536
-# While a model writes, the socket is read at most once in this time. Clients merge text for a longer time anyway. See
-# benchmarks/streaming.py, "paced".
-GATHER_SECONDS = 0.025
-# A server that sends more than this between two reads does not stream word by word and is read without delay.
-_MAX_GATHERED_BYTES = 16_384
+# A server that sends more than this in a tick does not stream word by word and is read without delay.
+_MAX_TICK_BYTES = 16_384
+_READ_BYTES = 65_536
 # Time to wait for the end of the body after the last event, so that the connection can be used again.
 _DRAIN_SECONDS = 0.05
 
@@ -65,7 +63,7 @@ class HttpStream(Protocol):
     def chunks(self) -> AsyncIterator[bytes]: ...
 
     async def gathered(self) -> bytes:
-        """Return the next chunk, read at most once per `GATHER_SECONDS`. The end of the body is not delayed."""
+        """Return what arrived until the next tick. Words that come after a silence are returned immediately."""
         ...
 
     async def read(self, limit: int) -> bytes:
@@ -104,11 +102,11 @@ class HttpClients:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         write_seconds: float = WRITE_SECONDS,
-        gather_seconds: float = GATHER_SECONDS,
+        tick: SharedTick | None = None,
     ) -> None:
         self._connect_seconds = connect_seconds
         self._write_seconds = write_seconds
-        self._gather_seconds = gather_seconds
+        self._tick = tick or SharedTick()
         self._clients: dict[tuple[str, Tls], _Client] = {}
         self._is_closed = False
 
@@ -133,7 +131,7 @@ class HttpClients:
                 tls,
                 connect_seconds=self._connect_seconds,
                 write_seconds=self._write_seconds,
-                gather_seconds=self._gather_seconds,
+                tick=self._tick,
                 is_closed=self._is_closed,
             )
         return self._clients[key]
@@ -143,12 +141,12 @@ class _Client:
     """One pool. The session is created with the first request, because it belongs to the running event loop."""
 
     def __init__(
-        self, tls: Tls, *, connect_seconds: float, write_seconds: float, gather_seconds: float, is_closed: bool = False
+        self, tls: Tls, *, connect_seconds: float, write_seconds: float, tick: SharedTick, is_closed: bool = False
     ) -> None:
         self._tls = tls
         self._connect_seconds = connect_seconds
         self._write_seconds = write_seconds
-        self._gather_seconds = gather_seconds
+        self._tick = tick
         self._session: aiohttp.ClientSession | None = None
         self._opening = asyncio.Lock()
         self._is_closed = is_closed
@@ -172,7 +170,7 @@ class _Client:
                 proxy=_find_proxy(url),
                 upload_tracker=socket.upload,
             )
-            stream = _Stream(response, socket, self._gather_seconds)
+            stream = _Stream(response, socket, self._tick)
             self._streams.add(stream)
             return stream
         except BaseException as error:
@@ -328,29 +326,40 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Stream:
-    """One response. It uses the library's cheapest read, which returns everything that is buffered."""
+    """One response. It uses the library's cheapest read, which returns everything that is buffered.
+
+    From the second tick on, the event loop does not watch the socket between ticks. A word then costs neither a wake-up
+    nor a system call of its own. A silence longer than a tick gives the socket back to the event loop.
+    """
 
     __slots__ = (
         "__weakref__",
-        "_gather_seconds",
+        "_fd",
+        "_has_ticked",
+        "_is_fast",
         "_loop",
         "_pause",
+        "_paused",
         "_read",
-        "_read_at",
         "_response",
         "_socket",
+        "_tick",
         "headers",
         "status",
     )
 
-    def __init__(self, response: aiohttp.ClientResponse, socket: _Socket, gather_seconds: float) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, socket: _Socket, tick: SharedTick) -> None:
         self._response = response
         self._socket = socket
-        self._gather_seconds = gather_seconds
+        self._tick = tick
         self._read = response.content.readany
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.Future[None] | None = None
-        self._read_at: float | None = None
+        # The protocol of the connection while the event loop does not watch its socket.
+        self._paused: ResponseHandler | None = None
+        self._fd: int | None = None
+        self._has_ticked = False
+        self._is_fast = False
         self.status = response.status
         headers: dict[str, str] = {}
         for name, value in response.headers.items():
@@ -381,39 +390,89 @@ class _Stream:
         raise failure
 
     async def gathered(self) -> bytes:
-        now, content = self._loop.time(), self._response.content
-        if self._read_at is None:
-            # This is the first call, and the previous read has just happened.
-            self._read_at = now
-            content.on_eof(self._end_pause)
-        if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
-            await self._wait(seconds)
-        else:
+        content = self._response.content
+        if self._is_fast or content.is_eof():
             # A fast sender always has more data. Without this, other tasks would not run.
             await asyncio.sleep(0)
-        chunk = self._read_before_break() or await self.__anext__()
-        self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf
+        else:
+            if self._has_ticked:
+                self._pause_reading()
+            else:
+                # An answer that ends within its first tick is not delayed.
+                content.on_eof(self._on_eof)
+            await self._wait_for_tick()
+        chunk = self._take() or await self.__anext__()
+        self._is_fast = len(chunk) >= _MAX_TICK_BYTES
         return chunk
 
-    def _read_before_break(self) -> bytes:
-        """Return the data that arrived before the connection broke, which may contain the end of the answer."""
-        content = self._response.content
-        if content.exception() is None or self._response.closed:
-            return b""
-        return content._read_nowait(-1)
+    def _take(self) -> bytes:
+        """Return the bytes that have arrived, or nothing; then the event loop watches the socket again.
 
-    async def _wait(self, seconds: float) -> None:
+        This also returns what arrived before the connection broke, which may contain the end of the answer.
+        """
+        content = self._response.content
+        if self._paused is not None:
+            if self._fd is not None:
+                self._read_socket(self._paused, self._fd)
+            else:
+                self._resume_reading()
+        if self._response.closed and content.exception() is not None:
+            return b""
+        chunk = content._read_nowait(-1)
+        if not chunk or len(chunk) >= _MAX_TICK_BYTES:
+            self._resume_reading()
+        return chunk
+
+    def _read_socket(self, protocol: ResponseHandler, fd: int) -> None:
+        # The number of a closed socket may already belong to another connection.
+        if protocol.transport is None or protocol.transport.is_closing():
+            return
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except OSError:
+            return
+        if data:
+            protocol.data_received(data)
+
+    def _pause_reading(self) -> None:
+        """Let data wait in the socket. TLS data is also received meanwhile, but not decrypted."""
+        connection = self._response.connection
+        if self._paused is not None or connection is None or connection.protocol is None:
+            return
+        transport = connection.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._fd is None and transport.get_extra_info("sslcontext") is None:
+            self._fd = transport.get_extra_info("socket").fileno()
+        transport.pause_reading()
+        self._paused = connection.protocol
+
+    def _resume_reading(self) -> None:
+        protocol, self._paused = self._paused, None
+        if protocol is not None and protocol.transport is not None and not protocol.transport.is_closing():
+            protocol.transport.resume_reading()
+
+    async def _wait_for_tick(self) -> None:
         self._pause = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._end_pause)
+        self._tick.at_next(self._end_pause)
         try:
             await self._pause
+        except BaseException:
+            self._tick.forget(self._end_pause)
+            raise
         finally:
-            timer.cancel()
             self._pause = None
+        self._has_ticked = True
 
     def _end_pause(self) -> None:
         if self._pause is not None and not self._pause.done():
             self._pause.set_result(None)
+
+    def _on_eof(self) -> None:
+        # The connection is in the pool again. Its next request must be able to read.
+        self._resume_reading()
+        self._tick.forget(self._end_pause)
+        self._end_pause()
 
     async def read(self, limit: int) -> bytes:
         body = bytearray()
@@ -424,6 +483,7 @@ class _Stream:
         return bytes(body[:limit])
 
     async def finish(self) -> bytes:
+        self._resume_reading()
         rest = b""
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -441,6 +501,7 @@ class _Stream:
         return self._response.content._read_nowait(-1)
 
     def close(self) -> None:
+        self._tick.forget(self._end_pause)
         self._end_pause()
         if self._response.content.is_eof():
             # The whole body has arrived, so the connection is in the pool again and may serve another request.

@@ -43,6 +43,7 @@ from rookery.models.directory import ReadyModel
 from rookery.models.reported_models import Report, Reports, Source
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.shared_tick import SharedTick
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
 
@@ -116,9 +117,10 @@ class Connector:
         scripts: Scripts | None = None,
         clock: Clock | None = None,
         tokens_per_second: float = TOKENS_PER_SECOND,
+        tick: SharedTick | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._clients = clients or HttpClients(connect_seconds=connect_seconds)
+        self._clients = clients or HttpClients(connect_seconds=connect_seconds, tick=tick)
         self._connect_seconds = connect_seconds
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second

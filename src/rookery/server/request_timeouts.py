@@ -17,6 +17,8 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.protocol import State
 
 from rookery.server import unauthenticated_connections
 from rookery.server.unauthenticated_connections import ConnectionLimits
@@ -214,9 +216,31 @@ class TimedHttpProtocol(H11Protocol):
 
 
 class CountedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket of the public port. It was counted as an HTTP connection, and may still be counted."""
+    """A WebSocket of the public port. It was counted as an HTTP connection, and may still be counted.
+
+    The application finds it in its scope as `rookery.socket`, and can write frames without waiting.
+    """
 
     on_lost: Callable[[], None] | None = None
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.handshake_complete:
+            # The application runs in a task that has not started yet.
+            self.scope["rookery.socket"] = self  # type: ignore[typeddict-unknown-key]
+
+    def try_write(self, frame: bytes) -> bool:
+        """Write an encoded frame if the connection is open and uncompressed, and its client reads.
+
+        Return whether it was written.
+        """
+        conn = self.conn
+        if conn.state is not State.OPEN or conn.extensions or not self.writable.is_set():
+            return False
+        if self.close_sent or self.transport.is_closing():
+            return False
+        self.transport.write(frame)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.on_lost is not None:

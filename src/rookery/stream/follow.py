@@ -17,7 +17,7 @@ from uuid import UUID
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.live.deltas import PartEvent
-from rookery.live.feeds import EndReason, Subscription
+from rookery.live.feeds import EndReason, Subscription, Take
 from rookery.live.part_buffer import EpisodeKey, PartBufferError
 from rookery.runtime.clock import Clock
 from rookery.store.db.database_errors import DATABASE_ERRORS
@@ -30,7 +30,7 @@ from rookery.stream.events import DebugUpdate, Hello
 from rookery.stream.hint_inbox import Inbox, Registry
 from rookery.stream.outbox import Frame, Outbox
 from rookery.stream.query_parameters import StreamParams
-from rookery.stream.session import Inbound
+from rookery.stream.session import Inbound, SendNow
 from rookery.stream.snapshots import BEGUN_LATER, Opening, Reader, Snapshot
 from rookery.stream.viewer import ClientView, HintEffect, Step, Target, ViewStats
 from rookery.telemetry.log import get_logger
@@ -50,7 +50,7 @@ class PartSource(Protocol):
     """The source of one replica's parts: its own buffer, or a mirror of it."""
 
     def subscribe(
-        self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None
+        self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None, take: Take | None = None
     ) -> Subscription: ...
 
 
@@ -113,6 +113,7 @@ class ChatStream:
         "_params",
         "_reading",
         "_reloads",
+        "_send_now",
         "_subscription",
         "_target",
         "_view",
@@ -126,6 +127,7 @@ class ChatStream:
         self._view = ClientView(chat_id, tail=params.tail, shows_parts=params.parts, stats=context.stats)
         self._outbox = Outbox()
         self._wake: Callable[[], None] = _no_wake
+        self._send_now: SendNow | None = None
         self._inbox = Inbox(chat_id, self._wake_session)
         self._debug: BusSubscription | None = None
         self._debug_pending: dict[DebugUpdate, None] = {}
@@ -145,8 +147,9 @@ class ChatStream:
     def chat_id(self) -> ChatId:
         return self._view.chat_id
 
-    def attach(self, wake: Callable[[], None]) -> None:
+    def attach(self, wake: Callable[[], None], send_now: SendNow | None = None) -> None:
         self._wake = wake
+        self._send_now = send_now
         wake()
 
     def take(self) -> Frame | None:
@@ -317,7 +320,9 @@ class ChatStream:
         if source is None:
             return
         try:
-            self._subscription = source.subscribe(self._target.episode, self._view.last_seq + 1, wake=self._on_parts)
+            self._subscription = source.subscribe(
+                self._target.episode, self._view.last_seq + 1, wake=self._on_parts, take=self._send_part
+            )
         except PartBufferError:
             # The owning process is stopping. Problems with the preview never end a stream.
             return
@@ -415,6 +420,14 @@ class ChatStream:
     def _on_parts(self) -> None:
         # `_wake_session` is not called: only parts are new, so the fast path is enough.
         self._wake()
+
+    def _send_part(self, event: PartEvent) -> bool:
+        """Send the next part now, without waking the session, if nothing else is pending and the client is not slow."""
+        view, send_now = self._view, self._send_now
+        if not self._is_at_rest or send_now is None or event[0] - event[1] != view.last_seq or not send_now(event[2]):
+            return False
+        view.last_seq = event[0]
+        return True
 
     def _wake_session(self) -> None:
         self._is_at_rest = False

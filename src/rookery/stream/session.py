@@ -40,11 +40,14 @@ class Transport(Protocol):
     disconnected.
 
     `cursor` marks the end of a synchronization. `beat` sends a heartbeat in the form of the transport. `receive`
-    returns a frame of the client, or None after it has disconnected.
+    returns a frame of the client, or None after it has disconnected. `write_now` sends a frame with one event without
+    waiting, and returns its size; 0 if nothing was sent, because the client is slow.
     """
 
     @property
     def heartbeat_seconds(self) -> float: ...
+
+    def write_now(self, event: bytes) -> int: ...
 
     async def send(self, data: bytes, cursor: int | None = None) -> None: ...
 
@@ -63,13 +66,18 @@ class Inbound(msgspec.Struct, frozen=True):
     id: Any = None
 
 
+# Sends an event in a frame of its own, without waiting. Returns False if that is not possible now.
+SendNow = Callable[[bytes], bool]
+
+
 class Source(Protocol):
     """The source of a session. `take` returns the next frame, None if there is none now, or raises `StreamEnded`.
 
-    When it has a new frame, it calls the `wake` function that it was attached with.
+    When it has a new frame, it calls the `wake` function that it was attached with. If it has nothing else, it can send
+    an event with `send_now`, which saves waking a task.
     """
 
-    def attach(self, wake: Callable[[], None]) -> None: ...
+    def attach(self, wake: Callable[[], None], send_now: SendNow | None = None) -> None: ...
 
     def take(self) -> Frame | None: ...
 
@@ -100,6 +108,7 @@ class Session:
         "_end",
         "_heard_at",
         "_is_gone",
+        "_is_resting",
         "_last",
         "_replies",
         "_send_seconds",
@@ -128,6 +137,8 @@ class Session:
         self._sent_at = clock.monotonic()
         self._beats = False
         self._is_gone = False
+        # True while the writer waits to be woken, so that everything before was sent.
+        self._is_resting = False
         self._end: StreamEnded | None = None
         self._last: bytes | None = None
         self._replies: list[bytes] = []
@@ -142,7 +153,7 @@ class Session:
 
     async def run(self) -> None:
         """Serve the connection. Return when it has ended and its source is closed. The caller closes the socket."""
-        self._source.attach(self._wake.set)
+        self._source.attach(self._wake.set, self._send_now)
         helpers = [
             asyncio.create_task(self._receive(), name="stream-receive"),
             asyncio.create_task(self._request_heartbeats(), name="stream-tend"),
@@ -182,20 +193,44 @@ class Session:
             elif (frame := source.take()) is not None:
                 await self._send(frame)
                 if frame.is_all:
-                    await wake.wait()
+                    await self._rest()
             elif self._beats:
                 await self._beat()
             else:
-                await wake.wait()
+                await self._rest()
+
+    async def _rest(self) -> None:
+        self._is_resting = True
+        try:
+            await self._wake.wait()
+        finally:
+            self._is_resting = False
+
+    def _send_now(self, event: bytes) -> bool:
+        """Implement `SendNow`. The caller is not a task of this session, so no error of it may get there."""
+        if not self._is_resting or self._wake.is_set():
+            return False
+        try:
+            size = self._transport.write_now(event)
+        except Exception:
+            return False  # the writer finds the same error
+        if not size:
+            return False
+        self._beats = False
+        self._count(size)
+        return True
 
     async def _send(self, frame: Frame) -> None:
         data = frame.data
         self._beats = False
         # A timer is set only if the client is slow, because this code runs for every token.
         await WithTimeout(self._send_seconds, self._transport.send(data, frame.cursor).__await__())
+        self._count(len(data))
+
+    def _count(self, size: int) -> None:
         self._sent_at = self._clock.monotonic()
         self._stats.sent_frames += 1
-        self._stats.sent_bytes += len(data)
+        self._stats.sent_bytes += size
 
     async def _beat(self) -> None:
         self._beats = False

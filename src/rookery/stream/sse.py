@@ -35,6 +35,9 @@ class EventStreamTransport:
         self._receive = receive
         self._send = send
 
+    def write_now(self, event: bytes) -> int:
+        return 0
+
     async def send(self, data: bytes, cursor: int | None = None) -> None:
         mark = b"" if cursor is None else b"id: %d\n" % cursor
         await self._write(b"event: batch\n" + mark + b"data: " + data.translate(_LINE_ENDS) + b"\n\n")

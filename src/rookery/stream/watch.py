@@ -29,7 +29,7 @@ from rookery.store.db.pubsub import Bus
 from rookery.stream import events
 from rookery.stream.events import ChatChanged, ChatGone, ListResync, Ready
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
-from rookery.stream.session import Inbound
+from rookery.stream.session import Inbound, SendNow
 from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.watch")
@@ -76,7 +76,7 @@ class Watcher:
         self._pending: dict[UUID | None, tuple[ChatChanged | None, bytes]] = {None: (None, ready)}
         self._wake: Callable[[], None] = lambda: None
 
-    def attach(self, wake: Callable[[], None]) -> None:
+    def attach(self, wake: Callable[[], None], send_now: SendNow | None = None) -> None:
         self._wake = wake
         wake()
 

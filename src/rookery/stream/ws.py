@@ -9,9 +9,13 @@ Until the server notices that a connection is broken, an accept does nothing, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
+
+from rookery.server.websocket_frames import text_frame
+from rookery.stream import events
 
 SUBPROTOCOL = "rookery.v1"
 BEARER = "rookery.bearer."
@@ -35,16 +39,48 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         return [(name.lower().encode(), value.encode()) for name, value in {**fixed, **self.headers}.items()]
 
 
-class WebSocketTransport:
-    """An accepted connection."""
+class Socket(Protocol):
+    """The connection behind the application, as the server offers it in the scope."""
 
-    __slots__ = ("_receive", "_send")
+    def try_write(self, frame: bytes) -> bool:
+        """Write an encoded frame if the connection is open and its client reads. Return whether it was written."""
+
+
+class _SharedFrames:
+    """Encodes an event to a frame. All viewers of a chat get the frame of the same event, one after the other."""
+
+    __slots__ = ("_event", "_frame")
+
+    def __init__(self) -> None:
+        self._event = self._frame = b""
+
+    def of(self, event: bytes) -> bytes:
+        if event is not self._event:
+            self._frame = text_frame(events.frame((event,)))
+            self._event = event
+        return self._frame
+
+
+_shared_frames = _SharedFrames()
+
+
+class WebSocketTransport:
+    """An accepted connection. With the server's socket, it can also write without waiting."""
+
+    __slots__ = ("_receive", "_send", "_socket")
 
     heartbeat_seconds = HEARTBEAT_SECONDS
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, socket: Socket | None = None) -> None:
         self._receive = receive
         self._send = send
+        self._socket = socket
+
+    def write_now(self, event: bytes) -> int:
+        if self._socket is None:
+            return 0
+        frame = _shared_frames.of(event)
+        return len(frame) if self._socket.try_write(frame) else 0
 
     async def send(self, data: bytes, cursor: int | None = None) -> None:
         await self._say({"type": "websocket.send", "text": data.decode()})
@@ -77,7 +113,7 @@ async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTranspo
     await _connected(receive)
     offered: Sequence[str] = scope.get("subprotocols", ())
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-    return WebSocketTransport(receive, send)
+    return WebSocketTransport(receive, send, scope.get("rookery.socket"))
 
 
 async def refuse(receive: Receive, send: Send, refusal: Refusal) -> None:

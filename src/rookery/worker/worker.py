@@ -24,6 +24,7 @@ from rookery.models.connector import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.runtime.shared_tick import SharedTick
 from rookery.store.chats.step_reads import HistoryCache
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pubsub import Bus
@@ -91,6 +92,7 @@ class WorkerServices:
     call_stats: CallStats = field(default_factory=CallStats)
     recordings: Recordings | None = None
     part_limits: PartLimits = field(default_factory=PartLimits)
+    tick: SharedTick = field(default_factory=SharedTick)
     new_id: Callable[[], UUID] = uuid4
 
 
@@ -103,7 +105,7 @@ class Worker:
         self._is_draining = False
         self._is_closed = False
         self.stats = WorkerStats(calls=services.call_stats)
-        self.buffer = PartBuffer(services.clock, limits=services.part_limits)
+        self.buffer = PartBuffer(services.clock, limits=services.part_limits, tick=services.tick)
         # Histories stay cached after their runner has ended, because the next message often arrives soon.
         self.cache = HistoryCache(clock=services.clock)
         self._inflight = FollowUpWork(services.clock)

@@ -13,11 +13,15 @@ PATH = "/internal/v1/parts"
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame of both sides. A link between different protocols is closed."""
+    """The first frame of both sides. A link between different protocols is closed.
+
+    `reads_batches`: the sender of this frame understands `Batch`.
+    """
 
     protocol: int
     replica_id: UUID
     version: str = ""
+    reads_batches: bool = False
 
 
 class Select(msgspec.Struct, frozen=True, tag="select"):
@@ -44,6 +48,12 @@ class Parts(msgspec.Struct, frozen=True, tag="parts"):
     generation: int = 0
 
 
+class Batch(msgspec.Struct, frozen=True, tag="batch"):
+    """The parts of several selections. All that a tick has brought is one frame."""
+
+    items: list[Parts]
+
+
 class End(msgspec.Struct, frozen=True, tag="end"):
     """The end of this selection: `closed`, `truncated`, `evicted` or `draining`."""
 
@@ -54,7 +64,7 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 FromViewer = Hello | Select | Drop
-FromOwner = Hello | Parts | End
+FromOwner = Hello | Parts | Batch | End
 
 _encoder = msgspec.msgpack.Encoder()
 _from_viewer: msgspec.msgpack.Decoder[FromViewer] = msgspec.msgpack.Decoder(FromViewer)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 from uuid import UUID
 
-from rookery.live.feeds import Subscription
+from rookery.live.feeds import Subscription, Take
 from rookery.live.part_buffer import BufferClosed, EpisodeKey
 from rookery.stream.follow import PartSource
 from rookery.stream.relay.link import Dialer, Link, RelayStats
@@ -91,5 +91,7 @@ class _Remote:
         self._hub = hub
         self._worker_id = worker_id
 
-    def subscribe(self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
-        return self._hub.link(self._worker_id).mirror(key).subscribe(from_seq, wake)
+    def subscribe(
+        self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None, take: Take | None = None
+    ) -> Subscription:
+        return self._hub.link(self._worker_id).mirror(key).subscribe(from_seq, wake, take)

@@ -21,14 +21,14 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rookery import __version__
-from rookery.live.feeds import EndReason, Feed, Subscription
+from rookery.live.feeds import EndReason, Feed, Subscription, Take
 from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock
 from rookery.server.listener import INTERNAL_MAX_BYTES, PING_SECONDS
 from rookery.store.db.errors import StoreError
 from rookery.store.db.replica_presence import Replica
 from rookery.stream.relay import dial_tokens, frames
-from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
+from rookery.stream.relay.frames import Batch, Drop, End, FromViewer, Hello, Parts, Select
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.tracing import names, spans
 from rookery.telemetry.tracing.spans import Kind
@@ -92,8 +92,8 @@ class Mirror:
         self.idle_since: float | None = clock.monotonic()
         self.feed = Feed(clock, lambda: self._left(clock))
 
-    def subscribe(self, from_seq: int, wake: Callable[[], None] | None) -> Subscription:
-        subscription = self.feed.subscribe(from_seq, wake=wake)
+    def subscribe(self, from_seq: int, wake: Callable[[], None] | None, take: Take | None) -> Subscription:
+        subscription = self.feed.subscribe(from_seq, wake=wake, take=take)
         if self.feed.subscriber_count:
             self.idle_since = None
         return subscription
@@ -241,7 +241,7 @@ class Link:
 
     async def _greet(self, connection: ClientConnection) -> None:
         dialer = self._dialer
-        await connection.send(frames.encode(Hello(dialer.protocol, dialer.replica_id, __version__)))
+        await connection.send(frames.encode(Hello(dialer.protocol, dialer.replica_id, __version__, reads_batches=True)))
         async with asyncio.timeout(OPEN_SECONDS):
             answer = await connection.recv()
         hello = frames.decode_from_owner(answer) if isinstance(answer, bytes) else None
@@ -281,18 +281,29 @@ class Link:
         )
 
     def _dispatch(self, frame: frames.FromOwner) -> None:
-        if isinstance(frame, Hello):
+        match frame:
+            case Batch(items):
+                for item in items:
+                    self._add(item)
+            case Parts():
+                self._add(frame)
+            case End():
+                if (mirror := self._mirror_of(frame)) is not None:
+                    self._ended(mirror, frame)
+
+    def _add(self, frame: Parts) -> None:
+        mirror = self._mirror_of(frame)
+        if mirror is None:
             return
+        feed = mirror.feed
+        for part in frame.parts:
+            if part[0] > feed.last_seq and feed.end is None:
+                feed.append(part)
+
+    def _mirror_of(self, frame: Parts | End) -> Mirror | None:
+        """Return the mirror that a frame is for; None if it is for an earlier selection."""
         mirror = self._by_sid.get(frame.sid)
-        if mirror is None or mirror.generation != frame.generation:
-            return
-        if isinstance(frame, Parts):
-            feed = mirror.feed
-            for part in frame.parts:
-                if part[0] > feed.last_seq and feed.end is None:
-                    feed.append(part)
-            return
-        self._ended(mirror, frame)
+        return mirror if mirror is not None and mirror.generation == frame.generation else None
 
     def _ended(self, mirror: Mirror, frame: End) -> None:
         match frame.reason:

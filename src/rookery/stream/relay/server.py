@@ -16,14 +16,14 @@ from starlette.types import Receive, Scope, Send
 
 from rookery import __version__
 from rookery.domain.chat.messages import ChatId
-from rookery.live.feeds import EndReason, Subscription
+from rookery.live.feeds import MAX_BATCH_BYTES, EndReason, Subscription
 from rookery.live.part_buffer import EpisodeKey, PartBufferError
 from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
 from rookery.stream.relay import frames
 from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
-from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
+from rookery.stream.relay.frames import Batch, Drop, End, Hello, Parts, Select
 from rookery.stream.relay.workspace_agents import AgentEndpoint, FindAgent, OnCutOff
 from rookery.stream.ws import Refusal
 from rookery.telemetry.log import get_logger
@@ -129,7 +129,7 @@ class _Selection:
 class _ServedLink:
     """One accepted link: a task that reads selections, and one that sends their parts."""
 
-    __slots__ = ("_buffer", "_hello", "_ready", "_receive", "_selections", "_send", "_stats", "_wake")
+    __slots__ = ("_buffer", "_hello", "_ready", "_receive", "_selections", "_send", "_sends_batches", "_stats", "_wake")
 
     def __init__(
         self, hello: Hello, buffer: PartSource, *, receive: Receive, send: Send, stats: RelayServerStats
@@ -141,6 +141,7 @@ class _ServedLink:
         self._stats = stats
         self._selections: dict[int, _Selection] = {}
         self._ready: dict[_Selection, None] = {}
+        self._sends_batches = False
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -174,6 +175,8 @@ class _ServedLink:
                     # The response contains our protocol number, so that the other side can log it. That side then
                     # disconnects.
                     self._stats.protocol_mismatches += 1
+                case Hello(reads_batches=reads_batches):
+                    self._sends_batches = reads_batches
                 case Select():
                     self._select(frame)
                 case Drop(sid=sid):
@@ -212,27 +215,38 @@ class _ServedLink:
         await self._put(frames.encode(self._hello))
         while True:
             while self._ready:
-                selection = next(iter(self._ready))
-                del self._ready[selection]
-                if self._selections.get(selection.sid) is selection:
-                    await self._serve(selection)
+                for frame in self._take_frames():
+                    await self._put(frames.encode(frame))
             self._wake.clear()
             if not self._ready:
                 await self._wake.wait()
 
-    async def _serve(self, selection: _Selection) -> None:
-        """Send one batch. A selection that has more parts moves to the end of the queue."""
-        subscription = selection.subscription
-        batch = subscription.pull() if subscription is not None else []
-        if batch:
-            self._ready[selection] = None
-            await self._put(frames.encode(Parts(selection.sid, batch, selection.generation)))
-            return
-        reason = _end_reason(selection)
-        if reason is not None:
-            last_seq = 0 if subscription is None else subscription.next_seq - 1
-            self._drop(selection.sid)
-            await self._put(frames.encode(End(selection.sid, last_seq, reason, selection.generation)))
+    def _take_frames(self) -> list[Parts | Batch | End]:
+        """Take one batch of each ready selection, up to the size of a frame.
+
+        A selection that has more parts moves to the end of the queue.
+        """
+        taken: list[Parts] = []
+        ends: list[Parts | Batch | End] = []
+        size = 0
+        for selection in tuple(self._ready):
+            del self._ready[selection]
+            if self._selections.get(selection.sid) is not selection:
+                continue
+            subscription = selection.subscription
+            batch = subscription.pull() if subscription is not None else []
+            if batch:
+                taken.append(Parts(selection.sid, batch, selection.generation))
+                if subscription is None or subscription.has_more or _end_reason(selection) is not None:
+                    self._ready[selection] = None
+                size += sum(len(part[2]) for part in batch)
+                if size >= MAX_BATCH_BYTES or not self._sends_batches:
+                    break
+            elif (reason := _end_reason(selection)) is not None:
+                last_seq = 0 if subscription is None else subscription.next_seq - 1
+                self._drop(selection.sid)
+                ends.append(End(selection.sid, last_seq, reason, selection.generation))
+        return [*([Batch(taken)] if len(taken) > 1 else taken), *ends]
 
     async def _put(self, data: bytes) -> None:
         await self._send({"type": "websocket.send", "bytes": data})
