@@ -243,11 +243,11 @@ async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = Fals
         choices = Choices(ring=RING, takes_chats=not with_owner)
         replica = await stack.enter_async_context(running_replica(config, database, choices))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-        public = await stack.enter_async_context(_listening(replica.application))
-        floor = await stack.enter_async_context(_listening(FloorApplication(base, session)))
+        public = await stack.enter_async_context(listening(replica.application))
+        floor = await stack.enter_async_context(listening(FloorApplication(base, session)))
         clients = await stack.enter_async_context(_clients())
         owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
-        people, made = await _prepare(database, base)
+        people, made = await prepare(database, base)
         heap.freeze_startup_objects()  # `rookery serve` does the same
         yield ReplicaRig(
             replica=replica,
@@ -262,7 +262,7 @@ async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = Fals
         )
 
 
-async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]], dict[str, UUID]]:
+async def prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]], dict[str, UUID]]:
     name = f"bench-{uuid4().hex[:8]}"
     made: dict[str, UUID] = {}
     people = []
@@ -291,7 +291,7 @@ async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]
 
 
 @asynccontextmanager
-async def _listening(application: Any) -> AsyncIterator[int]:
+async def listening(application: Any) -> AsyncIterator[int]:
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
         async with serving(application, listening):
             yield listening.getsockname()[1]
