@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import aiohttp
 import uvloop
@@ -60,8 +60,7 @@ class Provider(asyncio.Protocol):
     count = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._group: list[asyncio.Transport] | None = None
         self._request = b""
 
@@ -215,7 +214,7 @@ async def start_chats(
             async with gate, session.post(url, json=body, headers=headers) as response:
                 answer = await response.json()
                 assert response.status == 201, answer
-                made.append((answer["chat"]["id"], token))
+                made.append((answer["id"], token))
 
         await asyncio.gather(*map(make, range(count)))
     return made

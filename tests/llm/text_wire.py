@@ -48,6 +48,10 @@ class WordsFold:
     def __init__(self) -> None:
         self.unknown: Counter[str] = Counter()
 
+    @property
+    def has_plain_deltas(self) -> bool:
+        return False
+
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.default_hide) -> None:
         self._request_id, self._hide = request_id, hide
         self._is_started = False

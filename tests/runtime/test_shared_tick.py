@@ -37,7 +37,8 @@ def test_one_timer_serves_all_and_each_is_called_once_in_order() -> None:
 
 
 def test_function_that_registers_again_is_called_at_the_tick_after() -> None:
-    timers, calls = Timers(), []
+    timers = Timers()
+    calls: list[int] = []
     tick = SharedTick(call_later=timers.call_later)
 
     def again() -> None:

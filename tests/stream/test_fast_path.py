@@ -23,6 +23,11 @@ from tests.store.machine.machine_rig import assistant
 from tests.stream.stream_rig import Rig, say
 
 
+def is_at_rest(rig: Rig) -> bool:
+    """Return whether all sessions have sent everything."""
+    return all(slot.session is not None and slot.session._is_resting for slot in rig.site.streams.sessions._slots)
+
+
 class Reader:
     """Takes frames like a session, and counts wake-ups."""
 
@@ -126,7 +131,7 @@ async def test_part_is_sent_at_once_and_wakes_no_task(rig: Rig) -> None:
     say(episode, "a")
     for viewer in (first, second):
         await viewer.until("message_part")
-    await until(lambda: all(slot.session._is_resting for slot in rig.site.streams.sessions._slots))
+    await until(lambda: is_at_rest(rig))
     sent = rig.site.streams.sessions.stats.sent_frames
 
     say(episode, "b")
@@ -149,7 +154,7 @@ async def test_end_of_an_episode_and_what_follows_come_behind_parts_sent_at_once
     episode = rig.site.episode(chat)
     say(episode, "a")
     await viewer.until("message_part")
-    await until(lambda: all(slot.session._is_resting for slot in rig.site.streams.sessions._slots))
+    await until(lambda: is_at_rest(rig))
 
     say(episode, "b")
     rig.site.buffer.close_episode(episode.key)

@@ -75,7 +75,7 @@ class RepeatedDeltas:
 
 
 def _are_one_text(parts: Sequence[StreamPart], last: TextDelta | ReasoningDelta) -> bool:
-    return all(type(part) is type(last) and part.id == last.id for part in parts)  # type: ignore[union-attr]
+    return all(type(part) is type(last) and part.id == last.id for part in parts)
 
 
 def _is_plain(text: str) -> bool:
