@@ -22,7 +22,7 @@ from rookery.server.listener import INTERNAL_MAX_BYTES, serving
 from rookery.store import machine
 from rookery.stream.relay import dial_tokens, frames
 from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
-from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
+from rookery.stream.relay.frames import Batch, Drop, End, Hello, Parts, Select
 from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
 from rookery.stream.relay.link import ReplicaUnreachable, check_url
 from rookery.testing import FakeClock
@@ -333,6 +333,42 @@ async def test_second_selection_under_a_number_replaces_the_first(pair: Rig) -> 
     assert ended == End(1, 1, "closed", 2)
 
 
+@pytest.mark.parametrize("reads_batches", [True, False])
+async def test_parts_of_several_chats_are_one_frame_if_the_viewer_reads_such_frames(
+    pair: Rig, reads_batches: bool
+) -> None:
+    there = pair.owner
+    keys = [key(attempt) for attempt in (1, 2, 3)]
+    episodes = [there.buffer.create_episode(each) for each in keys]
+    async with await dial(pair, there.id) as link:
+        await recv(link)
+        await link.send(frames.encode(Hello(frames.PROTOCOL, uuid4(), reads_batches=reads_batches)))
+        for sid, each in enumerate(keys):
+            await link.send(frames.encode(select(sid, each, generation=1)))
+        await until(lambda: there.endpoint.stats.selections == len(keys))
+        for episode in episodes:
+            say(episode, "a")
+        there.buffer.close_episode(keys[1])
+
+        received: list[frames.FromOwner] = []
+        while not any(isinstance(frame, End) for frame in received) or len(parts_of(received)) < len(keys):
+            received.append(frames.decode_from_owner(await recv(link)))
+        say(episodes[0], "b")
+        received.append(frames.decode_from_owner(await recv(link)))
+
+    batches = [frame for frame in received if isinstance(frame, Batch)]
+    assert [len(batch.items) for batch in batches] == ([len(keys)] if reads_batches else [])
+    assert [(item.sid, [seq for seq, _, _ in item.parts]) for item in parts_of(received)] == [
+        (0, [1]),
+        (1, [1]),
+        (2, [1]),
+        (0, [2]),
+    ]
+    assert [(frame.sid, frame.reason, frame.last_seq) for frame in received if isinstance(frame, End)] == [
+        (1, "closed", 1)
+    ]
+
+
 @pytest.mark.parametrize("fault", ["replayed", "expired", "other receiver", "unknown sender", "none", "garbage"])
 async def test_bad_token_is_refused(pair: Rig, fault: str) -> None:
     here, there = pair.sites
@@ -413,6 +449,14 @@ async def test_committed_text_is_complete_after_any_fault_of_the_link(pair: Rig)
     await viewer.until("message", 2)
 
     assert viewer.texts()[-1] == "0 1 2 3 4 "
+
+
+def parts_of(received: list[frames.FromOwner]) -> list[Parts]:
+    """Return the parts of all frames, in order."""
+    found: list[Parts] = []
+    for frame in received:
+        found += frame.items if isinstance(frame, Batch) else [frame] if isinstance(frame, Parts) else []
+    return found
 
 
 def cut_links(rig: Rig) -> None:
