@@ -436,8 +436,10 @@ class _Stream:
 
     def _pause_reading(self) -> None:
         """Let data wait in the socket. TLS data is also received meanwhile, but not decrypted."""
+        if self._paused is not None:
+            return
         connection = self._response.connection
-        if self._paused is not None or connection is None or connection.protocol is None:
+        if connection is None or connection.protocol is None:
             return
         transport = connection.transport
         if transport is None or transport.is_closing():
