@@ -324,10 +324,10 @@ async def _owner(folder: Path, url: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-def settings_for(folder: Path, url: str) -> Settings:
+def settings_for(folder: Path, url: str, **more: str) -> Settings:
     data = folder / "replica"
     data.mkdir(mode=0o700, exist_ok=True)
-    return load({"data_dir": str(data), "database_url": url, "log_access": "false"}, {}).settings
+    return load({"data_dir": str(data), "database_url": url, "log_access": "false", **more}, {}).settings
 
 
 def cpu_of(pid: int) -> float:

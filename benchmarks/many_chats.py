@@ -164,7 +164,7 @@ async def be_clients() -> None:
 
 
 async def be_replica(folder: Path, url: str) -> None:
-    config = settings_for(folder, url)
+    config = settings_for(folder, url, **{"worker.max_runners": "1000"})
     async with (
         await Database.connect(installation.database_config(config, url)) as database,
         running_replica(config, database, Choices(ring=RING)) as replica,

@@ -2,7 +2,7 @@
 
 All answers of a process share it, so that a process with a thousand answers wakes 40 times a second for them and not
 ten thousand times. Each tick runs its callbacks in turns, so that new messages and first words do not wait until every
-answer was handled. The timer runs only while somebody waits for a tick.
+answer was handled. The timer runs only while an answer waits for a tick.
 """
 
 from __future__ import annotations
