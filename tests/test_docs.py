@@ -143,3 +143,12 @@ def test_every_promise_of_the_threat_model_names_a_test_that_exists() -> None:
 
     assert len(named) > 40
     assert missing == []
+
+
+def test_metrics_named_in_the_operations_pages_exist() -> None:
+    metric = re.compile(r"`((?:rookery|process)_[a-z_]+)")
+    known = set(metric.findall((ROOT / "docs" / "reference" / "metrics.md").read_text()))
+    pages = {page.name: set(metric.findall(page.read_text())) for page in (ROOT / "docs" / "operations").glob("*.md")}
+
+    assert len(pages["sizing.md"]) > 10
+    assert {name: named - known for name, named in pages.items() if named - known} == {}

@@ -93,7 +93,7 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
     top, admin = rookery(tmp_path, "--help"), rookery(tmp_path, "admin", "--help")
 
     assert top.returncode == admin.returncode == 0
-    assert re.findall(r"^  (\w+)", top.stdout, re.MULTILINE) == ["serve", "admin", "chat"]
+    assert re.findall(r"^  (\w+)", top.stdout, re.MULTILINE) == ["serve", "admin", "chat", "bench"]
     assert re.findall(r"^  ([a-z][a-z-]+)", admin.stdout, re.MULTILINE) == ADMIN_COMMANDS
 
 

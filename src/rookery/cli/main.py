@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rookery import __version__
 from rookery.cli.admin import arguments as admin_arguments
+from rookery.cli.bench import arguments as bench_arguments
 from rookery.cli.chat import arguments as chat_arguments
 from rookery.cli.exit_codes import Exit, exit_code
 from rookery.cli.parser import Parser, rare
@@ -293,6 +294,7 @@ def parser() -> Parser:
     config.add_argument("--sources", action="store_true", help="show the source of each value")
     admin_arguments.add_to(tasks, _add, _run_admin)
     chat_arguments.add_to(commands, _run_client)
+    bench_arguments.add_to(commands, _run_client)
     return top
 
 
