@@ -47,7 +47,7 @@ from rookery.runtime.secret_str import SecretStr
 WIRES = ("anthropic", "responses", "completions")
 PATHS = {"anthropic": "/v1/messages", "responses": "/v1/responses", "completions": "/v1/chat/completions"}
 PACE = 100.0
-PACED_BUDGET, BURST_BUDGET = 1.4, 2.0
+PACED_BUDGET, BURST_BUDGET = 0.9, 2.0
 MEMORY_BUDGET_MIB, IMPORT_BUDGET_MS = 8.0, 1000.0  # an estimate: a small part of the answer, and of a start
 WORD = " token"
 
