@@ -29,8 +29,9 @@ from tests.worker.worker_rig import ToolboxNeeds, WorkerRig, in_turn, open_house
 
 INSERT = """
     INSERT INTO mcp_servers (slug, url, availability, allow_in_plan_mode, model_intent, forward_identity,
-                             tool_allow_list, tool_deny_list, enabled, owner_id, call_timeout_seconds, allowed_users)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                             tool_allow_list, tool_deny_list, enabled, owner_id, call_timeout_seconds, allowed_users,
+                             auth_type)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
     RETURNING id
 """
 
@@ -74,6 +75,7 @@ class McpHouse:
             "owner_id": None,
             "call_timeout_seconds": 60,
             "allowed_users": [],
+            "auth_type": "none",
             **fields,
         }
         server_id: UUID = await self.worker.sql(INSERT, slug, url, *values.values())

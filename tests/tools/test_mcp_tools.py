@@ -205,7 +205,7 @@ async def test_a_server_that_wants_a_login_is_named(database_url: str) -> None:
     fake = FakeMcp(bearers={"secret"})
     fake.tool("add")
     async with fake.listening() as url, open_mcp_house(database_url, DONE) as house:
-        server = await house.add_server("linear", url)
+        server = await house.add_server("linear", url, auth_type="oauth2")
         chat_id = await house.worker.ask("hello", mcp_server_ids=(server,))
         await house.worker.rested(chat_id)
 
@@ -218,13 +218,24 @@ async def test_a_server_that_wants_a_login_is_named(database_url: str) -> None:
 async def test_a_forced_server_that_wants_a_login_does_not_fail_the_turn(database_url: str) -> None:
     fake = FakeMcp(bearers=set())
     async with fake.listening() as url, open_mcp_house(database_url, DONE) as house:
-        await house.add_server("audit", url, availability="force_on")
+        await house.add_server("audit", url, availability="force_on", auth_type="oauth2")
         chat_id = await house.worker.ask("hello")
         await house.worker.rested(chat_id)
 
         assert len(house.worker.calls) == 1
         (notice,) = await notices(house, chat_id)
         assert notice.startswith("audit needs you to log in")
+
+
+async def test_a_server_that_refuses_its_key_is_not_said_to_need_a_login(database_url: str) -> None:
+    fake = FakeMcp(bearers={"secret"})
+    async with fake.listening() as url, open_mcp_house(database_url, DONE) as house:
+        server = await house.add_server("linear", url)
+        chat_id = await house.worker.ask("hello", mcp_server_ids=(server,))
+        await house.worker.rested(chat_id)
+
+        (notice,) = await notices(house, chat_id)
+        assert notice == "linear wants a login or a key, but is set up without, so its tools are missing."
 
 
 async def test_lists_permit_tools_by_their_original_names(database_url: str) -> None:

@@ -7,6 +7,7 @@ may share one folder, as the replicas of a node do.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ class FakeDriver:
     printed: str = ""  # by the startup script
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
     ran: list[list[str]] = field(default_factory=list)  # the MCP servers that it was asked to run, each time
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)  # of MCP servers with an address, by name
+    asked_headers: list[str] = field(default_factory=list)  # the servers whose headers were fetched
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
     polled: asyncio.Event = field(default_factory=asyncio.Event)  # set when a request waits for a change of the context
     secrets: list[dict[str, str]] = field(default_factory=list)  # as they were received
@@ -131,6 +134,8 @@ class FakeDriver:
                 return web.json_response({"path": path})
             if request.path == "/v1/mcp/servers":
                 return self._run_servers(await request.json())
+            if request.path == "/v1/mcp/headers":
+                return self._give_headers(await request.json())
             if request.path == "/v1/files/list":
                 path = (await request.json())["path"]
                 if path not in self.folders:
@@ -165,7 +170,7 @@ class FakeDriver:
         self.context_changed.set()
 
     def name_servers(self, *entries: dict[str, Any]) -> None:
-        """Set the MCP servers that files of the workspace name; none of them runs."""
+        """Set the MCP servers that files of the workspace name. None of them runs, and the agent forgets consents."""
         self._tell_servers([{**each, "env": sorted(each["env"])} for each in entries], [])
 
     def _run_servers(self, body: dict[str, Any]) -> web.Response:
@@ -181,12 +186,31 @@ class FakeDriver:
                 "kind": "mcp_server",
                 "source": each["name"],
                 "entry": each,
-                **({"status": "ok", "tools": [{"name": "look"}]} if each in agreed else {"status": "pending"}),
+                **(self._running(each) if each in agreed else {"status": "pending"}),
             }
             for each in named
         ]
         self.context = {"version": version, "hash": "h", "resources": resources}
         self.context_changed.set()
+
+    def _running(self, entry: dict[str, Any]) -> dict[str, Any]:
+        if "command" in entry:
+            return {"status": "ok", "tools": [{"name": "look"}]}
+        values = json.dumps(self.headers.get(entry["name"], {}), sort_keys=True)
+        return {"status": "ok", "tools": [], "hash": hashlib.sha256(values.encode()).hexdigest()}
+
+    def _give_headers(self, body: dict[str, Any]) -> web.Response:
+        self.asked_headers.append(body["server"])
+        named = [each["entry"] for each in self.context["resources"] if each["kind"] == "mcp_server"]
+        if body["entry"] not in named:
+            return web.json_response({"code": "not_agreed", "message": "It has changed."}, status=409)
+        return web.json_response({"headers": self.headers.get(body["server"], {})})
+
+    def change_headers(self, name: str, **headers: str) -> None:
+        """Give a server that runs new values of its headers, as a change of the file does."""
+        self.headers[name] = headers
+        running = [each["entry"] for each in self.context["resources"] if each.get("status") == "ok"]
+        self._tell_servers([each["entry"] for each in self.context["resources"]], running)
 
     async def _context(self, request: web.Request) -> web.StreamResponse:
         after, wait_s = int(request.query["after"]), float(request.query["wait_s"])

@@ -20,6 +20,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
+from rookery.workspaces.project_servers import ProjectServers
 from tests.event_loop_turns import calls_by_turn
 from tests.store.builders import StoreRig, open_store_rig
 from tests.store.people.account_rows import open_pool
@@ -148,7 +149,9 @@ class Rig:
 async def rig(database_url: str) -> AsyncIterator[Rig]:
     async with open_store_rig(database_url) as world, open_pool(database_url) as pool:
         told = Told()
-        yield Rig(world, pool, told, Contexts(pool, told, clock=SystemClock()), await world.user())
+        project_servers = ProjectServers(pool, told, ring=None)
+        contexts = Contexts(pool, told, clock=SystemClock(), project_servers=project_servers)
+        yield Rig(world, pool, told, contexts, await world.user())
 
 
 async def test_chat_made_before_the_first_start_is_pinned_when_there_is_something(rig: Rig) -> None:

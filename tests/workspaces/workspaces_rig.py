@@ -97,6 +97,7 @@ class WorkspacesRig:
             specs=Specs(self.ring),
             drivers={"local": driver},
             inventories=[driver],
+            ring=self.ring,
         )
         return WorkspaceRuntime(parts), driver
 

@@ -67,6 +67,7 @@ def runtime(
             shared_folders=settings.workspaces_shared_folders,
             on_ready=on_ready,
             peers=peers,
+            ring=ring,
         )
     )
     return made

@@ -820,7 +820,8 @@ class McpLogin(msgspec.Struct, frozen=True, kw_only=True):
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server. The fields after `login` are null unless the caller may see the configuration.
 
-    `is_own`: the caller's own server, which is for the caller's chats only.
+    `is_own`: the caller's own server, which is for the caller's chats only. `workspace_id` is set if a file of that
+    workspace names the server: it is for the caller's chats in the workspace, and only the file can change it.
     """
 
     id: UUID
@@ -832,6 +833,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     availability: str
     auth_type: str
     is_own: bool
+    workspace_id: UUID | None = None
     is_editable: bool
     connected: bool
     login: McpLogin
@@ -1612,21 +1614,29 @@ class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceMcpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a file of the workspace defines.
+    """A server that a file of the workspace defines: a `command`, which runs in the workspace, or a `url`.
 
     `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of
-    its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In
-    all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the
-    reason why an agreed server does not run. `tools` are the names of its tools while it runs.
+    its variables; or the URL, its type, the names of its headers, and those of the variables whose values are in
+    headers. `server` is the id of an agreed server with a URL among the MCP servers, and `login` is the owner's login
+    there, or null if it needs none. `state` is asked, agreed, denied or changed (the answer was about another entry
+    of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as
+    `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it
+    runs. A server with a URL is running if chats of the workspace use it.
     """
 
     name: str
     hash: str
     state: str
     folder: str
-    command: str
+    command: str | None = None
     args: tuple[str, ...]
     env: tuple[str, ...]
+    url: str | None = None
+    type: str | None = None
+    headers: tuple[str, ...]
+    server: UUID | None = None
+    login: str | None = None
     running: bool
     error: str | None = None
     tools: tuple[str, ...]

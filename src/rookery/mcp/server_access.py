@@ -5,7 +5,7 @@ The modules for this are imported at the first use, so that a deployment without
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,20 +13,28 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.domain.mcp.server import McpServer
+from rookery.domain.mcp.server import AuthType, McpServer
 from rookery.mcp.address_guard import mcp_guard
+from rookery.mcp.errors import ProblemKind
 from rookery.mcp.server_config import ServerConfig
 from rookery.runtime.address_guard import Guard
 from rookery.runtime.clock import Clock
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.machine import Publisher
+from rookery.store.mcp import project_servers, servers
+from rookery.store.mcp import tool_lists as stored_lists
 from rookery.store.mcp.servers import McpSettings
 from rookery.store.models.sealed_headers import Sealer
+from rookery.telemetry.log import get_logger
 
 if TYPE_CHECKING:
     import httpx2
 
     from rookery.mcp.connection_pool import Probe
     from rookery.mcp.oauth.logins import McpLogins
+    from rookery.mcp.tool_lists import McpTool
+
+log = get_logger("mcp.access")
 
 
 class McpAccess:
@@ -94,14 +102,38 @@ class McpAccess:
         )
 
     async def probe(self, server: McpServer, user_id: UUID) -> Probe:
-        """Connect to a server and list its tools, on a separate connection."""
+        """Connect to a server and list its tools, on a separate connection. The list is stored."""
         from rookery.mcp.connection_pool import McpConnections
 
         connections = McpConnections(await self.guard(), self._clock)
         try:
-            return await connections.probe(self.config(server, user_id))
+            probe = await connections.probe(self.config(server, user_id))
         finally:
             await connections.close()
+        try:
+            if probe.tools.problem is None:
+                await self.store_list(server, user_id, probe.tools.tools)
+            elif probe.tools.problem.kind is ProblemKind.UNAUTHORIZED:
+                await self.expect_login(server)
+        except DATABASE_ERRORS as error:
+            log.warning("mcp_probe_not_stored", server=server.slug, error=str(error) or type(error).__name__)
+        return probe
+
+    async def store_list(self, server: McpServer, user_id: UUID, tools: Sequence[McpTool]) -> None:
+        """Store the list of a server, for replicas and pages that cannot ask it now."""
+        of_user = user_id if server.auth_type is AuthType.OAUTH2 else None
+        found = [msgspec.to_builtins(each) for each in tools]
+        async with self._pool.acquire() as conn:
+            await stored_lists.write_list(conn, server.id, of_user, found, config_version=server.config_version)
+
+    async def expect_login(self, server: McpServer) -> None:
+        """Let the owner log in at a project's server that has refused a request. Other servers stay as they are."""
+        if server.workspace_id is None or server.auth_type is not AuthType.NONE:
+            return
+        async with self._pool.acquire() as conn:
+            is_new = await project_servers.expect_login(conn, server.id)
+        if is_new:
+            self._publisher.publish([servers.hint()])
 
     async def close(self) -> None:
         """Wait for running refreshes of logins."""

@@ -7,7 +7,7 @@ user has answered. The answer continues the call, also in another process.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -64,6 +64,10 @@ MAX_FILES = 8
 MAX_SPECS = 20_000
 CALL_KEY = "rookery/call"
 INTENT, ARGUMENTS = "model_intent", "properties"
+WITHDRAWN = "The user has not agreed to the MCP server {name}, or its entry has changed. Go on without it."
+REFUSED = (
+    "{name} refuses the key that is set up for it, or wants one and has none. Tell the user, and go on without it."
+)
 _IMAGES = frozenset({PNG, JPEG, GIF, WEBP})
 _LOST = frozenset({ProblemKind.UNREACHABLE, ProblemKind.SESSION, ProblemKind.CLOSED, ProblemKind.TIMEOUT})
 _REMOTE_ENDS = frozenset({None, CancelReason.USER})
@@ -106,10 +110,14 @@ _state = msgspec.json.Decoder(CallState)
 _given = msgspec.json.Decoder(Given)
 
 
+async def always(server: McpServer) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpCaller:
     """The dependencies that all tools of a step share. `owner_id` is the owner of the chat and of files that servers
-    send.
+    send. `may_call` is asked before each call.
     """
 
     connections: Connections
@@ -118,6 +126,7 @@ class McpCaller:
     chat_id: UUID
     owner_id: UUID
     stats: McpUseStats
+    may_call: Callable[[McpServer], Awaitable[bool]] = always
 
 
 class McpServerTool:
@@ -137,6 +146,8 @@ class McpServerTool:
         return self._spec
 
     async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        if not await self._caller.may_call(self._server):
+            return ToolOutput(WITHDRAWN.format(name=self._server.name), is_error=True)
         try:
             output = await self._run(ctx, self._arguments(call))
         except McpError as error:
@@ -310,6 +321,8 @@ class McpServerTool:
 
     def _explained(self, error: McpError) -> str:
         problem = error.problem
+        if problem.needs_login and not self._server.can_log_in:
+            return REFUSED.format(name=self._server.name)
         if problem.needs_login:
             return (
                 f"{self._server.name} needs the user to log in. The user can do so under Settings > Connections. "

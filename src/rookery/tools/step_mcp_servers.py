@@ -19,6 +19,7 @@ import msgspec
 from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.mcp.server import AuthType, McpServer
 from rookery.mcp.connection_pool import McpConnections
+from rookery.mcp.errors import ProblemKind
 from rookery.mcp.server_config import ServerConfig
 from rookery.mcp.tool_lists import McpTool, ServerTools
 from rookery.models.config_cache import ConfigCache
@@ -29,6 +30,7 @@ from rookery.store.chats.step_reads import Step
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus, Subscription
+from rookery.store.mcp import project_servers
 from rookery.store.mcp import servers as stored_servers
 from rookery.store.mcp import tool_lists as stored_lists
 from rookery.store.mcp.servers import McpSettings
@@ -63,6 +65,10 @@ class Access(Protocol):
     async def settings(self) -> McpSettings: ...
 
     def config(self, server: McpServer, user_id: UUID, *, login_version: str = "") -> ServerConfig: ...
+
+    async def store_list(self, server: McpServer, user_id: UUID, tools: Sequence[McpTool]) -> None: ...
+
+    async def expect_login(self, server: McpServer) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +170,6 @@ class McpFamily:
         except msgspec.DecodeError as error:
             # It is unknown whether a server was forced on, so the step must not go on without it.
             raise ToolsUnavailable("The MCP servers that this chat must use cannot be loaded.") from error
-        agreed = _agreed_hashes(resources)
-        servers = tuple(each for each in servers if each.workspace_id is None or each.entry_hash in agreed)
         if not servers:
             return FamilyTools()
         connections = await self._open_connections()
@@ -183,10 +187,18 @@ class McpFamily:
             chat_id=step.chat.id,
             owner_id=step.chat.owner_id,
             stats=self._parts.stats,
+            may_call=self._may_call,
         )
         return FamilyTools(
             external=tools_of(found, caller, taken=_TAKEN, specs=self._specs), notices=self._notices(found)
         )
+
+    async def _may_call(self, server: McpServer) -> bool:
+        """Return whether a project's server is still agreed to: its owner may have withdrawn that during the step."""
+        if server.workspace_id is None:
+            return True
+        async with self._parts.pool.acquire() as conn:
+            return await project_servers.is_agreed(conn, server.id)
 
     async def _open_connections(self) -> McpConnections:
         """Return the connections, with the address guard of the current settings. If the settings change, the old
@@ -212,9 +224,11 @@ class McpFamily:
         """Return the tools of a server. If it does not answer, return the last list that any replica has stored."""
         user_id = step.chat.owner_id if server.auth_type is AuthType.OAUTH2 else None
         if listed.problem is None:
-            await self._remember(server, user_id, listed)
+            await self._remember(server, step.chat.owner_id, listed)
             return listed
         if listed.problem.needs_login:
+            if listed.problem.kind is ProblemKind.UNAUTHORIZED:
+                await self._expect_login(server)
             self._refused.keep(listed.server.key, self._hints, size_bytes=WRITTEN_BYTES)
             return msgspec.structs.replace(listed, tools=())
         if listed.tools:
@@ -228,17 +242,21 @@ class McpFamily:
             return listed
         return msgspec.structs.replace(listed, tools=tools)
 
-    async def _remember(self, server: McpServer, user_id: UUID | None, listed: ServerTools) -> None:
+    async def _expect_login(self, server: McpServer) -> None:
+        try:
+            await self._parts.access.expect_login(server)
+        except DATABASE_ERRORS as error:
+            log.warning("mcp_login_not_expected", server=server.slug, error=str(error) or type(error).__name__)
+
+    async def _remember(self, server: McpServer, user_id: UUID, listed: ServerTools) -> None:
         """Store a changed list, for replicas that cannot reach the server later."""
-        key = f"{server.id}:{user_id}"
+        key = f"{server.id}:{user_id if server.auth_type is AuthType.OAUTH2 else None}"
         known = self._written.find(key)
         # Lists are cached as objects, so an unchanged list is the same object.
         if known is not None and known[0] == server.config_version and known[1] is listed.tools:
             return
-        tools = [msgspec.to_builtins(each) for each in listed.tools]
         try:
-            async with self._parts.pool.acquire() as conn:
-                await stored_lists.write_list(conn, server.id, user_id, tools, config_version=server.config_version)
+            await self._parts.access.store_list(server, user_id, listed.tools)
         except DATABASE_ERRORS as error:
             log.warning("mcp_list_not_kept", server=server.slug, error=str(error) or type(error).__name__)
             return
@@ -253,7 +271,8 @@ class McpFamily:
                 continue
             if problem.needs_login:
                 self._parts.stats.skipped += 1
-                notices.append(LOGIN.format(name=server.name, slug=server.slug))
+                text = LOGIN if server.can_log_in else KEYLESS if server.auth_type is AuthType.NONE else REFUSED
+                notices.append(text.format(name=server.name, slug=server.slug))
             elif listed.tools:
                 self._parts.stats.outdated += 1
                 notices.append(OUTDATED.format(name=server.name, problem=problem.text))
@@ -269,6 +288,8 @@ LOGIN = (
     "{name} needs you to log in, so its tools are missing. Connect it under Settings > Connections, or with "
     "/connect {slug} in a terminal."
 )
+KEYLESS = "{name} wants a login or a key, but is set up without, so its tools are missing."
+REFUSED = "{name} refuses the key or the headers that are set up for it, so its tools are missing."
 SKIPPED = "{name} is left out of this turn, and its tools are missing. {problem}"
 OUTDATED = "{name} does not answer now. Its tools are offered as they were last known. {problem}"
 FORCED = "This chat must use the MCP server {name}, which does not answer. {problem}"
@@ -318,8 +339,3 @@ def _with_identity(
         return {**{name: value for name, value in told.items() if name.casefold() not in taken}, **own}
 
     return joined
-
-
-def _agreed_hashes(resources: Sequence[ContextResource]) -> frozenset[str]:
-    """Return the hashes of the agreed entries in the project's current files."""
-    return frozenset(each.entry.hash for each in resources if each.is_server and each.entry is not None)

@@ -142,7 +142,9 @@ class WorkspaceToolbox:
         agreed = await self._agreed_entries(step, captured)
         mcp_tools: list[workspace_mcp.WorkspaceMcpTool] = []
         if captured is not None and at in registry.NORMAL:
-            mcp_tools = workspace_mcp.tools(captured.resources, agreed, partial(self._may_run, captured.key[0]))
+            may_run = partial(self._may_run, captured.key[0])
+            taken = {spec.name for spec in _specs(external)}
+            mcp_tools = workspace_mcp.tools(captured.resources, agreed, may_run, taken=taken)
         declared = _declared(step, mode) if at is Column.ROOT else ()
         active = registry.active_names(tools, at) | {
             each.name for each in (*_specs(external), *_specs(mcp_tools), *declared)

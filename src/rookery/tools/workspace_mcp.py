@@ -58,10 +58,17 @@ class WorkspaceMcpTool:
         return as_output(result)
 
 
-def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run: MayRun) -> list[WorkspaceMcpTool]:
+def tools(
+    resources: Iterable[ContextResource],
+    agreed: Collection[str],
+    may_run: MayRun,
+    *,
+    taken: Collection[str] = (),
+) -> list[WorkspaceMcpTool]:
     """Return the tools of the MCP servers that the owner has agreed to, sorted by name.
 
-    `agreed` are the hashes of their entries. `may_run` checks the consent again before each call.
+    `agreed` are the hashes of their entries. `may_run` checks the consent again before each call. Names in `taken` are
+    those of other tools.
     """
     offered = [
         (each.entry, definition)
@@ -72,13 +79,13 @@ def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run
         if isinstance(definition.get("name"), str)
     ]
     offered.sort(key=lambda item: (item[0].name, item[1]["name"]))
-    taken: set[str] = set()
+    names = set(taken)
     made = []
     for entry, definition in offered[:MAX_TOOLS]:
         server = entry.name
         schema = definition.get("inputSchema")
         spec = ToolSpec(
-            name=_name(server, definition["name"], taken),
+            name=_name(server, definition["name"], names),
             description=str(definition.get("description") or ""),
             input_schema=object_schema(schema if isinstance(schema, dict) else {}),
             source=ToolSource.WORKSPACE_MCP,

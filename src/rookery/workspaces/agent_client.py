@@ -32,6 +32,7 @@ from rookery.workspaces.agent_messages import (
     Health,
     Lines,
     Listing,
+    McpHeaders,
     McpResult,
     Output,
     ProcessInfo,
@@ -189,13 +190,21 @@ class AgentConn:
         self, entry: Entry, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
     ) -> McpResult:
         """Call a tool of an MCP server of the workspace. `entry` is the entry that the owner has agreed to."""
-        body = {"server": entry.name, "tool": tool, "arguments": arguments, "entry": entry}
+        body = {"server": entry.name, "tool": tool, "arguments": arguments, "entry": entry.for_agent()}
         return await self._json(self._post("/v1/mcp/call", body, key=key, seconds=MCP_SECONDS), McpResult)
+
+    async def mcp_headers(self, entry: Entry) -> Mapping[str, str]:
+        """Return the headers of an MCP server with an address. Their values are often secrets.
+
+        `entry` is the entry that the owner has agreed to.
+        """
+        body = {"server": entry.name, "entry": entry.for_agent()}
+        return (await self._json(self._post("/v1/mcp/headers", body), McpHeaders)).headers
 
     async def run_mcp_servers(self, entries: Sequence[Entry], *, wait: float = 0.0) -> None:
         """Make the agent run exactly these MCP servers. Wait up to `wait` seconds for their start."""
         wait = min(max(wait, 0.0), MAX_SETTLE_SECONDS)
-        body = {"servers": list(entries), "wait_s": wait}
+        body = {"servers": [each.for_agent() for each in entries], "wait_s": wait}
         await self._http.call(self._post("/v1/mcp/servers", body, seconds=_waiting_seconds(wait)), self._chat)
 
     # Context and git

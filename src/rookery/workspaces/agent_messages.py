@@ -196,6 +196,14 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
     structured: dict[str, Any] | None = None
 
 
+class McpHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """The headers of an MCP server with an address."""
+
+    headers: Annotated[
+        dict[Annotated[str, Meta(max_length=200)], Annotated[str, Meta(max_length=8192)]], Meta(max_length=20)
+    ]
+
+
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
     root: Line
     branch: Line | None = None

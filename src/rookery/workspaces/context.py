@@ -15,21 +15,26 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import skills
 from rookery.domain.content.skills import SkillProblem
+from rookery.domain.mcp import server as server_rules
 from rookery.runtime.clock import Clock
 from rookery.runtime.time_slices import in_pieces
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
+from rookery.store.db.pool import atomic
 from rookery.store.machine import Publisher
+from rookery.store.mcp import project_servers, servers
 from rookery.store.workspaces import context, mcp_consents
 from rookery.store.workspaces.context import ContextChange, ContextResource, Snapshot
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.project_servers import ProjectServers
 
 log = get_logger("workspaces.context")
 
@@ -45,6 +50,7 @@ _STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "
 # Shown for an MCP server that the owner has not agreed to, and for one whose agent does not report its entry.
 NOT_AGREED = "It starts only after the owner of the workspace has agreed to it."
 OLD_AGENT = "The agent of this workspace is of an older version. Restart the workspace to use this server."
+UNUSABLE = "Rookery cannot connect to this server. {problem}"
 # The wait for starting MCP servers: of a turn, and of a user who has just agreed to one.
 TURN_SETTLE_SECONDS = 1.0
 SETTLE_SECONDS = 10.0
@@ -91,14 +97,20 @@ def _stored_resource(resource: Resource, ordinal: int, names: set[str]) -> Conte
 
 def _with_entry(stored: ContextResource, entry: object) -> ContextResource:
     """Return the resource of an MCP server with the entry that the owner is asked about, or with status invalid."""
-    if entry is None and stored.status == "unreadable":
-        return stored
     try:
         found = msgspec.convert(entry, type=Entry)
     except msgspec.ValidationError:
         found = None
     if found is None or found.name != stored.source or b"\\u0000" in msgspec.json.encode(found):
         return msgspec.structs.replace(stored, status="invalid", error=OLD_AGENT, tools=None)
+    if found.url is not None:
+        try:
+            server_rules.check_url("url", found.url)
+            for name in found.headers:
+                server_rules.check_header("headers", name)
+        except InvalidInput as problem:
+            # The entry is not stored, because a secret in its URL would be shown.
+            return msgspec.structs.replace(stored, status="invalid", error=UNUSABLE.format(problem=problem), tools=None)
     error = NOT_AGREED if stored.status == "pending" else stored.error
     return msgspec.structs.replace(stored, entry=found, error=error)
 
@@ -145,10 +157,13 @@ def hint_of(marked: ContextChange) -> WatchHint:
 class Contexts:
     """Fetches and stores the contexts of workspaces. There is one object per process."""
 
-    def __init__(self, pool: asyncpg.Pool, publisher: Publisher, *, clock: Clock) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, publisher: Publisher, *, clock: Clock, project_servers: ProjectServers
+    ) -> None:
         self._pool = pool
         self._publisher = publisher
         self._clock = clock
+        self._project_servers = project_servers
         self._fetched_at: dict[tuple[UUID, int], float] = {}
         self._versions: dict[tuple[UUID, int], int] = {}
 
@@ -189,7 +204,7 @@ class Contexts:
         return True
 
     async def run_agreed(self, snapshot: Snapshot, conn: AgentConn, *, wait: float = 0.0) -> None:
-        """Make the agent run exactly the MCP servers that the owner has agreed to.
+        """Make the agent run exactly the MCP servers that the owner has agreed to, and prepare those with an address.
 
         The agent gets the entries themselves, so later changes of files in the workspace start nothing else.
         """
@@ -197,14 +212,17 @@ class Contexts:
             return
         async with self._pool.acquire() as db:
             agreed = await mcp_consents.list_agreed(db, snapshot.workspace_id)
-        if not mcp_consents.differs_from_consents(snapshot, agreed):
-            return
-        await conn.run_mcp_servers(mcp_consents.agreed_entries(snapshot, agreed), wait=wait)
-        answer = await conn.context()
-        if answer is not None and answer.version > 0:
-            now = self._clock.now()
-            newer = await snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now)
-            await self.store_snapshot(newer)
+        if mcp_consents.differs_from_consents(snapshot, agreed):
+            await conn.run_mcp_servers(mcp_consents.agreed_entries(snapshot, agreed), wait=wait)
+            answer = await conn.context()
+            if answer is not None and answer.version > 0:
+                now = self._clock.now()
+                snapshot = await snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now)
+                await self.store_snapshot(snapshot)
+        if await self._project_servers.prepare(snapshot, agreed, conn):
+            async with self._pool.acquire() as db:
+                notified = await context.bump_servers(db, snapshot.workspace_id)
+            self._publisher.publish([hint_of(each) for each in notified])
 
     async def store_snapshot(self, snapshot: Snapshot) -> None:
         """Store a snapshot unless a newer one is stored.
@@ -213,8 +231,10 @@ class Contexts:
         """
         async with self._pool.acquire() as conn:
             before = mcp_consents.signature(await context.find_snapshot(conn, snapshot.workspace_id))
-            if not await context.write_snapshot(conn, snapshot):
-                return
+            async with atomic(conn):
+                if not await context.write_snapshot(conn, snapshot):
+                    return
+                is_followed = await project_servers.follow(conn, snapshot)
             marked = await context.mark_dirty(
                 conn, snapshot.workspace_id, context_hash=snapshot.hash, now=self._clock.now()
             )
@@ -223,6 +243,8 @@ class Contexts:
             has_changed = mcp_consents.signature(snapshot) != before
             notified = await context.add_servers(conn, snapshot) if has_changed else []
         self._publisher.publish([hint_of(each) for each in (*marked, *captured, *notified) if each is not None])
+        if is_followed:
+            self._publisher.publish([servers.hint()])
 
     async def capture(self, chat_id: ChatId) -> bool:
         """Capture the stored context of the chat's workspace. Return False if there is none. Errors are only logged."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
+from rookery.store.mcp import servers
 from rookery.store.workspaces import lifecycle_requests, operation_claims, workspaces
 from rookery.store.workspaces.operation_claims import RENEW_SECONDS, ClaimLost, DownResult, StartResult
 from rookery.store.workspaces.operation_rows import Kind, Operation, Reason
@@ -318,6 +319,8 @@ class Executor:
                 conn, operation, down, replica_id=parts.replica_id, now=parts.clock.now()
             )
             await parts.publish_change(conn, workspace, operation=str(operation.id))
+        if down.status is Status.DELETED:
+            parts.publish([servers.hint()])
 
 
 def _secrets_not_sent(error: WorkspaceError) -> DriverError:

@@ -25,6 +25,7 @@ from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.file_browser import ChatFolders
 from rookery.workspaces.operation_executor import Executor
 from rookery.workspaces.operation_requests import Workspaces
+from rookery.workspaces.project_servers import ProjectServers
 from rookery.workspaces.reconciler import Reconciler
 from rookery.workspaces.shared_services import WorkspaceServices
 from rookery.workspaces.workspace_lookup import StoreWorkspaceDirectory
@@ -42,7 +43,12 @@ class WorkspaceRuntime:
         self.parts = parts
         self.service = Workspaces(parts)
         self.directory = StoreWorkspaceDirectory(parts)
-        self.contexts = Contexts(parts.pool, parts.publisher, clock=parts.clock)
+        self.contexts = Contexts(
+            parts.pool,
+            parts.publisher,
+            clock=parts.clock,
+            project_servers=ProjectServers(parts.pool, parts.publisher, ring=parts.ring),
+        )
         self.watches = ContextWatches(self.contexts, self.directory, clock=parts.clock)
         self.availability = Availability(parts)
         self.git = ChatGit(parts, self.directory)

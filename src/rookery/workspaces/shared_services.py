@@ -15,6 +15,7 @@ from rookery.store.db.hints import Hint
 from rookery.store.db.pool import Connection
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Publisher
+from rookery.store.models.sealed_headers import Sealer
 from rookery.store.workspaces import operation_claims, workspaces
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.histogram import Histograms
@@ -55,7 +56,7 @@ class WorkspaceStats:
 class WorkspaceServices:
     """The services of one replica. It executes operations of local workspaces on `node`.
 
-    Agents on other nodes are reached through `peers`.
+    Agents on other nodes are reached through `peers`. `ring` seals secrets that come from workspaces.
     """
 
     replica_id: UUID
@@ -71,6 +72,7 @@ class WorkspaceServices:
     stats: WorkspaceStats = field(default_factory=WorkspaceStats)
     on_ready: OnReady = no_follow_up
     peers: Peers | None = None
+    ring: Sealer | None = None
 
     def driver(self, name: str) -> Driver:
         found = self.drivers.get(name)

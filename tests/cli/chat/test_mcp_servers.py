@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from rookery.cli.chat import mcp_servers, prompt_loop
@@ -104,6 +105,7 @@ def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
         command="sh\\u202e",
         args=(),
         env=(),
+        headers=(),
         running=False,
         tools=(),
     )
@@ -118,3 +120,49 @@ def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
     ]
     with pytest.raises(Undecided):
         mcp_servers.ask(server, nobody)
+
+
+def test_address_is_shown_with_the_names_of_what_is_sent() -> None:
+    server = WorkspaceMcpServer(
+        name="docs",
+        hash="0" * 64,
+        state="asked",
+        folder="/p",
+        args=(),
+        env=("TOKEN",),
+        url="https://docs.example/mcp",
+        type="http",
+        headers=("Authorization",),
+        running=False,
+        tools=(),
+    )
+    typed = iter(["maybe", "y"])
+    prompts = []
+
+    def read_line(prompt: str) -> str:
+        prompts.append(prompt)
+        return next(typed)
+
+    assert list(mcp_servers.question_lines(server)) == [
+        "The project names an MCP server, docs. Rookery would connect:",
+        "  to: https://docs.example/mcp",
+        "  with the headers: Authorization",
+        "  with the values of the variables: TOKEN",
+    ]
+    assert next(mcp_servers.question_lines(msgspec.structs.replace(server, state="changed"))) == (
+        "The project has changed its MCP server docs. Rookery would connect now:"
+    )
+    assert mcp_servers.ask(server, read_line) == "agree"
+    assert prompts == ["Connect to docs? [y/n] ", f"{mcp_servers.HOW}. Connect to docs? [y/n] "]
+
+
+async def test_table_has_the_address(database_url: str, tmp_path: Path) -> None:
+    url = "https://docs.example/mcp"
+    entry = Entry(name="docs", folder="/p", url=url, type="http", headers=("X-Team",), env=("TEAM",))
+    async with open_chat_desk(database_url, tmp_path) as rig:
+        with rig.script((Say("Good morning."),)):
+            chat_id = str(await chat_with_server(rig, entry))
+        await mcp_servers.servers(rig.terminal(), chat_id, answer=None, name=None)
+        row = re.split(r"\s{2,}", rig.said.splitlines()[1])
+
+    assert row == ["docs", "asked", url, "X-Team", "TEAM"]

@@ -219,6 +219,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "mcp_servers.delete": (NOTHING, "admins", ADMINISTERS),
     "mcp_servers.record_test": (NOTHING, "admins", ADMINISTERS),
     "mcp_servers.require_own": (USER, "own, staff sees", ACCOUNT),
+    "mcp_servers.require_test": (USER, "own, staff sees", ACCOUNT),
     "mcp_servers.create_own": (USER, "own, staff sees", ACCOUNT),
     "mcp_servers.update_own": (USER, "own, staff sees", ACCOUNT),
     "mcp_servers.delete_own": (USER, "own, staff sees", ACCOUNT),

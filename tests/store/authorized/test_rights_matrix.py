@@ -422,6 +422,7 @@ CALLS: dict[str, Call] = {
     "mcp_servers.delete": lambda s, t, x: s.mcp_servers.delete(uuid4()),
     "mcp_servers.record_test": lambda s, t, x: s.mcp_servers.record_test(uuid4()),
     "mcp_servers.require_own": lambda s, t, x: s.mcp_servers.require_own(x),
+    "mcp_servers.require_test": lambda s, t, x: s.mcp_servers.require_test(x, uuid4()),
     "mcp_servers.create_own": lambda s, t, x: s.mcp_servers.create_own(
         x, ServerDraft(slug=f"s{uuid4().hex}", url="https://mcp.example.org/mcp")
     ),

@@ -1247,7 +1247,7 @@ export interface McpServerCreate {
   call_timeout_seconds?: number;
 }
 
-/** An MCP server. The fields after `login` are null unless the caller may see the configuration. `is_own`: the caller's own server, which is for the caller's chats only. */
+/** An MCP server. The fields after `login` are null unless the caller may see the configuration. `is_own`: the caller's own server, which is for the caller's chats only. `workspace_id` is set if a file of that workspace names the server: it is for the caller's chats in the workspace, and only the file can change it. */
 export interface McpServerView {
   id: string;
   slug: string;
@@ -1258,6 +1258,7 @@ export interface McpServerView {
   availability: Availability;
   auth_type: AuthType;
   is_own: boolean;
+  workspace_id: string | null;
   is_editable: boolean;
   connected: boolean;
   login: McpLoginView;
@@ -2800,15 +2801,20 @@ export interface WorkspaceFileView {
   truncated: boolean;
 }
 
-/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it runs. */
+/** A server that a file of the workspace defines: a `command`, which runs in the workspace, or a `url`. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables; or the URL, its type, the names of its headers, and those of the variables whose values are in headers. `server` is the id of an agreed server with a URL among the MCP servers, and `login` is the owner's login there, or null if it needs none. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder the displayed text are escaped, such as `\u202e`. `error` is the reason why an agreed server does not run. `tools` are the names of its tools while it runs. A server with a URL is running if chats of the workspace use it. */
 export interface WorkspaceMcpServerView {
   name: string;
   hash: string;
   state: McpState;
   folder: string;
-  command: string;
+  command: string | null;
   args: string[];
   env: string[];
+  url: string | null;
+  type: string | null;
+  headers: string[];
+  server: string | null;
+  login: LoginState | null;
   running: boolean;
   error: string | null;
   tools: string[];

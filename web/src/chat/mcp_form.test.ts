@@ -12,6 +12,7 @@ const SERVER: McpServerView = {
   availability: "default_off",
   auth_type: "custom_headers",
   is_own: false,
+  workspace_id: null,
   is_editable: true,
   connected: true,
   login: { state: "none" },

@@ -6,9 +6,14 @@ export function isWaiting(server: WorkspaceMcpServerView): boolean {
   return server.state === "asked" || server.state === "changed";
 }
 
-/** Return the command line, with quotes around arguments that need them. */
-export function commandOf(server: WorkspaceMcpServerView): string {
-  return [server.command, ...server.args].map(quoted).join(" ");
+/** Return the address, or the command line with quotes around arguments that need them. */
+export function targetOf(server: WorkspaceMcpServerView): string {
+  return server.url ?? [server.command ?? "", ...server.args].map(quoted).join(" ");
+}
+
+/** Return whether the owner has to log in before the server can be used. */
+export function lacksLogin(server: WorkspaceMcpServerView): boolean {
+  return server.running && server.login !== null && server.login !== "connected";
 }
 
 function quoted(word: string): string {
@@ -22,5 +27,7 @@ export function statusOf(server: WorkspaceMcpServerView): string {
   if (server.state === "denied") return "Denied";
   if (server.error) return server.error;
   if (!server.running) return "Allowed, not running";
-  return `Running, ${server.tools.length} ${server.tools.length === 1 ? "tool" : "tools"}`;
+  if (lacksLogin(server)) return "Allowed, needs your login";
+  const tools = `${server.tools.length} ${server.tools.length === 1 ? "tool" : "tools"}`;
+  return server.url === null ? `Running, ${tools}` : `In use, ${tools}`;
 }

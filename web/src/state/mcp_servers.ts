@@ -8,10 +8,10 @@ import { siteOf } from "@/chat/elicitation";
 import { queryClient } from "@/state/queries";
 
 const KEY = ["mcp"];
-const LIST = [...KEY, "list"];
+export const mcpServersKey = [...KEY, "list"];
 
-export const useMcpServers = () => useQuery({ queryKey: LIST, queryFn: listMcpServers, staleTime: 10_000 });
-export const reloadMcpServers = () => queryClient.invalidateQueries({ queryKey: LIST });
+export const useMcpServers = () => useQuery({ queryKey: mcpServersKey, queryFn: listMcpServers, staleTime: 10_000 });
+export const reloadMcpServers = () => queryClient.invalidateQueries({ queryKey: mcpServersKey });
 
 /** The tools of a server when it was asked last, by a chat or by a test on this page. */
 export const useMcpTools = (id: string) =>

@@ -66,7 +66,8 @@ class HeaderView(msgspec.Struct, frozen=True):
 class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server. The fields after `login` are null unless the caller may see the configuration.
 
-    `is_own`: the caller's own server, which is for the caller's chats only.
+    `is_own`: the caller's own server, which is for the caller's chats only. `workspace_id` is set if a file of that
+    workspace names the server: it is for the caller's chats in the workspace, and only the file can change it.
     """
 
     id: UUID
@@ -78,6 +79,7 @@ class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
     availability: Availability
     auth_type: AuthType
     is_own: bool
+    workspace_id: UUID | None
     is_editable: bool
     connected: bool
     login: McpLoginView
@@ -237,7 +239,10 @@ def router(services: ApiServices) -> Routes:
 
     @routes.get("/mcp-servers", "mcp.list", returns=Items[McpServerView])
     async def list_servers(caller: Caller) -> Response:
-        """List the MCP servers that the caller may use, and the caller's own. Administrators and auditors see all."""
+        """List the MCP servers that the caller may use, and the caller's own, also those of projects.
+
+        Administrators and auditors see all of the deployment.
+        """
         return answer(Items(tuple(_view(seen) for seen in await caller.store.mcp_servers.list())))
 
     @routes.get("/mcp-servers/catalog", "mcp.catalog", returns=Items[CatalogEntry])
@@ -344,9 +349,8 @@ def router(services: ApiServices) -> Routes:
 
     @routes.post("/me/mcp-servers/{own_server}/test", "mcp.test_own", returns=McpTestView, errors=(404,))
     async def test_own(caller: Caller, own_server: UUID) -> Response:
-        """Connect to a server of the caller and list its tools, within 30 seconds."""
-        server = await caller.store.mcp_servers.require_own(caller.user.id, own_server)
-        assert server is not None
+        """Connect to a server of the caller, or of a project of the caller, and list its tools, within 30 seconds."""
+        server = await caller.store.mcp_servers.require_test(caller.user.id, own_server)
         return answer(await _test(server, caller))
 
     @routes.post(
@@ -494,6 +498,7 @@ def _view(seen: SeenServer) -> McpServerView:
         availability=server.availability,
         auth_type=server.auth_type,
         is_own=server.owner_id is not None,
+        workspace_id=server.workspace_id,
         is_editable=seen.is_editable,
         connected=server.auth_type is not AuthType.OAUTH2 or logins.state_of(seen.login) is LoginState.CONNECTED,
         login=_login(seen.login),

@@ -371,7 +371,7 @@ class InlineSession:
         self._ask(
             "server",
             server.hash,
-            f"Let {neutralize(server.name)} run?",
+            neutralize(mcp_servers.asked(server)),
             {"y": "yes", "n": "no"},
             lambda word, _: self._start(send("agree" if word == "y" else "deny")),
         )

@@ -17,7 +17,7 @@ from rookery.client.models import McpServer, WorkspaceMcpServer
 
 CONNECTED = "connected"
 WAITING = frozenset({"asked", "changed"})
-HOW = "y lets it run, n does not"
+HOW = "y allows it, n does not"
 
 # A login in a browser takes a minute or two.
 LOGIN_SECONDS = 600.0
@@ -41,8 +41,10 @@ async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: 
     if not found:
         at.out.line("No file of the workspace names an MCP server.")
     else:
-        rows = [[each.name, _status(each), " ".join(_command_line(each)), ", ".join(each.env)] for each in found]
-        at.out.table(["server", "state", "command", "variables"], rows)
+        rows = [
+            [each.name, _status(each), _target(each), ", ".join(each.headers), ", ".join(each.env)] for each in found
+        ]
+        at.out.table(["server", "state", "command or address", "headers", "variables"], rows)
     at.out.result({"items": found})
     return Exit.OK
 
@@ -67,19 +69,36 @@ async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[
 
 def question_lines(server: WorkspaceMcpServer) -> Iterator[str]:
     """Return the lines of a question. The server has already escaped characters that could hide or reorder text."""
-    if server.state == "changed":
+    has_changed = server.state == "changed"
+    if server.url is not None:
+        yield (
+            f"The project has changed its MCP server {server.name}. Rookery would connect now:"
+            if has_changed
+            else f"The project names an MCP server, {server.name}. Rookery would connect:"
+        )
+        yield f"  to: {server.url}"
+        if server.headers:
+            yield f"  with the headers: {', '.join(server.headers)}"
+        if server.env:
+            yield f"  with the values of the variables: {', '.join(server.env)}"
+        return
+    if has_changed:
         yield f"The project has changed its MCP server {server.name}. It would run now:"
     else:
         yield f"The project names an MCP server, {server.name}. It would run:"
-    yield f"  command: {' '.join(_command_line(server))}"
+    yield f"  command: {_target(server)}"
     yield f"  in: {server.folder}"
     if server.env:
         yield f"  with the variables: {', '.join(server.env)}"
 
 
+def asked(server: WorkspaceMcpServer) -> str:
+    return f"Let {server.name} run?" if server.url is None else f"Connect to {server.name}?"
+
+
 def ask(server: WorkspaceMcpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
     """Prompt for the answer. Raise `Undecided` if the user does not answer."""
-    prompt = f"Let {server.name} run? [y/n] "
+    prompt = f"{asked(server)} [y/n] "
     while True:
         try:
             word = read_line(prompt).strip().lower()
@@ -89,7 +108,7 @@ def ask(server: WorkspaceMcpServer, read_line: ReadLine) -> Literal["agree", "de
             return "agree"
         if word in ("n", "no"):
             return "deny"
-        prompt = f"{HOW}. Let {server.name} run? [y/n] "
+        prompt = f"{HOW}. {asked(server)} [y/n] "
 
 
 def _status(server: WorkspaceMcpServer) -> str:
@@ -97,12 +116,16 @@ def _status(server: WorkspaceMcpServer) -> str:
         return server.state
     if server.error:
         return f"agreed, {server.error}"
+    if server.running and server.login not in (None, CONNECTED):
+        return "agreed, needs your login: /connect"
     return f"agreed, {len(server.tools)} tools" if server.running else "agreed, not running"
 
 
-def _command_line(server: WorkspaceMcpServer) -> Sequence[str]:
-    """Return the command and its arguments, quoted for a shell."""
-    return [shlex.quote(each) for each in (server.command, *server.args)]
+def _target(server: WorkspaceMcpServer) -> str:
+    """Return the address, or the command and its arguments, quoted for a shell."""
+    if server.url is not None:
+        return server.url
+    return " ".join(shlex.quote(each) for each in (server.command or "", *server.args))
 
 
 async def find_logins(client: AsyncRookery) -> list[McpServer]:

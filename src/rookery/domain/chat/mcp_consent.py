@@ -1,7 +1,8 @@
 """Consent to MCP servers that files of a workspace name: entries, states, and safe display.
 
-A consent is for one entry, identified by its hash. The entry contains the whole command that is run. It does not
-contain the values of variables, which may be secrets and stay in the workspace, or the contents of files.
+A consent is for one entry, identified by its hash. The entry contains the whole command that is run, or the address
+that is connected to. It does not contain the values of variables and headers, which may be secrets, or the contents of
+files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,18 +33,41 @@ class McpState(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server in a file. `env` are the names of variables, and `folder` is the working directory."""
+    """An MCP server in a file: a command, which runs in the workspace, or an address, to which Rookery connects.
+
+    `folder` is the folder of the file, in which the command runs. `headers` are the names of the headers that are sent
+    to the address. `env` are names of variables: those that the command gets, or those whose values are in headers.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     folder: _Line
-    command: Annotated[str, Meta(min_length=1, max_length=4096)]
+    command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     args: Annotated[tuple[_Line, ...], Meta(max_length=100)] = ()
     env: Annotated[tuple[_Line, ...], Meta(max_length=50)] = ()
+    url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    type: Literal["auto", "http", "sse"] | None = None
+    headers: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=20)] = ()
+
+    def __post_init__(self) -> None:
+        has_address = self.url is not None
+        if has_address is (self.command is not None) or has_address is not (self.type is not None):
+            raise ValueError("an entry has either a command, or an address with its type")
 
     @property
     def hash(self) -> str:
-        fields = [self.name, self.folder, self.command, list(self.args), sorted(self.env)]
+        fields: list[object] = [self.name, self.folder]
+        if self.url is None:
+            fields += [self.command, list(self.args), sorted(self.env)]
+        else:
+            fields += [{"type": self.type, "url": self.url}, sorted(self.headers), sorted(self.env)]
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+
+    def for_agent(self) -> dict[str, object]:
+        """Return the entry as the agent has described it. The agent refuses an entry that has other fields."""
+        shared: dict[str, object] = {"name": self.name, "folder": self.folder, "env": list(self.env)}
+        if self.url is None:
+            return {**shared, "command": self.command, "args": list(self.args)}
+        return {**shared, "url": self.url, "type": self.type, "headers": list(self.headers)}
 
 
 def state(entry_hash: str, answered: tuple[str, McpDecision] | None) -> McpState:

@@ -86,8 +86,9 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server as stored.
 
     `owner_id` is None for servers of the deployment. `workspace_id` is set for a server that a project's file names;
-    `entry_hash` is then the entry to which the owner agreed. Names that end with `_enc` are sealed texts.
-    `config_version` grows whenever connections and tool lists of the server become outdated.
+    `entry_hash` is then the entry to which the owner agreed, and `enabled` whether the file names that entry now. Names
+    that end with `_enc` are sealed texts. `config_version` grows whenever connections and tool lists of the server
+    become outdated.
     """
 
     id: UUID
@@ -143,6 +144,12 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     def is_discovered(self) -> bool:
         """Whether OAuth endpoints and the client are found by discovery and registration."""
         return self.auth_type is AuthType.OAUTH2 and self.oauth_client_id is None
+
+    @property
+    def can_log_in(self) -> bool:
+        """Whether a login can end a refusal. A project's file does not say whether its server needs one."""
+        is_unknown = self.workspace_id is not None and self.auth_type is AuthType.NONE
+        return self.auth_type is AuthType.OAUTH2 or is_unknown
 
     def is_allowed_for(self, user_id: UUID, role: Role) -> bool:
         """Return whether a user may use the server, if it is enabled. Administrators have no additional rights here."""
@@ -202,13 +209,12 @@ def check_url(field: str, url: str) -> None:
     if "#" in url or not url.isascii() or re.search(r"[\s\x00-\x1f\x7f\\<>\"{}|^`]", url):
         raise wrong
     if "@" in parts.netloc:
-        raise InvalidInput(field, "This URL contains a user name or password. Use an authentication type instead.")
+        raise InvalidInput(field, "This URL contains a user name or password. Send them in a header instead.")
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
         if _SECRET_PARAMETER.search(name):
             raise InvalidInput(
                 field,
-                "This URL contains a secret in its query. Remove it, and use the authentication type api_key or "
-                "custom_headers instead.",
+                "This URL contains a secret in its query. Remove it, and send it in a header instead.",
             )
 
 
@@ -324,6 +330,11 @@ def origin(url: str) -> tuple[str, str, int | None]:
         return parts.scheme, parts.hostname or "", port
     except ValueError:
         return "", url, None
+
+
+def slug_of(name: str) -> str:
+    """Return a slug for any name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_SLUG].strip("-") or "server"
 
 
 def free_slug(slug: str, taken: Collection[str]) -> str:

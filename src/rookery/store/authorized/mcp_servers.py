@@ -12,7 +12,7 @@ from rookery.domain.access.rights import Action, Resource, Role
 from rookery.domain.mcp.server import McpServer
 from rookery.store.authorized.rights import AuthorizedMethods, Context, Grant, How, Via, authz
 from rookery.store.db.hints import ConfigHint
-from rookery.store.mcp import logins, servers, tool_lists
+from rookery.store.mcp import logins, project_servers, servers, tool_lists
 from rookery.store.mcp.logins import Login
 from rookery.store.mcp.servers import McpServerNotFound, ServerDraft, ServerPatch
 from rookery.store.mcp.tool_lists import ToolList
@@ -39,10 +39,14 @@ class McpServers(AuthorizedMethods):
 
     @authz(Resource.MCP_SERVER, Action.LIST)
     async def list(self, at: Grant) -> Sequence[SeenServer]:
-        """List the servers that the actor may use, and all own ones. Administrators and auditors get all others too."""
+        """List the servers that the actor may use, with all own ones and those of the actor's projects.
+
+        Administrators and auditors get all others of the deployment too.
+        """
         user_id = at.user_id
         found = {each.id: each for each in await servers.list_usable(at.conn, user_id)}
         found |= {each.id: each for each in await servers.list_of_user(at.conn, user_id)}
+        found |= {each.id: each for each in await project_servers.list_of_user(at.conn, user_id)}
         if _sees_all(at):
             found |= {each.id: each for each in await servers.list_of_deployment(at.conn)}
         held = {login.server_id: login for login in await logins.list_logins(at.conn, user_id)}
@@ -106,6 +110,14 @@ class McpServers(AuthorizedMethods):
         """Check that the actor may change servers of this user, and that this one exists."""
         return None if server_id is None else await _of_user(at, user_id, server_id)
 
+    @authz(Resource.MCP_SERVER, Action.UPDATE, via=Via.USER)
+    async def require_test(self, at: Grant, user_id: UUID, server_id: UUID) -> McpServer:
+        """Check that the actor may test this server of the user, or of a project of the user, and return it."""
+        found = await servers.get_server(at.conn, server_id)
+        if found.owner_id != user_id:
+            raise McpServerNotFound(server_id)
+        return found
+
     @authz(Resource.MCP_SERVER, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def create_own(self, at: Grant, user_id: UUID, draft: ServerDraft) -> SeenServer:
         """Create a server for the user's chats."""
@@ -154,7 +166,8 @@ def _sees_all(at: Grant) -> bool:
 
 def _seen(at: Grant, server: McpServer, login: Login | None) -> SeenServer:
     is_own = server.owner_id is not None
-    return SeenServer(server, login, is_editable=is_own or at.is_admin, is_shown=is_own or _sees_all(at))
+    is_editable = (is_own or at.is_admin) and server.workspace_id is None
+    return SeenServer(server, login, is_editable=is_editable, is_shown=is_own or _sees_all(at))
 
 
 async def _require_visible(at: Grant, server: McpServer) -> None:

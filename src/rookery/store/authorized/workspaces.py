@@ -15,14 +15,17 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource, SystemActor, role_of
 from rookery.domain.chat.errors import ChatNotFound
-from rookery.domain.chat.mcp_consent import McpDecision
+from rookery.domain.chat.mcp_consent import McpDecision, McpState
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.mcp.server import AuthType, McpServer
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.rights import AuthorizedMethods, Grant, How, Via, authz
 from rookery.store.chats import repository_states
 from rookery.store.chats.repository_states import DiffStatus
 from rookery.store.db import idempotency
 from rookery.store.db.hints import ConfigHint, WatchHint, WatchKind
+from rookery.store.mcp import logins, project_servers, servers, tool_lists
+from rookery.store.mcp.logins import Login
 from rookery.store.people import audit, users
 from rookery.store.people.audit import Event
 from rookery.store.people.errors import Forbidden, Missing
@@ -324,31 +327,64 @@ class McpEntryNotFound(Missing):
         super().__init__("No file of this workspace names this server, or its entry has changed. Reload the list.")
 
 
+class ProjectServer(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server that a file of a workspace names.
+
+    `server` is set once a server with an address can be used, with the login of its owner and the names of its tools.
+    `is_refused`: users must not have servers with an address of their own.
+    """
+
+    named: NamedServer
+    server: McpServer | None = None
+    login: Login | None = None
+    tools: tuple[str, ...] = ()
+    is_refused: bool = False
+
+
 class WorkspaceMcpServers(AuthorizedMethods):
     __slots__ = ()
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE)
-    async def list(self, at: Grant, workspace_id: UUID) -> Sequence[NamedServer]:
+    async def list(self, at: Grant, workspace_id: UUID) -> Sequence[ProjectServer]:
         """List the servers in the last reported context of the workspace, with the owner's answers."""
-        return await _named_servers(at, workspace_id)
+        return await _list_servers(at, workspace_id)
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
-    async def answer(
-        self, at: Grant, workspace_id: UUID, entry_hash: str, decision: McpDecision
-    ) -> Sequence[NamedServer]:
-        """Allow or deny this entry until it changes or the answer is withdrawn."""
+    async def answer(self, at: Grant, workspace_id: UUID, entry_hash: str, decision: McpDecision) -> None:
+        """Allow or deny this entry until it changes or the answer is withdrawn.
+
+        An answer ends the server of the entry that the former answer was about.
+        """
         server = await _find_server(at, workspace_id, entry_hash)
         await mcp_consents.write(at.conn, workspace_id, server.entry, decision, by=at.by)
         await _record_decision(at, workspace_id, f"workspace.mcp_{decision.value}", server)
-        return await _named_servers(at, workspace_id)
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
-    async def withdraw(self, at: Grant, workspace_id: UUID, entry_hash: str) -> Sequence[NamedServer]:
+    async def withdraw(self, at: Grant, workspace_id: UUID, entry_hash: str) -> None:
         """Withdraw an answer. The server does not run until the owner answers again."""
         server = await _find_server(at, workspace_id, entry_hash)
         if await mcp_consents.withdraw(at.conn, workspace_id, server.entry):
             await _record_decision(at, workspace_id, "workspace.mcp_withdraw", server)
-        return await _named_servers(at, workspace_id)
+
+
+async def _list_servers(at: Grant, workspace_id: UUID) -> tuple[ProjectServer, ...]:
+    named = await _named_servers(at, workspace_id)
+    if not any(each.entry.url is not None for each in named):
+        return tuple(ProjectServer(named=each) for each in named)
+    is_refused = not (await servers.read_settings(at.conn)).allow_user_servers
+    made = {each.entry_hash: each for each in await project_servers.list_of_workspace(at.conn, workspace_id)}
+    found = []
+    for each in named:
+        server = made.get(each.entry.hash) if each.state is McpState.AGREED else None
+        if server is None or server.owner_id is None:
+            found.append(ProjectServer(named=each, is_refused=is_refused and each.entry.url is not None))
+            continue
+        user_id = server.owner_id if server.auth_type is AuthType.OAUTH2 else None
+        listed = await tool_lists.find_list(at.conn, server.id, user_id, config_version=server.config_version)
+        names = () if listed is None else tuple(str(tool.get("name", "")) for tool in listed.tools)
+        login = await logins.find_login(at.conn, server.id, server.owner_id)
+        found.append(ProjectServer(named=each, server=server, login=login, tools=names, is_refused=is_refused))
+    return tuple(found)
 
 
 async def _named_servers(at: Grant, workspace_id: UUID) -> tuple[NamedServer, ...]:
@@ -364,9 +400,14 @@ async def _find_server(at: Grant, workspace_id: UUID, entry_hash: str) -> NamedS
 
 
 async def _record_decision(at: Grant, workspace_id: UUID, action: str, server: NamedServer) -> None:
-    """Log the decision, without the command, which may be confidential, and notify the chats of the workspace."""
+    """Log the decision, without the command, which may be confidential, and notify the chats of the workspace.
+
+    Servers with an address that have no consent now are deleted.
+    """
     extra = {"server": server.entry.name, "entry_hash": server.entry.hash}
     await at.log(Event(action=action, resource_type=Resource.WORKSPACE, resource_id=str(workspace_id), extra=extra))
+    await project_servers.delete_without_consent(at.conn, workspace_id)
+    at.tell(servers.hint())
     for marked in await context.bump_servers(at.conn, workspace_id):
         at.tell(
             WatchHint(

@@ -21,6 +21,7 @@ from rookery.domain.mcp import server as rules
 from rookery.domain.mcp.server import AuthType, Availability, McpServer, Transport
 from rookery.domain.mcp.tool_search import ToolSearch
 from rookery.store.chats import subagents
+from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pool import Connection
 from rookery.store.models.errors import KeysMissing
 from rookery.store.models.sealed_headers import MASK, Sealer, Secret
@@ -38,6 +39,12 @@ _FIELDS = McpServer.__struct_fields__
 _TIMES = ("created_at", "updated_at")
 _WRITTEN = tuple(field for field in _FIELDS if field not in _TIMES)
 COLUMNS = ", ".join(_FIELDS)
+# A condition on the row `s` of a project's server.
+HAS_CONSENT = """EXISTS (
+    SELECT FROM workspace_mcp_consents c
+     WHERE c.workspace_id = s.workspace_id
+       AND c.entry_hash = s.entry_hash
+       AND c.decision = 'agree')"""
 FIND = f"SELECT {COLUMNS} FROM mcp_servers WHERE id = $1"
 # The servers of a user's chats, with the user's role. Projects' servers are those of the chat's workspace.
 LIST_FOR = f"""
@@ -46,27 +53,31 @@ LIST_FOR = f"""
       JOIN users u ON u.id = $1
      WHERE s.enabled
        AND (s.owner_id IS NULL OR s.owner_id = $1)
-       AND (s.workspace_id IS NULL OR s.workspace_id = $2)
+       AND (s.workspace_id IS NULL OR (s.workspace_id = $2 AND {HAS_CONSENT}))
      ORDER BY s.slug, s.owner_id NULLS FIRST
 """
 LIST_ENABLED = f"SELECT {COLUMNS} FROM mcp_servers WHERE enabled ORDER BY slug, owner_id NULLS FIRST, id"
 ANY_ENABLED = "SELECT EXISTS (SELECT FROM mcp_servers WHERE enabled)"
 LIST_OF_DEPLOYMENT = f"SELECT {COLUMNS} FROM mcp_servers WHERE owner_id IS NULL ORDER BY slug"
 LIST_OF_USER = f"SELECT {COLUMNS} FROM mcp_servers WHERE owner_id = $1 AND workspace_id IS NULL ORDER BY slug"
-LIST_OF_WORKSPACE = f"SELECT {COLUMNS} FROM mcp_servers WHERE workspace_id = $1 ORDER BY slug"
 LOCK_VERSION = "SELECT config_version FROM mcp_servers WHERE id = $1 FOR SHARE"
 COUNT_OF_USER = "SELECT count(*) FROM mcp_servers WHERE owner_id = $1 AND workspace_id IS NULL"
 FIND_ROLE = "SELECT role FROM users WHERE id = $1"
 COUNT_USERS = "SELECT count(*) FROM users WHERE id = ANY($1::uuid[])"
 FIND_CHAT = "SELECT owner_id, workspace_id, mode, mcp_server_ids FROM chats WHERE id = $1"
 SLUG_OF_DEPLOYMENT = "SELECT true FROM mcp_servers WHERE owner_id IS NULL AND slug = $1"
-# A server of the deployment takes a slug from users' servers: rules of administrators name tools by it.
+# A server of the deployment takes a slug from users' servers, because rules of administrators name tools by it. For the
+# same reason, a user's server takes it from those of the user's projects.
 LIST_WITH_SLUG = "SELECT id, owner_id, workspace_id FROM mcp_servers WHERE owner_id IS NOT NULL AND slug = $1"
+LIST_OF_PROJECTS_WITH_SLUG = """
+    SELECT id, owner_id, workspace_id FROM mcp_servers WHERE owner_id = $2 AND workspace_id IS NOT NULL AND slug = $1
+"""
+# Slugs that a server with this owner and workspace cannot have.
 TAKEN_SLUGS = """
     SELECT slug
       FROM mcp_servers
      WHERE owner_id IS NULL
-        OR (owner_id = $1 AND workspace_id IS NOT DISTINCT FROM $2)
+        OR (owner_id = $1 AND ($2::uuid IS NULL OR workspace_id IS NULL OR workspace_id = $2))
 """
 RENAME = "UPDATE mcp_servers SET slug = $2, updated_at = clock_timestamp() WHERE id = $1"
 INSERT = f"""
@@ -105,6 +116,11 @@ _OF_LOGIN = (
 _NULLABLE = frozenset(
     {"api_key_header", "oauth_client_id", "oauth_authorization_url", "oauth_token_url", "oauth_revocation_url"}
 )
+
+
+def hint() -> ConfigHint:
+    """Return the hint that servers have changed."""
+    return ConfigHint(kind=HINT)
 
 
 class McpServerNotFound(Missing):
@@ -246,6 +262,11 @@ async def list_usable(conn: Connection, user_id: UUID, workspace_id: UUID | None
         if each.is_allowed_for(user_id, Role(record["role"])) and (allows_own or each.is_of_deployment):
             usable.append(each)
     return tuple(usable)
+
+
+async def list_slugs(conn: Connection, owner_id: UUID, workspace_id: UUID | None) -> frozenset[str]:
+    """Return the slugs that a new server of the user, or of a project of the user, cannot have."""
+    return frozenset(record["slug"] for record in await conn.fetch(TAKEN_SLUGS, owner_id, workspace_id))
 
 
 async def find_role(conn: Connection, user_id: UUID) -> Role | None:
@@ -499,8 +520,13 @@ def _differs(before: McpServer, after: McpServer, fields: Sequence[str]) -> bool
 async def _held(conn: Connection) -> AsyncIterator[None]:
     """Hold the lock of all writes until the transaction ends."""
     async with conn.transaction():
-        await conn.execute(LOCK, LOCK_KEY)
+        await hold(conn)
         yield
+
+
+async def hold(conn: Connection) -> None:
+    """Take the lock of all writes. The caller is in a transaction, whose end releases it."""
+    await conn.execute(LOCK, LOCK_KEY)
 
 
 async def _check_users(conn: Connection, server: McpServer) -> None:
@@ -516,15 +542,21 @@ async def _check_own(conn: Connection, owner_id: UUID) -> None:
 
 
 async def _keep_slugs_apart(conn: Connection, server: McpServer) -> None:
-    """Rename users' servers that have the slug of a server of the deployment; refuse the reverse."""
-    if server.owner_id is not None:
+    """Rename servers that have the slug of a server with more rights on it; refuse the reverse.
+
+    The caller has chosen a free slug for a project's server.
+    """
+    if server.workspace_id is not None:
+        return
+    if server.owner_id is None:
+        found = await conn.fetch(LIST_WITH_SLUG, server.slug)
+    else:
         if await conn.fetchval(SLUG_OF_DEPLOYMENT, server.slug):
             raise _taken(server.slug)
-        return
-    for record in await conn.fetch(LIST_WITH_SLUG, server.slug):
-        taken = await conn.fetch(TAKEN_SLUGS, record["owner_id"], record["workspace_id"])
-        slug = rules.free_slug(server.slug, {each["slug"] for each in taken} | {server.slug})
-        await conn.execute(RENAME, record["id"], slug)
+        found = await conn.fetch(LIST_OF_PROJECTS_WITH_SLUG, server.slug, server.owner_id)
+    for record in found:
+        taken = await list_slugs(conn, record["owner_id"], record["workspace_id"])
+        await conn.execute(RENAME, record["id"], rules.free_slug(server.slug, taken | {server.slug}))
 
 
 async def _write(conn: Connection, statement: str, server: McpServer) -> McpServer:

@@ -89,7 +89,7 @@ def agreed_entries(snapshot: Snapshot, agreed: Collection[str]) -> list[Entry]:
 
 
 def differs_from_consents(snapshot: Snapshot, agreed: Collection[str]) -> bool:
-    """Return whether the agent runs a server without consent, or does not run one with consent."""
+    """Return whether the agent uses a server without consent, or does not use one with consent."""
     servers = [each for each in snapshot.resources if each.entry is not None]
     return any((each.entry is not None and each.entry.hash in agreed) == (each.status == "pending") for each in servers)
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.store.db.pool import Connection, atomic
+from rookery.store.mcp import project_servers
 from rookery.store.workspaces import operation_rows, workspaces
 from rookery.store.workspaces.operation_rows import MAX_LOG_BYTES, Operation
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
@@ -265,6 +266,7 @@ async def finish_down(
         await _lock_own(conn, operation.id, replica_id)
         if down.status is Status.DELETED:
             await conn.execute(SET_DELETED, workspace.id, now)
+            await project_servers.delete_of_workspace(conn, workspace.id)
         else:
             await conn.execute(SET_DOWN, workspace.id, down.status, down.error, down.error_code, now)
         state = "failed" if down.status is Status.FAILED else "succeeded"

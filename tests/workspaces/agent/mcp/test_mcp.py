@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -114,18 +115,13 @@ async def test_bad_lists_of_entries_are_refused(body: dict[str, Any]) -> None:
 
 async def test_servers_are_told_with_their_tools_and_called() -> None:
     async with rigs.rig({"env": {"TOKEN": "s3cret"}}) as rig:
-        write_config(rig, calc=program(SECRET="<${TOKEN}>"), gone={"command": "/nowhere"}, far={"url": "http://x"})
+        write_config(rig, calc=program(SECRET="<${TOKEN}>"), gone={"command": "/nowhere"})
         await rig.start()
 
         servers = await agree_to_all(rig)
-        assert {name: each["status"] for name, each in servers.items()} == {
-            "calc": "ok",
-            "gone": "unreadable",
-            "far": "unreadable",
-        }
+        assert {name: each["status"] for name, each in servers.items()} == {"calc": "ok", "gone": "unreadable"}
         assert [each["name"] for each in servers["calc"]["tools"]] == ["add", "show env"]
         assert "cannot be started" in servers["gone"]["error"]
-        assert "Only servers with a `command`" in servers["far"]["error"]
         assert "s3cret" not in json.dumps(servers)
 
         first = await call(rig, "calc", "add", {"a": 1, "b": 2}, key="k1")
@@ -178,6 +174,22 @@ async def test_servers_are_told_with_their_tools_and_called() -> None:
         ({"a": {"command": "x", "args": ["y"] * 101}}, "arguments"),
         ({"a": {"command": "x", "args": ["y" * 4097]}}, "too long"),
         ({"a": {"command": "x", "env": {f"K{n}": "" for n in range(51)}}}, "variables"),
+        ({"a": {"url": ""}}, "URL"),
+        ({"a": {"url": "https://x/ y"}}, "URL"),
+        ({"a": {"url": "https://x/\n"}}, "URL"),
+        ({"a": {"url": "https://x/" + "y" * 2048}}, "URL"),
+        ({"a": {"url": "https://${HOST}/mcp"}}, "variable"),
+        ({"a": {"url": "https://x", "type": "stdio"}}, "type http or sse"),
+        ({"a": {"url": "https://x", "type": ["http"]}}, "type"),
+        ({"a": {"command": "x", "url": 1, "type": "http"}, "b": {"command": 1, "url": 1}}, "neither"),
+        ({"a": {"url": "https://x", "headers": ["X-A"]}}, "headers"),
+        ({"a": {"url": "https://x", "headers": {"X-A": 1}}}, "headers"),
+        ({"a": {"url": "https://x", "headers": {"X A": "y"}}}, "invalid name"),
+        ({"a": {"url": "https://x", "headers": {"X-A\r\nX-B": "y"}}}, "invalid name"),
+        ({"a": {"url": "https://x", "headers": {"X-A": "y", "x-a": "y"}}}, "twice"),
+        ({"a": {"url": "https://x", "headers": {f"X-{n}": "y" for n in range(21)}}}, "20 headers"),
+        ({"a": {"url": "https://x", "headers": {"X-A": "y" * 8193}}}, "too long"),
+        ({"a": {"url": "https://x", "headers": {"X-A": "".join(f"${{V{n}}}" for n in range(51))}}}, "50 variables"),
     ],
 )
 def test_bad_entry_spoils_the_file_and_is_named(servers: Any, words: str) -> None:
@@ -186,6 +198,118 @@ def test_bad_entry_spoils_the_file_and_is_named(servers: Any, words: str) -> Non
 
 
 def test_variables_come_from_the_workspace() -> None:
-    config = ServerConfig("a", "/p", "x", env={"KEY": "${HOME}-${MISSING}-$HOME"})
+    config = ServerConfig("a", "/p", "x", env={"KEY": "${HOME}-${MISSING}-$HOME-${MISSING:-d}-${HOME:-d}"})
 
-    assert config.environment({"HOME": "/h"}) == {"HOME": "/h", "KEY": "/h--$HOME"}
+    assert config.environment({"HOME": "/h"}) == {"HOME": "/h", "KEY": "/h--$HOME-d-/h"}
+
+
+def remote(**headers: str) -> dict[str, Any]:
+    return {"type": "http", "url": "https://docs.example/mcp", "headers": headers}
+
+
+async def headers_of(rig: Rig, name: str, entry: object) -> Answer:
+    return await rig.ask("POST", "/v1/mcp/headers", json={"server": name, "entry": entry})
+
+
+async def test_headers_leave_the_workspace_only_for_the_entry_that_was_agreed_to() -> None:
+    async with rigs.rig({"env": {"TOKEN": "s3cret"}}) as rig:
+        write_config(rig, docs=remote(Authorization="Bearer ${TOKEN}", Team="${TEAM:-blue}"), calc=program())
+        await rig.start()
+        pending = (await told(rig))["docs"]
+        entry = pending["entry"]
+
+        assert (pending["status"], pending["hash"]) == ("pending", "")
+        assert entry == {
+            "name": "docs",
+            "folder": str(rig.directory),
+            "url": "https://docs.example/mcp",
+            "type": "http",
+            "headers": ["Authorization", "Team"],
+            "env": ["TEAM", "TOKEN"],
+        }
+        for other in (
+            None,
+            {**entry, "url": "https://evil.example/mcp"},
+            {**entry, "headers": ["Authorization"]},
+            {**entry, "env": []},
+            {**entry, "type": "sse"},
+            {**entry, "folder": "/"},
+            {**entry, "more": 1},
+        ):
+            refused = await headers_of(rig, "docs", other)
+            assert (refused.status, refused.json["code"]) == (409, "not_agreed")
+
+        assert (await agree(rig, entry)).json == {"running": ["docs"]}
+        agreed = (await told(rig))["docs"]
+        given = await headers_of(rig, "docs", entry)
+
+        assert (agreed["status"], agreed["tools"]) == ("ok", [])
+        assert given.json == {"headers": {"Authorization": "Bearer s3cret", "Team": "blue"}}
+        assert "s3cret" not in json.dumps([pending, agreed])
+        calc = (await told(rig))["calc"]["entry"]
+        assert [(await headers_of(rig, "calc", calc)).status, (await headers_of(rig, "a__b", entry)).status] == [
+            404,
+            400,
+        ]
+        assert (await call(rig, "docs", "look")).status == 404
+
+
+async def test_new_values_of_headers_are_announced_without_a_new_question() -> None:
+    async with rigs.rig() as rig:
+        write_config(rig, docs=remote(Authorization="one"))
+        await rig.start()
+        before = (await agree_to_all(rig))["docs"]
+        version = (await rig.get("/v1/context"))["version"]
+
+        write_config(rig, docs=remote(Authorization="two"))
+        while (after := (await told(rig, after=version))["docs"])["hash"] in ("", before["hash"]):
+            version = (await rig.get("/v1/context"))["version"]
+
+        assert (after["status"], after["entry"]) == ("ok", before["entry"])
+        assert (await headers_of(rig, "docs", after["entry"])).json == {"headers": {"Authorization": "two"}}
+        for name in ("one", "two"):
+            plain = hashlib.sha256(json.dumps({"Authorization": name}).encode()).hexdigest()
+            assert plain not in (before["hash"], after["hash"]), "short values could be found by trying"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("Bearer ${MISSING}", "variable MISSING of its header Authorization is not set"),
+        ("${EMPTY}", "empty"),
+        ("Bearer ${EMPTY}", "white space"),
+        ("${LINES}", "line breaks"),
+        ("${WIDE}", "cannot have"),
+        ("a\r\nX-Evil: b", "line breaks"),
+        ("", "empty"),
+    ],
+)
+async def test_header_that_cannot_be_sent_is_reported_by_its_name(value: str, words: str) -> None:
+    env = {"EMPTY": "", "LINES": "s3cret\r\nX-Evil: 1", "WIDE": "s3cret\u20ac"}
+    async with rigs.rig({"env": env}) as rig:
+        write_config(rig, docs=remote(Authorization=value))
+        await rig.start()
+
+        docs = (await agree_to_all(rig))["docs"]
+        refused = await headers_of(rig, "docs", docs["entry"])
+
+        assert docs["status"] == "unreadable"
+        assert words in docs["error"]
+        assert (refused.status, refused.json["message"]) == (409, docs["error"])
+        assert "s3cret" not in json.dumps(docs)
+
+
+def test_type_decides_what_an_entry_with_a_command_and_a_url_is() -> None:
+    both = {"command": "x", "url": "https://x"}
+    given = {"a": both, "b": {**both, "type": "http"}, "c": {"url": "https://x"}, "d": {**both, "type": "stdio"}}
+    given["e"] = {"url": "https://x", "type": "streamable-http"}
+
+    found = mcp_config.parse(json.dumps({"mcpServers": given}).encode(), "/p")
+
+    assert [(each.command, each.url, each.type) for each in found] == [
+        ("x", None, "auto"),
+        (None, "https://x", "http"),
+        (None, "https://x", "auto"),
+        ("x", None, "auto"),
+        (None, "https://x", "http"),
+    ]

@@ -84,7 +84,7 @@ export function Toolbar(props: Props) {
         <span className="max-sm:sr-only">Plan</span>
       </Button>
       <Suspense>
-        <ServerPicker serverIds={props.serverIds} onServers={props.onServers} />
+        <ServerPicker serverIds={props.serverIds} workspaceId={props.workspaceId} onServers={props.onServers} />
       </Suspense>
       <ModeSwitch mode={props.permissionMode} onMode={props.onPermissionMode} />
       <div className="ml-auto flex shrink-0 items-center gap-1">

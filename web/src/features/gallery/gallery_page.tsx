@@ -5,6 +5,7 @@ import { DebugGallery } from "@/features/gallery/debug_tab_gallery";
 import {
   AGENTS,
   APPROVAL,
+  CONNECTIONS,
   DYNAMIC,
   ERRORS,
   FAILURE,
@@ -12,6 +13,7 @@ import {
   ON_HOLD,
   PROMPT,
   QUESTIONS,
+  REMOTE,
   RETRY,
   ROWS,
   SERVERS,
@@ -19,6 +21,9 @@ import {
   TEXT,
   THOUGHT,
 } from "@/features/gallery/samples";
+import { ConnectNotice } from "@/features/mcp/connect_notices";
+import { needsLogin } from "@/features/mcp/connection";
+import { ServerPicker } from "@/features/mcp/server_picker";
 import { ServerList, ServerQuestion } from "@/features/panel/mcp_servers";
 import { ErrorRow, RetryBanner } from "@/features/timeline/error_row";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
@@ -30,6 +35,7 @@ import { ToolGroup } from "@/features/tools/call_group";
 import { DynamicCard } from "@/features/tools/client_tool_card";
 import { ToolCard } from "@/features/tools/tool_card";
 import { ChatSession } from "@/state/chat_session";
+import { mcpServersKey } from "@/state/mcp_servers";
 import { setOpen } from "@/state/opened_cards";
 import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
@@ -38,6 +44,7 @@ import { Button } from "@/ui/button";
 export function GalleryPage() {
   const [session] = useState(() => {
     queryClient.setQueryData(keys.agents("gallery"), { agents: AGENTS });
+    queryClient.setQueryData(mcpServersKey, { items: CONNECTIONS });
     fillAgents();
     return new ChatSession("gallery");
   });
@@ -113,7 +120,12 @@ export function GalleryPage() {
             <ApprovalCard key={index} action={action} />
           ))}
           <ServerQuestion server={SERVERS[0]} workspace="gallery" others={1} />
+          <ServerQuestion server={REMOTE} workspace="gallery" others={0} />
           <ServerList servers={SERVERS} workspace="gallery" />
+          {CONNECTIONS.filter(needsLogin).map((one) => (
+            <ConnectNotice key={one.id} server={one} />
+          ))}
+          <ServerPicker serverIds={["issues", "docs"]} workspaceId="gallery" onServers={() => {}} />
           <DynamicCard action={DYNAMIC} clockSkew={0} />
           <RetryBanner retry={RETRY} clockSkew={0} />
           {ERRORS.map((error) => (

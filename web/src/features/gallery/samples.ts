@@ -1,6 +1,6 @@
 /** Samples of every tool in every state, for the gallery. Not in the production build. */
 
-import type { AgentView, WorkspaceMcpServerView } from "@/api/types.gen";
+import type { AgentView, McpServerView, WorkspaceMcpServerView } from "@/api/types.gen";
 import { newTool, type ToolView } from "@/chat/preview";
 import type { Row } from "@/chat/timeline_rows";
 import { TOOL_NAMES } from "@/chat/tool_texts";
@@ -457,10 +457,27 @@ const SERVER: WorkspaceMcpServerView = {
   command: "npx",
   args: ["-y", "@example/docs-mcp@1.4.2", "--root", "/home/agent/project/documentation and notes", "a\\u202eb"],
   env: ["DOCS_TOKEN", "NODE_OPTIONS"],
+  url: null,
+  type: null,
+  headers: [],
+  server: null,
+  login: null,
   running: false,
   error: null,
   tools: [],
   decided_at: null,
+};
+/** A server with an address, which gets a header with a variable in it. */
+export const REMOTE: WorkspaceMcpServerView = {
+  ...SERVER,
+  name: "tracker",
+  hash: "5".repeat(64),
+  command: null,
+  args: [],
+  env: ["TRACKER_TOKEN"],
+  url: "https://tracker.example.org/teams/blue/mcp",
+  type: "http",
+  headers: ["Authorization", "X-Team"],
 };
 export const SERVERS: [WorkspaceMcpServerView, ...WorkspaceMcpServerView[]] = [
   SERVER,
@@ -474,6 +491,42 @@ export const SERVERS: [WorkspaceMcpServerView, ...WorkspaceMcpServerView[]] = [
     error: "The server cannot be used: it has ended.",
   },
   { ...SERVER, name: "unwanted", hash: "4".repeat(64), state: "denied", args: [], env: [] },
+  { ...REMOTE, state: "agreed", running: true, tools: ["find", "comment"] },
+  { ...REMOTE, name: "mail", hash: "6".repeat(64), state: "agreed", running: true, server: "mail", login: "none" },
+];
+const CONNECTION: McpServerView = {
+  id: "issues",
+  slug: "issues",
+  display_name: "Issues",
+  description: "Issues and comments of the team",
+  icon: "",
+  enabled: true,
+  availability: "default_on",
+  auth_type: "oauth2",
+  is_own: false,
+  workspace_id: null,
+  is_editable: false,
+  connected: false,
+  login: { state: "none" },
+};
+/** Servers in every state of a login, one that is forced on, and one of the project. */
+export const CONNECTIONS: McpServerView[] = [
+  CONNECTION,
+  { ...CONNECTION, id: "docs", display_name: "Documents", login: { state: "connected" }, connected: true },
+  {
+    ...CONNECTION,
+    id: "mail",
+    display_name: "A server for mail with a name that does not fit in one line",
+    login: { state: "expired", reason: "The server has ended the login." },
+  },
+  {
+    ...CONNECTION,
+    id: "calendar",
+    display_name: "Calendar",
+    login: { state: "insufficient", missing_scopes: ["calendar.write", "calendar.share"] },
+  },
+  { ...CONNECTION, id: "audit", display_name: "Audit", availability: "force_on", auth_type: "none" },
+  { ...CONNECTION, id: "tracker", display_name: "tracker", auth_type: "none", workspace_id: "gallery", is_own: true },
 ];
 export const DYNAMIC: Action = said<Action>({
   type: "action_required",

@@ -1,9 +1,10 @@
 /** The servers of a chat that need the user to log in, above the message box. */
 import { Plug } from "lucide-react";
 import { useEffect } from "react";
+import { Link } from "react-router";
 import { useStore } from "zustand";
-import type { ChatView } from "@/api/types.gen";
-import { Connect, loginText, nameOf, needsLogin } from "@/features/mcp/connection";
+import type { ChatView, McpServerView } from "@/api/types.gen";
+import { Connect, isUsed, loginText, nameOf, needsLogin } from "@/features/mcp/connection";
 import type { ChatSession } from "@/state/chat_session";
 import { reloadMcpServers, useMcpServers } from "@/state/mcp_servers";
 
@@ -15,11 +16,14 @@ export function ConnectNotices({ chat, session }: { chat: ChatView; session: Cha
   useEffect(() => void reloadMcpServers(), [status]);
   const waiting = (data?.items ?? []).filter(
     (one) =>
-      one.enabled && needsLogin(one) && (one.availability === "force_on" || chat.mcp_server_ids.includes(one.id)),
+      one.enabled && needsLogin(one) && isUsed(one, { serverIds: chat.mcp_server_ids, workspaceId: chat.workspace_id }),
   );
-  return waiting.map((one) => (
+  return waiting.map((one) => <ConnectNotice key={one.id} server={one} />);
+}
+
+export function ConnectNotice({ server: one }: { server: McpServerView }) {
+  return (
     <section
-      key={one.id}
       aria-label={`Login at ${nameOf(one)}`}
       className="mb-2 flex flex-wrap items-center gap-3 rounded-lg border border-warn bg-bg1 px-4 py-3"
       data-testid="connect-notice"
@@ -28,10 +32,13 @@ export function ConnectNotices({ chat, session }: { chat: ChatView; session: Cha
       <div className="min-w-0 flex-1 basis-60">
         <p className="font-medium break-words">{nameOf(one)} needs you to log in</p>
         <p className="text-small break-words text-muted">
-          {one.login.state === "none" ? "Until then its tools are missing in this chat." : loginText(one)}
+          {one.login.state === "none" ? "Until then its tools are missing in this chat." : loginText(one)}{" "}
+          <Link className="text-accent underline" to={`/settings/connections?server=${one.id}`}>
+            Settings
+          </Link>
         </p>
       </div>
       <Connect server={one} small={false} />
     </section>
-  ));
+  );
 }

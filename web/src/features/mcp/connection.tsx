@@ -10,6 +10,18 @@ export const nameOf = (server: Pick<McpServerView, "display_name" | "slug">) => 
 export const needsLogin = (server: McpServerView) =>
   server.auth_type === "oauth2" && server.login.state !== "connected";
 
+interface Choice {
+  /** The ids of the chosen servers; null if those that new chats use by default are chosen. */
+  serverIds: readonly string[] | null;
+  workspaceId: string | null;
+}
+
+/** Return whether a chat uses the server. One of a project is used by all chats of its workspace. */
+export function isUsed(server: McpServerView, { serverIds, workspaceId }: Choice): boolean {
+  if (server.workspace_id !== null) return server.workspace_id === workspaceId;
+  return server.availability === "force_on" || (serverIds?.includes(server.id) ?? server.availability === "default_on");
+}
+
 /** Return the state of the login as a sentence. */
 export function loginText({ auth_type, login }: McpServerView): string {
   if (auth_type !== "oauth2") return "No login is needed.";

@@ -3,7 +3,7 @@ import { Plug, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { Link } from "react-router";
 import type { McpServerView } from "@/api/types.gen";
-import { Connect, loginText, nameOf, needsLogin } from "@/features/mcp/connection";
+import { Connect, isUsed, loginText, nameOf, needsLogin } from "@/features/mcp/connection";
 import { useMcpServers } from "@/state/mcp_servers";
 import { Button } from "@/ui/button";
 import { Popover } from "@/ui/popover";
@@ -12,21 +12,23 @@ import { Switch } from "@/ui/switch";
 interface Props {
   /** The ids of the chosen servers; null if those that new chats use by default are chosen. */
   serverIds: string[] | null;
+  workspaceId: string | null;
   onServers: (ids: string[]) => void;
 }
 
 /** Absent if there are no servers. */
-export function ServerPicker({ serverIds, onServers }: Props) {
+export function ServerPicker({ serverIds, workspaceId, onServers }: Props) {
   const [open, setOpen] = useState(false);
   const { data } = useMcpServers();
-  const servers = (data?.items ?? []).filter((one) => one.enabled);
+  const servers = (data?.items ?? []).filter(
+    (one) => one.enabled && (one.workspace_id === null || one.workspace_id === workspaceId),
+  );
   if (servers.length === 0) return null;
-  const isOn = (one: McpServerView) =>
-    one.availability === "force_on" || (serverIds?.includes(one.id) ?? one.availability === "default_on");
+  const isOn = (one: McpServerView) => isUsed(one, { serverIds, workspaceId });
   const on = servers.filter(isOn);
   const switchTo = (server: McpServerView, to: boolean) => {
     // Ids of servers that are not in the list now stay chosen.
-    const known = serverIds ?? on.map((one) => one.id);
+    const known = serverIds ?? on.filter((one) => one.workspace_id === null).map((one) => one.id);
     onServers(to ? [...known, server.id] : known.filter((id) => id !== server.id));
   };
   const waiting = on.some(needsLogin);
@@ -59,9 +61,9 @@ export function ServerPicker({ serverIds, onServers }: Props) {
             <div className="min-w-0 flex-1">
               <Switch
                 label={nameOf(one)}
-                hint={one.availability === "force_on" ? "Always on" : hintOf(one)}
+                hint={hintOf(one)}
                 checked={isOn(one)}
-                disabled={one.availability === "force_on"}
+                disabled={isLocked(one)}
                 onChange={(to) => switchTo(one, to)}
               />
             </div>
@@ -78,4 +80,10 @@ export function ServerPicker({ serverIds, onServers }: Props) {
   );
 }
 
-const hintOf = (server: McpServerView) => (needsLogin(server) ? loginText(server) : server.description);
+const isLocked = (server: McpServerView) => server.availability === "force_on" || server.workspace_id !== null;
+
+function hintOf(server: McpServerView): string {
+  if (server.availability === "force_on") return "Always on";
+  if (needsLogin(server)) return loginText(server);
+  return server.workspace_id === null ? server.description : "Named by the project of this workspace";
+}

@@ -1,10 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { Plug } from "lucide-react";
 import { type MouseEvent, useRef, useState } from "react";
+import { Link } from "react-router";
 import { sentence } from "@/api/errors";
 import type { ChatView, WorkspaceMcpServerView } from "@/api/types.gen";
 import { answerServer, listServers, withdrawServer } from "@/api/workspaces";
-import { commandOf, isWaiting, statusOf } from "@/chat/mcp_servers";
+import { isWaiting, lacksLogin, statusOf, targetOf } from "@/chat/mcp_servers";
+import { reloadMcpServers } from "@/state/mcp_servers";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
@@ -35,6 +37,8 @@ function useAnswer(workspace: string): [(server: WorkspaceMcpServerView, answer:
       answer === "withdraw" ? withdrawServer(workspace, server.hash) : answerServer(workspace, server.hash, answer);
     sent
       .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
+      // A server with an address appears in the list of all servers, or leaves it.
+      .then(() => void reloadMcpServers())
       .then(() => queryClient.invalidateQueries({ queryKey: ["mcp-servers", workspace] }))
       .finally(() => setBusy(false));
   };
@@ -82,14 +86,12 @@ export function ServerQuestion({ server, workspace, others, onPress }: QuestionP
     <section aria-label="MCP server" className="mb-2 rounded-lg border border-warn bg-bg1 p-4" data-testid="mcp-server">
       <p className="flex items-start gap-2 font-medium">
         <Plug aria-hidden className="mt-1 size-4 shrink-0 text-warn" />
-        <span className="min-w-0 break-words">
-          {server.state === "changed"
-            ? `This project has changed its MCP server ${server.name}. May it run?`
-            : `This project wants to start the MCP server ${server.name}. May it run?`}
-        </span>
+        <span className="min-w-0 break-words">{questionOf(server)}</span>
       </p>
       <p className="mb-2 pl-6 text-small text-muted">
-        It is a program that gives the agent more tools. It runs in the workspace, with this command:
+        {server.url === null
+          ? "It is a program that gives the agent more tools. It runs in the workspace, with this command:"
+          : "It gives the agent more tools. What the agent sends to a tool goes to this address:"}
       </p>
       <Entry server={server} isWhole={isWhole} />
       <div className="mt-3 flex flex-wrap items-center justify-end gap-2">
@@ -120,38 +122,53 @@ export function ServerQuestion({ server, workspace, others, onPress }: QuestionP
   );
 }
 
+function questionOf({ name, state, url }: WorkspaceMcpServerView): string {
+  const may = url === null ? "May it run?" : "May Rookery connect to it?";
+  if (state === "changed") return `This project has changed its MCP server ${name}. ${may}`;
+  return url === null
+    ? `This project wants to start the MCP server ${name}. ${may}`
+    : `This project wants to use the MCP server ${name}. ${may}`;
+}
+
 /** Longer commands are collapsed. They must be expanded before the user can allow them. */
 const FOLDED_CHARS = 400;
 
 function useWhole(server: WorkspaceMcpServerView): [boolean, () => void] {
   const [shown, setShown] = useState("");
-  const isLong = commandOf(server).length + server.env.join(", ").length > FOLDED_CHARS;
+  const isLong = [targetOf(server), ...server.headers, ...server.env].join(", ").length > FOLDED_CHARS;
   return [!isLong || shown === server.hash, () => setShown(server.hash)];
 }
 
 function Entry({ server, isWhole }: { server: WorkspaceMcpServerView; isWhole: boolean }) {
-  const command = commandOf(server);
-  const variables = server.env.length;
+  const target = targetOf(server);
+  const what = server.url === null ? "Command" : "Address";
   return (
-    <div tabIndex={0} role="group" aria-label={`Command of ${server.name}`} className="max-h-[40dvh] overflow-auto">
+    <div tabIndex={0} role="group" aria-label={`${what} of ${server.name}`} className="max-h-[40dvh] overflow-auto">
       <pre className="rounded-md bg-bg2 px-3 py-2 font-mono text-small break-words whitespace-pre-wrap">
-        {isWhole ? command : command.slice(0, FOLDED_CHARS)}
-        {!isWhole && command.length > FOLDED_CHARS && (
+        {isWhole ? target : target.slice(0, FOLDED_CHARS)}
+        {!isWhole && target.length > FOLDED_CHARS && (
           <span className="font-sans text-warn">
             {" "}
-            … and {(command.length - FOLDED_CHARS).toLocaleString("en")} more characters
+            … and {(target.length - FOLDED_CHARS).toLocaleString("en")} more characters
           </span>
         )}
       </pre>
       <p className="mt-1 text-small break-words text-muted">
-        It starts in {server.folder}.
-        {variables > 0 &&
-          (isWhole
-            ? ` It gets the environment ${variables === 1 ? "variable" : "variables"} ${server.env.join(", ")}.`
-            : ` It gets ${variables} environment ${variables === 1 ? "variable" : "variables"}.`)}
+        {server.url === null ? `It starts in ${server.folder}.` : `The file is in ${server.folder}.`}
+        {server.headers.length > 0 && ` It gets the ${named("header", server.headers, isWhole)} of the file.`}
+        {server.env.length > 0 &&
+          (server.url === null
+            ? ` It gets the ${named("environment variable", server.env, isWhole)}.`
+            : ` In them are the values of the ${named("environment variable", server.env, isWhole)}.`)}
       </p>
     </div>
   );
+}
+
+/** Return the names after the word for them, or only their number. */
+function named(word: string, names: string[], isWhole: boolean): string {
+  const words = names.length === 1 ? word : `${word}s`;
+  return isWhole ? `${words} ${names.join(", ")}` : `${names.length} ${words}`;
 }
 
 /** The list of the workspace's MCP servers in the panel, with their status and the user's answers. */
@@ -197,8 +214,16 @@ function ListedServer({ server, workspace }: { server: WorkspaceMcpServerView; w
       </span>
       <Entry server={server} isWhole={isWhole} />
       <span className="flex flex-wrap justify-end gap-2">
+        {lacksLogin(server) && (
+          <Link
+            className="inline-flex min-h-8 items-center text-small text-accent underline pointer-coarse:min-h-11"
+            to={`/settings/connections?server=${server.server}`}
+          >
+            Log in to {server.name}
+          </Link>
+        )}
         {!isWhole && (
-          <Button size="small" aria-label={`Show all of the command of ${server.name}`} onClick={showWhole}>
+          <Button size="small" aria-label={`Show all of the entry of ${server.name}`} onClick={showWhole}>
             Show all of it
           </Button>
         )}

@@ -39,7 +39,12 @@ export function Connections() {
       </Section>
       <Section title="Your own servers" text="They are for your chats only.">
         {data && (
-          <ServerTable label="Your own servers" servers={data.items.filter((one) => one.is_own)} isOwn canChange />
+          <ServerTable
+            label="Your own servers"
+            servers={data.items.filter((one) => one.is_own && one.workspace_id === null)}
+            isOwn
+            canChange
+          />
         )}
       </Section>
     </>

@@ -3,20 +3,25 @@
 Files of the workspace configure them. An MCP server is started only after Rookery has sent its entry, to which the
 owner has agreed. A changed entry needs a new decision. Only entries, tool definitions and results leave the workspace.
 If an MCP server has exited, the next call starts it again.
+
+Servers with a URL are called by Rookery and not from the workspace. For them, the agent only returns the headers, and
+only for an entry to which the owner has agreed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rookery.workspaces.agent import config as configs
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt, hash_of
-from rookery.workspaces.agent.mcp.config import ServerConfig, is_name
+from rookery.workspaces.agent.mcp.config import BadConfig, ServerConfig, is_name
 from rookery.workspaces.agent.mcp.stdio import CALL_S, CONNECT_S, McpFailed, StdioSession
 from rookery.workspaces.agent.server.http import Request, Response
 from rookery.workspaces.agent.server.routing import Router
@@ -29,23 +34,26 @@ MAX_SETTLE_S = 30.0
 # Chosen: the limit for all tool definitions of one server together.
 MAX_DEFINITIONS_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 4096
-NO_ADDRESSES = "This MCP server has a `url`. Only servers with a `command`, which run in the workspace, are supported."
 
 
 class Server:
-    """One configured server, with its session, its tools, or the error of its start."""
+    """One configured server, with its session, its tools, or the error of its start.
+
+    A server with a URL has no session. `digest` then identifies the values of its headers.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.session: StdioSession | None = None
         self.tools: list[dict[str, Any]] = []
         self.error: str | None = None
+        self.digest: str | None = None
         self.connecting: asyncio.Task[None] | None = None
 
     def described(self, ordinal: int) -> dict[str, Any]:
         data = json.dumps(self.tools, sort_keys=True).encode()
         value = _described(self.config, ordinal, "ok" if self.error is None else "unreadable")
-        value["hash"] = hashlib.sha256(data).hexdigest()
+        value["hash"] = self.digest or hashlib.sha256(data).hexdigest()
         value["size"] = len(data)
         if self.error is not None:
             value["error"] = self.error
@@ -55,7 +63,7 @@ class Server:
 
     @property
     def has_answered(self) -> bool:
-        return self.error is not None or self.session is not None
+        return self.error is not None or self.session is not None or self.digest is not None
 
 
 class McpServers:
@@ -67,6 +75,8 @@ class McpServers:
         self._configured: dict[str, ServerConfig] = {}
         self._agreed: dict[str, dict[str, Any]] = {}
         self._servers: dict[str, Server] = {}
+        # A plain hash of a short secret could be reversed by trying all values.
+        self._digest_key = os.urandom(32)
 
     def update(self, configured: Sequence[ServerConfig]) -> None:
         """Set the currently configured servers. Unchanged servers keep running."""
@@ -86,8 +96,7 @@ class McpServers:
                 server.connecting = self._agent.background(self._connect(server))
 
     def _may_run(self, config: ServerConfig) -> bool:
-        """Return whether the server may be started. A server with a URL is never started; it only gets an error."""
-        return config.command is None or self._agreed.get(config.name) == config.entry()
+        return self._agreed.get(config.name) == config.entry()
 
     async def set_agreed(self, request: Request) -> Response:
         """Set the list of entries that the owner has agreed to. Wait up to `wait_s` for servers that start."""
@@ -130,10 +139,20 @@ class McpServers:
 
     async def _connect(self, server: Server) -> None:
         if server.config.command is None:
-            server.error = NO_ADDRESSES
+            self._prepare_headers(server)
         else:
             await self._start(server)
         self._on_change()
+
+    def _prepare_headers(self, server: Server) -> None:
+        """Set the digest of the headers, by which Rookery notices new values, or the error if they cannot be sent."""
+        try:
+            headers = server.config.sent_headers(self._environment())
+        except BadConfig as error:
+            server.error = str(error)
+            return
+        data = json.dumps(headers, sort_keys=True).encode()
+        server.digest = hmac.new(self._digest_key, data, hashlib.sha256).hexdigest()
 
     async def _start(self, server: Server) -> None:
         session = StdioSession(server.config, VERSION, lambda: self._on_tools_changed(server))
@@ -179,6 +198,8 @@ class McpServers:
         if not isinstance(arguments, dict):
             raise invalid("arguments", "must be an object")
         server = self._agreed_server(name, body.get("entry"))
+        if server.config.command is None:
+            raise AgentError(404, "no_server", f"The MCP server {name[:100]} does not run in the workspace.")
         key = request.idempotency_key
 
         async def run(attempt: Attempt) -> Response:
@@ -190,16 +211,29 @@ class McpServers:
         digest = hash_of(json.dumps(body, sort_keys=True))
         return await self._agent.journal.once(key, "mcp", digest, run)
 
+    async def headers(self, request: Request) -> Response:
+        """Return the headers of a server with a URL, with their values."""
+        body = await request.json()
+        name = body.get("server")
+        if not isinstance(name, str) or not is_name(name):
+            raise invalid("server", "is not the name of a server")
+        server = self._agreed_server(name, body.get("entry"))
+        if server.config.command is not None:
+            raise AgentError(404, "no_server", f"The MCP server {name[:100]} has no URL.")
+        try:
+            return Response.json({"headers": server.config.sent_headers(self._environment())})
+        except BadConfig as error:
+            raise AgentError(409, "headers_unusable", str(error)) from error
+
     def _agreed_server(self, name: str, entry: object) -> Server:
-        """Return the server of a call. The call contains the entry that the owner has agreed to."""
+        """Return the server of a request, which contains the entry that the owner has agreed to."""
         config = self._configured.get(name)
         if config is None:
             raise AgentError(404, "no_server", f"This workspace has no MCP server {name[:100]}.")
-        if config.command is not None and not (_is_entry(entry) and entry == config.entry()):
+        if not (_is_entry(entry) and entry == config.entry()):
             message = f"The entry of the MCP server {name[:100]} is not the one that the owner has agreed to."
             raise AgentError(409, "not_agreed", message)
-        if config.command is not None:
-            self._agreed[name] = config.entry()
+        self._agreed[name] = config.entry()
         self._apply()
         return self._servers[name]
 
@@ -223,7 +257,7 @@ class McpServers:
 
 
 def _described(config: ServerConfig, ordinal: int, status: str) -> dict[str, Any]:
-    value: dict[str, Any] = {
+    return {
         "ordinal": ordinal,
         "kind": MCP_SERVER,
         "source": config.name,
@@ -231,10 +265,8 @@ def _described(config: ServerConfig, ordinal: int, status: str) -> dict[str, Any
         "hash": "",
         "size": 0,
         "status": status,
+        "entry": config.entry(),
     }
-    if config.command is not None:
-        value["entry"] = config.entry()
-    return value
 
 
 def _is_entry(value: object) -> bool:
@@ -272,4 +304,5 @@ def _result(value: Any) -> dict[str, Any]:
 
 def register(router: Router, servers: McpServers) -> None:
     router.add("POST", "/v1/mcp/call", servers.call)
+    router.add("POST", "/v1/mcp/headers", servers.headers)
     router.add("POST", "/v1/mcp/servers", servers.set_agreed)
