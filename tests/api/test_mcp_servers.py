@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from rookery.api.middleware import ApiMiddleware
 from rookery.domain.access.rights import Role
 from rookery.testing.fake_authorization import FakeAuthorization
 from tests.api.api_rig import ApiRig, Person
@@ -207,6 +208,51 @@ async def test_denied_login_is_shown_as_text(rig: ApiRig, chief: Person, ada: Pe
     assert page.status_code == 502
     assert "<b>no" not in page.text
     assert page.text.count("</script>") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"enabled": False}, {"forward_identity": True}, {"transport": "sse"}],
+    ids=lambda change: next(iter(change)),
+)
+async def test_server_that_changed_during_a_login_ends_it(
+    rig: ApiRig, chief: Person, ada: Person, fake: FakeAuthorization, change: dict[str, Any]
+) -> None:
+    await chief.http.put("/api/v1/settings/mcp", json={"allow_private_addresses": True})
+    server = f"{SERVERS}/{(await add(chief, url=fake.resource, auth_type='oauth2'))['id']}"
+    begun = await ada.http.post(f"{server}/oauth/connect")
+    answer = fake.approve(begun.json()["authorization_url"])
+    cookie = {"Cookie": begun.headers["set-cookie"].split(";")[0]}
+    assert (await chief.http.patch(server, json=change)).status_code == 200
+
+    refused = await rig.nobody.get(f"{server}/oauth/callback", params=answer, headers=cookie)
+    again = await rig.nobody.get(f"{server}/oauth/callback", params=answer, headers={**cookie, "Accept": "text/html"})
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "version_mismatch")
+    assert "Max-Age=0" in refused.headers["set-cookie"]
+    assert again.status_code == 400, "a state is good once"
+    assert (await chief.http.get(server)).json()["login"]["state"] == "none"
+    assert await rig.database.api.fetchval("SELECT count(*) FROM mcp_oauth_tokens") == 0
+
+
+async def test_login_needs_a_key_ring_before_anybody_is_sent_away(
+    rig: ApiRig, chief: Person, ada: Person, fake: FakeAuthorization
+) -> None:
+    await chief.http.put("/api/v1/settings/mcp", json={"allow_private_addresses": True})
+    server = f"{SERVERS}/{(await add(chief, url=fake.resource, auth_type='oauth2'))['id']}"
+    application = rig.replica.application
+    assert isinstance(application, ApiMiddleware)
+    logins = application.services.mcp.logins
+    kept, logins._ring = logins._ring, None
+
+    try:
+        refused = await ada.http.post(f"{server}/oauth/connect")
+    finally:
+        logins._ring = kept
+
+    assert (refused.status_code, refused.json()["code"]) == (412, "keys_missing")
+    assert "set-cookie" not in refused.headers
+    assert await rig.database.api.fetchval("SELECT count(*) FROM mcp_oauth_flows") == 0
 
 
 async def test_login_needs_a_server_with_oauth(chief: Person, ada: Person) -> None:

@@ -53,8 +53,8 @@ ELSEWHERE = {
     ("mcp.connect", 502): "test_mcp_servers",
     ("mcp.callback", 200): "test_mcp_servers",
     ("mcp.callback", 502): "test_mcp_servers",
-    ("mcp.callback", 409): "test_logins",
-    ("mcp.connect", 412): "test_logins",
+    ("mcp.callback", 409): "test_mcp_servers",
+    ("mcp.connect", 412): "test_mcp_servers",
 }
 # One key of each group, as in the environment.
 PINNED = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from rookery.testing.fake_authorization import FakeAuthorization
 from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_mcp import FakeCall as McpCall
 from rookery.testing.fake_mcp import FakeMcp, text
-from tests.browser.browser_user import Visitor
+from tests.browser.browser_user import PASSWORD, Visitor
+from tests.browser.conftest import Visit
 from tests.browser.faulty_connection import EventLoopThread
 from tests.browser.model_script import ModelScript
+from tests.browser.test_mcp_servers import put
+from tests.browser.test_workspace_panel import make_project
 
 FORM = {
     "type": "object",
@@ -80,7 +84,16 @@ def ada(ada: Visitor) -> Iterator[Visitor]:
     ada.ask("PUT", "/settings/mcp", {"allow_private_addresses": True})
     yield ada
     for server in ada.ask("GET", "/mcp-servers")["items"]:
+        if server["workspace_id"]:
+            continue  # it ends with its workspace
         ada.ask("DELETE", f"{'/me' if server['is_own'] else ''}/mcp-servers/{server['id']}")
+
+
+@pytest.fixture
+def ben(ada: Visitor, visit: Visit) -> Visitor:
+    if not any(user["username"] == "ben" for user in ada.ask("GET", "/users")["items"]):
+        ada.ask("POST", "/users", {"email": "ben@example.org", "username": "ben", "password": PASSWORD})
+    return visit("ben")
 
 
 def test_administrator_adds_a_server_tests_it_and_switches_a_tool_off(ada: Visitor, garden: str) -> None:
@@ -122,6 +135,80 @@ def test_administrator_adds_a_server_tests_it_and_switches_a_tool_off(ada: Visit
     expect(page.get_by_text("No MCP servers yet.")).to_be_visible()
 
 
+def test_administrator_lets_a_person_use_a_server(ada: Visitor, ben: Visitor, garden: str) -> None:
+    server = ada.ask("POST", "/mcp-servers", {"slug": "garden", "display_name": "Garden", "url": garden})
+    page = ada.go("/settings/mcp")
+    page.get_by_role("button", name="Edit Garden").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("More", exact=True).click()
+    dialog.get_by_role("checkbox", name="Auditors").check()
+    dialog.get_by_role("textbox", name="And for these people").fill("ben")
+    dialog.get_by_role("button", name="@ben").click()
+    allowed = dialog.get_by_role("list", name="People who may use the server")
+    expect(allowed).to_contain_text("@ben")
+    assert ada.violations() == []
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+
+    me = ben.ask("GET", "/users/me")["id"]
+    assert ada.ask("GET", f"/mcp-servers/{server['id']}")["allowed_users"] == [me]
+    assert [each["id"] for each in ben.ask("GET", "/mcp-servers")["items"]] == [server["id"]]
+    page.get_by_role("button", name="Edit Garden").click()
+    dialog.get_by_text("More", exact=True).click()
+    allowed.get_by_role("button", name="Remove ben").click()
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    assert ben.ask("GET", "/mcp-servers")["items"] == []
+
+
+def test_server_of_a_project_is_used_after_its_owner_has_agreed_to_its_address(
+    ada: Visitor, garden: str, authorization: FakeAuthorization, script: ModelScript, data_dir: Path
+) -> None:
+    workspace, folder = make_project(ada, data_dir)
+    files = {
+        "garden": {"type": "http", "url": garden, "headers": {"X-Team": "${TEAM:-blue}"}},
+        "vault": {"url": authorization.resource},
+    }
+    put(folder, ".mcp.json", json.dumps({"mcpServers": files}))
+    script.plays("a dot", Answer(calls=[FakeCall("garden__draw_dot", "{}")]))
+    chat = ada.chat("hello", title="Addresses", workspace_id=workspace["id"], model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}?panel=info")
+    card = page.get_by_role("region", name="MCP server", exact=True)
+    expect(card).to_contain_text("This project wants to use the MCP server garden. May Rookery connect to it?")
+    expect(card.get_by_role("group", name="Address of garden")).to_contain_text(garden)
+    expect(card).to_contain_text("It gets the header X-Team of the file.")
+    expect(card).to_contain_text("In them are the values of the environment variable TEAM.")
+    assert ada.violations() == []
+    card.get_by_role("button", name="Allow").click()
+    expect(card).to_contain_text("the MCP server vault. May Rookery connect to it?")
+    card.get_by_role("button", name="Allow").click()
+    expect(card).to_have_count(0)
+    listed = page.get_by_role("list", name="MCP servers of the project").get_by_role("listitem")
+    expect(listed.filter(has_text="garden")).to_contain_text("In use, 3 tools")
+    expect(listed.filter(has_text="vault")).to_contain_text("Allowed, needs your login")
+    expect(listed.filter(has_text="vault").get_by_role("link", name="Log in to vault")).to_be_visible()
+    notice = page.get_by_test_id("connect-notice")
+    expect(notice).to_contain_text("vault needs you to log in")
+    assert ada.violations() == []
+    click_in_window(page, "Connect vault")
+    expect(notice).to_have_count(0)
+
+    say(ada, chat["id"], "a dot")
+    expect(page.get_by_role("feed")).to_contain_text("Understood.")
+    call = page.get_by_test_id("tool-garden__draw_dot")
+    call.get_by_role("button").first.click()
+    expect(call.get_by_role("group", name="Output")).to_contain_text("A dot.")
+    page.get_by_role("button", name="MCP servers: 2 on").click()
+    switches = page.get_by_role("dialog", name="MCP servers")
+    expect(switches.get_by_role("switch", name="garden")).to_be_disabled()
+    expect(switches).to_contain_text("Named by the project of this workspace")
+    page.keyboard.press("Escape")
+    listed.filter(has_text="garden").get_by_role("button", name="Withdraw garden").click()
+    expect(card).to_contain_text("the MCP server garden. May Rookery connect to it?")
+    expect(page.get_by_role("button", name="MCP servers: 1 on")).to_be_visible()
+
+
 def test_user_answers_the_question_of_a_server_by_its_form_or_declines(
     ada: Visitor, garden: str, script: ModelScript
 ) -> None:
@@ -141,6 +228,10 @@ def test_user_answers_the_question_of_a_server_by_its_form_or_declines(
     card.get_by_role("combobox", name="Place").select_option("south")
     card.get_by_role("textbox", name="Count").fill("many")
     expect(card).to_contain_text("This must be a number.")
+    card.get_by_role("textbox", name="Note").fill("near the wall")
+    page.reload()
+    expect(card.get_by_role("combobox", name="Place")).to_have_value("south")
+    expect(card.get_by_role("textbox", name="Note")).to_have_value("near the wall")
     card.get_by_role("textbox", name="Count").fill("2")
     card.get_by_role("button", name="Send answer").click()
     expect(page.get_by_role("feed")).to_contain_text("Planted.")
@@ -150,7 +241,10 @@ def test_user_answers_the_question_of_a_server_by_its_form_or_declines(
     expect(call).to_contain_text("south")
     assert ada.violations() == []
 
+    # The next question is a new form.
     say(ada, chat["id"], "plant two")
+    expect(card.get_by_role("textbox", name="Note")).to_have_value("")
+    expect(page.get_by_role("status").filter(has_text="Garden asks a question")).to_have_count(1)
     card.get_by_role("button", name="Decline").click()
     expect(page.get_by_role("feed")).to_contain_text("As you like.")
     expect(card).to_have_count(0)
@@ -193,6 +287,9 @@ def test_chat_offers_the_login_that_a_server_needs(
     page = ada.go(f"/c/{chat['id']}")
     notice = page.get_by_test_id("connect-notice")
     expect(notice).to_contain_text("Vault needs you to log in")
+    expect(notice.get_by_role("link", name="Settings")).to_have_attribute(
+        "href", f"/settings/connections?server={server['id']}"
+    )
     assert ada.violations() == []
     click_in_window(page, "Connect Vault")
     expect(notice).to_have_count(0)

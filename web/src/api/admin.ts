@@ -51,6 +51,7 @@ export const countAffected = (query: { auto_archive_days?: number; retention_day
 export const putGroup = <T>(group: string, body: unknown) => put<T>(`/settings/${group}`, body);
 
 export const listUsers = (q: string, cursor?: string) => get<PageOfUser>("/users", { q, cursor });
+export const getUser = (id: string) => get<User>(one("/users", id));
 export const createUser = (body: NewUserBody) => post<NewUser>("/users", body);
 export const patchUser = (id: string, body: UserPatchBody) => patch<User>(one("/users", id), body);
 export const deleteUser = (id: string) => del(one("/users", id));

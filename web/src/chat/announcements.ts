@@ -36,7 +36,7 @@ function ofStatus(status: Status, data: ChatData, heard: AnswersHeard, reader: S
     case "running":
       return "Agent is working";
     case "requires_action":
-      return `Needs you: ${data.action?.kind === "approval" ? "Asks for permission" : "Wants tool results"}`;
+      return `Needs you: ${wishOf(data)}`;
     case "error":
       return "The turn failed";
     case "interrupting":
@@ -44,6 +44,12 @@ function ofStatus(status: Status, data: ChatData, heard: AnswersHeard, reader: S
     case "waiting":
       return ofEnd(data, heard, reader);
   }
+}
+
+function wishOf({ action }: ChatData): string {
+  if (action?.kind !== "approval") return "Wants tool results";
+  const server = action.tool_calls.find((call) => call.elicitation)?.elicitation?.server;
+  return server ? `${server} asks a question` : "Asks for permission";
 }
 
 function ofEnd({ messages, order }: ChatData, heard: AnswersHeard, reader: SentenceReader): string {

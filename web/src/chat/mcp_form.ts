@@ -44,6 +44,7 @@ export interface McpForm {
   tool_allow_list: string[];
   tool_deny_list: string[];
   allowed_roles: UserRole[];
+  allowed_users: string[];
   call_timeout_seconds: string;
 }
 
@@ -75,6 +76,7 @@ export function formOf(server: McpServerView | null, entry: CatalogEntry | null 
     tool_allow_list: allowed,
     tool_deny_list: server?.tool_deny_list ?? [],
     allowed_roles: server?.allowed_roles ?? [],
+    allowed_users: server?.allowed_users ?? [],
     call_timeout_seconds: String(server?.call_timeout_seconds ?? 60),
   };
 }
@@ -102,6 +104,7 @@ function bodyOf(form: McpForm): McpServerChange {
     tool_allow_list: form.only_allowed ? form.tool_allow_list : [],
     tool_deny_list: form.tool_deny_list,
     allowed_roles: form.allowed_roles,
+    allowed_users: form.allowed_users,
     call_timeout_seconds: Number(form.call_timeout_seconds),
   };
 }

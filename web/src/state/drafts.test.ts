@@ -105,3 +105,20 @@ test("a remark that is being written outlives a reload and the sending of the me
   later.saveRemark("ann", "c1", { reference, text: "  " });
   expect(later.loadRemark("ann", "c1")).toBeNull();
 });
+
+test("the entries of a form survive a reload, and are forgotten with the questions and the answer", () => {
+  const entries = { call: { question: { seat: "12" } } };
+  drafts.saveForm("ann", "c1", "which seat", entries);
+  const later = new Drafts(
+    storage,
+    () => now,
+    () => {},
+  );
+  expect(later.loadForm("ann", "c1", "which seat")).toEqual(entries);
+  expect(later.loadForm("ann", "c1", "another question")).toBeNull();
+  expect(later.loadForm("ben", "c1", "which seat")).toBeNull();
+  expect(later.load("ann", "c1").text).toBe("");
+  later.saveForm("ann", "c1", "which seat", null);
+  expect(later.loadForm("ann", "c1", "which seat")).toBeNull();
+  expect(storage.length).toBe(0);
+});

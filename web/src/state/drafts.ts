@@ -115,6 +115,23 @@ export class Drafts {
     return text && reference ? { text, reference } : null;
   }
 
+  /** Store the entries of the form that the chat shows; null deletes them. `asked` identifies its questions. */
+  saveForm(user: string, chat: string, asked: string, entries: unknown): void {
+    const key = `${chat}#form`;
+    if (entries === null) this.remove(user, key);
+    else this.save(user, key, { ...EMPTY_DRAFT, text: JSON.stringify({ asked, entries }) });
+  }
+
+  /** Return the stored entries; null if there are none for these questions. */
+  loadForm(user: string, chat: string, asked: string): unknown {
+    try {
+      const stored = JSON.parse(this.load(user, `${chat}#form`).text) as { asked?: unknown; entries?: unknown };
+      return stored.asked === asked ? (stored.entries ?? null) : null;
+    } catch {
+      return null;
+    }
+  }
+
   remove(user: string, chat: string): void {
     const key = keyOf(user, chat);
     this.memory.delete(key);

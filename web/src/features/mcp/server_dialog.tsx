@@ -1,16 +1,18 @@
 /** The form of an MCP server, for administrators and for users with servers of their own. */
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQuery } from "@tanstack/react-query";
 import { Plus, X } from "lucide-react";
 import { type ReactNode, useState } from "react";
+import { getUser } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import { createMcpServer, patchMcpServer } from "@/api/mcp_servers";
 import type { AuthType, Availability, CatalogEntry, McpServerView, Transport, UserRole } from "@/api/types.gen";
 import { formOf, isOffered, type McpForm, slugOf, toChange, toCreate, withTool } from "@/chat/mcp_form";
 import { nameOf } from "@/features/mcp/connection";
+import { FindPeople } from "@/features/people/find_people";
 import { reloadMcpServers, runMcpTest, useMcpTools } from "@/state/mcp_servers";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
-import { TextField } from "@/ui/field";
+import { FieldNote, TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Choices } from "@/ui/radio_choices";
 import { Select } from "@/ui/select";
@@ -107,6 +109,7 @@ export function ServerDialog({ server, entry = null, isOwn, problem, onClose, on
         {hasNoTool && <Notice kind="warn">Choose at least one tool.</Notice>}
         <Part title="More">
           {!isOwn && <Roles {...{ form, set }} />}
+          {!isOwn && <Users {...{ form, set }} error={refused?.field("allowed_users")} />}
           <Switch
             label="Use it in plan mode"
             hint="Its tools may change things. Plan mode is for looking only."
@@ -310,7 +313,9 @@ function Roles({ form, set }: PartProps) {
   return (
     <fieldset>
       <legend className="font-medium">Only for</legend>
-      <p className="mb-1 text-small text-muted">Everyone may use the server if none is chosen.</p>
+      <p className="mb-1 text-small text-muted">
+        Everyone may use the server if neither a role nor a person is chosen here.
+      </p>
       <div className="flex flex-wrap gap-x-5">
         {ROLES.map((role) => (
           <label key={role.value} className="flex items-center gap-2 pointer-coarse:min-h-11">
@@ -332,6 +337,46 @@ function Roles({ form, set }: PartProps) {
         ))}
       </div>
     </fieldset>
+  );
+}
+
+/** People who may use the server, besides those with a chosen role. */
+function Users({ form, set, error }: PartProps & { error: string | undefined }) {
+  const ids = form.allowed_users;
+  return (
+    <div>
+      <FindPeople label="And for these people" known={ids} onPick={(id) => set("allowed_users", [...ids, id])} />
+      <ul aria-label="People who may use the server" className="mt-1 flex flex-col empty:hidden">
+        {ids.map((id) => (
+          <AllowedUser
+            key={id}
+            id={id}
+            onRemove={() =>
+              set(
+                "allowed_users",
+                ids.filter((one) => one !== id),
+              )
+            }
+          />
+        ))}
+      </ul>
+      <FieldNote id="allowed-users-note" error={error} />
+    </div>
+  );
+}
+
+function AllowedUser({ id, onRemove }: { id: string; onRemove: () => void }) {
+  const { data, isError } = useQuery({ queryKey: ["user", id], queryFn: () => getUser(id), retry: false });
+  const name = data ? data.name || data.username : isError ? "A deleted account" : "";
+  return (
+    <li className="flex items-center gap-2 py-1">
+      <span className="min-w-0 flex-1 truncate">
+        {name} {data && <span className="text-muted">@{data.username}</span>}
+      </span>
+      <IconButton label={`Remove ${data?.username ?? name}`} size="small" onClick={onRemove}>
+        <X />
+      </IconButton>
+    </li>
   );
 }
 

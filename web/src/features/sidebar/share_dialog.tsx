@@ -1,20 +1,20 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { X } from "lucide-react";
-import { useState } from "react";
 import { sentence } from "@/api/errors";
 import { get, patch } from "@/api/http";
-import type { ChatView, ItemsOfPublicUser, ItemsOfShareView, SharesBody } from "@/api/types.gen";
+import type { ChatView, ItemsOfShareView, SharesBody } from "@/api/types.gen";
+import { FindPeople } from "@/features/people/find_people";
 import { useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
-import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
 import { copyLink } from "./chat_actions";
 
 /** The dialog to share a chat. */
 export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
+  const me = useSelf();
   const key = ["acl", chat.id];
   const shares = useQuery({ queryKey: key, queryFn: () => get<ItemsOfShareView>(`/chats/${chat.id}/acl`) });
   const save = useMutation({
@@ -47,7 +47,7 @@ export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => 
         </Notice>
       )}
       <FindPeople
-        known={people.map((one) => one.id)}
+        known={[me.id, ...people.map((one) => one.id)]}
         onPick={(id) => save.mutate({ users: { [id]: "read" } } as SharesBody)}
       />
       <ul className="mt-3 flex flex-col">
@@ -75,53 +75,5 @@ export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => 
         />
       </div>
     </Dialog>
-  );
-}
-
-function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) => void }) {
-  const me = useSelf();
-  const [typed, setTyped] = useState("");
-  const wanted = typed.trim();
-  const { data } = useQuery({
-    queryKey: ["directory", wanted],
-    queryFn: () => get<ItemsOfPublicUser>("/users/directory", { q: wanted }),
-    enabled: wanted.length >= 2,
-  });
-  const found = (data?.items ?? []).filter((one) => one.id !== me.id && !known.includes(one.id));
-  const pick = (id: string) => {
-    setTyped("");
-    onPick(id);
-  };
-  return (
-    <div>
-      <TextField
-        label="Add people"
-        placeholder="Name or username"
-        autoComplete="off"
-        value={typed}
-        onChange={(event) => setTyped(event.target.value)}
-        onKeyDown={(event) => {
-          if (event.key !== "Enter" || event.nativeEvent.isComposing) return;
-          event.preventDefault();
-          if (found[0]) pick(found[0].id);
-        }}
-      />
-      <ul className="mt-1 flex flex-col empty:hidden">
-        {found.map((person) => (
-          <li key={person.id}>
-            <button
-              type="button"
-              className="w-full rounded-md px-2 py-1.5 text-left hover:bg-bg3"
-              onClick={() => pick(person.id)}
-            >
-              {person.name || person.username} <span className="text-muted">@{person.username}</span>
-            </button>
-          </li>
-        ))}
-      </ul>
-      {wanted.length >= 2 && data && found.length === 0 && (
-        <p className="mt-1 text-small text-muted">No users found.</p>
-      )}
-    </div>
   );
 }

@@ -14,8 +14,11 @@ import {
   siteOf,
   valuesOf,
 } from "@/chat/elicitation";
+import { fields } from "@/chat/tool_texts";
+import { drafts } from "@/features/composer/draft_store";
 import { useConversation } from "@/features/conversation/chat_context";
 import { Asked, type AskedCall } from "@/features/tools/asked_call";
+import { useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { FieldNote, TextArea, TextField } from "@/ui/field";
@@ -42,6 +45,21 @@ const mayApprove = (call: AskedCall) =>
 
 const hasFields = (call: AskedCall) => questionsOf(call).some((one) => !one.url && (one.fields ?? []).length > 0);
 
+/** Return the entries of all forms: those of the draft, else the defaults. */
+function formsOf(calls: readonly AskedCall[], draft: unknown): Forms {
+  const kept = fields(draft);
+  const entriesOf = (call: AskedCall, question: ServerQuestion): Entries => {
+    const entered = fields(fields(kept[call.tool_call_id])[question.id]) as Entries;
+    return { ...initialEntries(question), ...entered };
+  };
+  return Object.fromEntries(
+    calls.map((call) => [
+      call.tool_call_id,
+      Object.fromEntries(questionsOf(call).map((one) => [one.id, entriesOf(call, one)])),
+    ]),
+  );
+}
+
 /** Return the name of the button that answers a call. */
 function actionOf(call: AskedCall): string {
   if (hasFields(call)) return "Send answer";
@@ -57,14 +75,17 @@ export function ServerQuestions({ action, askedBy, origin, onAnswer, onAnswered 
   const { chatId, isOwner } = useConversation();
   const calls = action.tool_calls;
   const only = calls.length === 1 ? calls[0] : undefined;
+  const userId = useMe().data?.id;
+  const askedChat = askedBy ?? chatId;
+  // A half-filled form survives a reload, and is forgotten with the questions.
+  const asked = JSON.stringify(calls.map((call) => [call.tool_call_id, call.elicitation ?? null]));
   const [forms, setForms] = useState<Forms>(() =>
-    Object.fromEntries(
-      calls.map((call) => [
-        call.tool_call_id,
-        Object.fromEntries(questionsOf(call).map((one) => [one.id, initialEntries(one)])),
-      ]),
-    ),
+    formsOf(calls, userId ? drafts.loadForm(userId, askedChat, asked) : null),
   );
+  const change = (next: Forms) => {
+    setForms(next);
+    if (userId && isOwner) drafts.saveForm(userId, askedChat, asked, next);
+  };
   const [chosen, setChosen] = useState<Record<string, Decision>>({});
   const [isChecked, setChecked] = useState(false);
   const [busy, setBusy] = useState(false);
@@ -99,7 +120,10 @@ export function ServerQuestions({ action, askedBy, origin, onAnswer, onAnswered 
         ...(decision === "approve" && call.elicitation ? { responses: responsesOf(call) } : {}),
       };
     });
-    post(`/chats/${askedBy ?? chatId}/approvals`, { answers })
+    post(`/chats/${askedChat}/approvals`, { answers })
+      .then(() => {
+        if (userId) drafts.saveForm(userId, askedChat, asked, null);
+      })
       .catch(setRefusal)
       .finally(() => {
         setBusy(false);
@@ -144,13 +168,13 @@ export function ServerQuestions({ action, askedBy, origin, onAnswer, onAnswered 
                 question={question}
                 entries={entriesOf(call, question)}
                 onChange={(name, entry) =>
-                  setForms((known) => ({
-                    ...known,
+                  change({
+                    ...forms,
                     [call.tool_call_id]: {
-                      ...known[call.tool_call_id],
+                      ...forms[call.tool_call_id],
                       [question.id]: { ...entriesOf(call, question), [name]: entry },
                     },
-                  }))
+                  })
                 }
                 canAnswer={isOwner && !busy && chosen[call.tool_call_id] !== "deny"}
                 isChecked={isChecked}
