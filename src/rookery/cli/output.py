@@ -99,7 +99,7 @@ class Output:
         self.error(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Print an error in one line, in both modes."""
+        """Print an error in one line to stderr, with and without `--json`."""
         self._print(self._stderr, f"rookery: {printable(hide_secrets(text, self.secrets))}")
 
     def traceback(self, error: BaseException) -> None:
@@ -107,9 +107,9 @@ class Output:
         self._print(self._stderr, "\n".join(printable(row) for row in text.splitlines()))
 
     def result(self, document: object) -> None:
-        """Set the document for programs.
+        """Set the document that `--json` prints at the end.
 
-        A later document replaces it, so that an error that ends a command is reported.
+        A later call replaces it. A command that fails thus prints its error instead of an earlier result.
         """
         self._document = document
 

@@ -154,7 +154,7 @@ class Recorder:
 
 
 class Run:
-    """One run. The attributes below `prompts` are for the writer only."""
+    """One run."""
 
     __slots__ = (
         "_calls",
@@ -206,6 +206,7 @@ class Run:
         self.is_detached = False
         self.is_full = False
         self.stored_bytes = 0
+        # The attributes from here on are for the writer only.
         self.prompts = PromptHashes()
         self.before = PromptHashes()  # the value of `prompts` before the current step
         self.shared_from: int | None = None  # the number of the step whose prompt `before` has

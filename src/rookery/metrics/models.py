@@ -70,7 +70,7 @@ CALLS: tuple[Family[CallStats], ...] = (
 FAULTS: tuple[Family[ModelCounters], ...] = (
     counter(
         "replay_repairs_total",
-        "Histories that a provider refused and accepted after a repair.",
+        "Histories that a provider refused at first, and accepted after a repair.",
         lambda counters: counters.counts().repairs,
         labels=("wire", "rung"),
         known=every(WIRES, ReplayFault),

@@ -241,7 +241,7 @@ MCP: tuple[Family[Worker], ...] = (
     ),
     counter(
         "tool_search_rejected_total",
-        "Calls of find_tools without words, or for which the budget had no room.",
+        "Calls of find_tools without words, or whose tools did not fit in the limit for tool definitions.",
         lambda worker: worker.mcp_stats.search.rejected,
     ),
 )

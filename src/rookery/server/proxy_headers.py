@@ -73,7 +73,7 @@ class ProxyHeaders:
 
 
 def _host(text: str) -> str:
-    """Return the host without a port. Text that is not an address is kept and truncated."""
+    """Return the host without a port. Text that is not an address is returned as it is, at most `_MAX_HOST_CHARS`."""
     if text.startswith("[") and "]" in text:
         return text[1 : text.index("]")]
     return (text.partition(":")[0] if text.count(":") == 1 else text)[:_MAX_HOST_CHARS]

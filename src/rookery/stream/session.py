@@ -307,7 +307,10 @@ class Session:
 
 
 class Slot:
-    """A slot among the open streams, held from before the first read until the end."""
+    """One of the limited places for open streams.
+
+    It is taken before the stream's first read and released when the stream ends.
+    """
 
     __slots__ = ("_sessions", "session", "user_id")
 

@@ -124,7 +124,7 @@ def _pattern(form: str) -> str:
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return the length of the longest proper beginning of `right` that ends `left`; 0 if it is under 4 characters."""
+    """Return the length of the longest proper prefix of `right` that is a suffix of `left`; 0 if it is below 4."""
     for count in range(min(len(left), len(right) - 1), 3, -1):
         if left.endswith(right[:count]):
             return count

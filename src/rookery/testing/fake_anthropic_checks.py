@@ -183,7 +183,7 @@ def _joined(body: Json) -> list[Json]:
 
 
 def _server_tools(body: Json) -> Iterator[str]:
-    """Check server tools: results follow their calls, and only calls that the server can still finish have none."""
+    """Check server tools: each result follows its call. Only a call that the server can still finish may lack one."""
     open_calls: dict[str, str] = {}
     messages = _joined(body)
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]

@@ -21,7 +21,10 @@ class PasswordChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_password(*, revoke_tokens: bool | None) -> PasswordChange:
-    """Prompt for the passwords, and whether to revoke tokens if `revoke_tokens` is None. Runs before the event loop."""
+    """Prompt for the passwords. If `revoke_tokens` is None, also ask whether to revoke tokens.
+
+    Call this before the event loop starts.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         raise Refused("There is no terminal to ask for the passwords.", code=Exit.USAGE)
     current = getpass.getpass("Current password: ")

@@ -58,7 +58,7 @@ async def send(
 
 
 async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[WorkspaceMcpServer]] | None:
-    """Return the workspace of the chat and the servers without an answer; None if there are none."""
+    """Return the chat's workspace and its MCP servers that wait for the user's consent; None if there are none."""
     found = await client.chats.get(chat_id)
     if found.workspace_id is None or found.my_role != "owner":
         return None

@@ -138,7 +138,7 @@ class Screen:
         self._is_torn = True
 
     def _separator(self) -> str:
-        """Return the separator of a new paragraph. On a terminal, a line of stderr between two paragraphs is enough."""
+        """Return the line breaks before a new paragraph. On a terminal, none are needed after a line of stderr."""
         if not self._has_text or not self._is_block_over or self._is_torn:
             return ""
         return "\n" * max(0, 2 - self._newlines)

@@ -328,7 +328,7 @@ class ReplicaSupervisor:
             _log.warning("slots_not_written", error=str(error))
 
     async def _end_all(self) -> None:
-        """End all children. This always completes."""
+        """End all children. Those that do not end in time are killed."""
         left = list(filter(None, self._children))
         for child in left:
             child.tell(HURRY)

@@ -224,10 +224,9 @@ def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
-    """Return all parts of the user message that began the current turn.
+    """Return all parts of the user message, or messages, that began the current turn.
 
-    Messages that began it together are joined. If an earlier compaction of the turn has removed the message from the
-    rows, its copy in the boundary is used.
+    If an earlier compaction of the turn has removed them from the rows, their copy in the summary message is used.
     """
     said: list[tuple[Part, ...]] = []
     behind: tuple[Part, ...] = ()

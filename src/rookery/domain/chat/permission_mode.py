@@ -54,5 +54,8 @@ def restrict(mode: PermissionMode, judged: Judgement, names: Collection[str]) ->
 
 
 def asks_without_rule(mode: PermissionMode, judged: Judgement) -> bool:
-    """Return whether the mode asks and not a rule. "Always" would have no effect, so it is not offered."""
+    """Return whether the user is asked because of the mode, not because of a rule.
+
+    The answer "always" is then not offered, because a rule would change nothing.
+    """
     return mode is PermissionMode.ASK and judged.verdict is Verdict.ASK

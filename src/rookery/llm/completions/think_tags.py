@@ -9,7 +9,11 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class ThinkTags:
-    """Splits a text. `split` returns (is_reasoning, text) pairs; `rest` returns the text that is held back."""
+    """Splits a streamed text at think tags.
+
+    `split` returns (is_reasoning, text) pairs, and holds back an end that may be the beginning of a tag. `rest` returns
+    it as pairs when the text has ended.
+    """
 
     __slots__ = ("_held", "_inside", "_trims")
 

@@ -154,7 +154,9 @@ async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Viewe
 
 
 async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[tuple[UUID, ChatView]]:
-    """Return pairs of viewer and chat for these pairs of chat and viewer ids. The chats have no children.
+    """Return the id of the viewer and the chat for each pair of a chat id and a viewer id.
+
+    The field `children` of the chats is not set.
 
     Pairs are left out if the viewer may not read the chat as its owner or by a share. Rows that cannot be decoded, for
     example of a newer version, are left out too.

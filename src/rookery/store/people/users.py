@@ -283,7 +283,7 @@ async def list_users(
     limit: int = 50,
     cursor: str | None = None,
 ) -> UserPage:
-    """List accounts by username. `q` is a part of the username, name or email address, in any case."""
+    """List accounts by username. `q` is a part of the username, name or email address, regardless of case."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     after, after_id = page_cursors.decode(cursor, tuple[str, UUID]) if cursor is not None else ("", UUID(int=0))
     records = await conn.fetch(LIST, after, after_id, _searchable(q), role, status, limit + 1)

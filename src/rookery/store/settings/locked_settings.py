@@ -82,7 +82,10 @@ async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) 
 def _with_locked(
     stored: object, wanted: Mapping[str, object], before: Mapping[str, list[object]]
 ) -> tuple[dict[str, object], dict[str, list[object]]]:
-    """Return the group with locked values set and others restored, and the former values of the locked keys."""
+    """Return the group, and the former values of the locked keys.
+
+    Locked keys have their locked values. Keys that are no longer locked have their former values again.
+    """
     group: dict[str, object] = dict(stored) if isinstance(stored, dict) else {}
     for key in before.keys() - wanted.keys():
         group.pop(key, None)

@@ -58,7 +58,7 @@ class TokenCheck:
         self._seen: dict[str, int] = {}
 
     async def check(self, token: str) -> UUID:
-        """Return the replica that dials; raise `TokenRefused`."""
+        """Return the id of the replica that the token comes from. Raise `TokenRefused` if the token is not valid."""
         claims = self._read(token)
         now = int(self._clock.now().timestamp())
         if claims.dst != self._me:

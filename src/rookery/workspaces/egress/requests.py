@@ -1,7 +1,7 @@
 """HTTP requests to the proxy: the parser, and the encoder of forwarded requests and refusals. Pure.
 
 The parser refuses everything that two programs could parse differently. A forwarded request is encoded from the parsed
-values, so that the host cannot find another request in it.
+values, so that the host cannot read it as two requests.
 """
 
 from __future__ import annotations

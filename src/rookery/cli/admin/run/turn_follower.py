@@ -73,7 +73,8 @@ class TurnFollower:
     async def follow(self, first_id: int, *, timeout_seconds: float | None = None) -> View:
         """Show the turn that begins with this message until the chat is at rest.
 
-        After a stop that does not complete, return the chat in its current state. Raise `ChatDeleted` if the chat is
+        If the turn is stopped (by the user or the timeout) and the chat does not come to rest, return the chat in its
+        current state. Raise `ChatDeleted` if the chat is
         deleted meanwhile, and `OutputClosed` if the reader of stdout has closed it.
         """
         async with self._client.chats.stream(self._chat.id, after_id=first_id - 1) as live:

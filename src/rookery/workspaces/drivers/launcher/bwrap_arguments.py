@@ -36,7 +36,11 @@ SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, BWRAP, HOME)
 
 
 class Handle(NamedTuple):
-    """A bound folder. Bubblewrap gets it by an open handle, because another process could replace it with a link."""
+    """A folder to bind.
+
+    Bubblewrap gets an open descriptor of the folder instead of its path, because another process could replace the path
+    with a link.
+    """
 
     path: str
 
