@@ -67,7 +67,8 @@ def piece(part: Part) -> str | None:
 def continues(first: Part, part: Part) -> bool:
     """Return whether a piece can be merged into the group that begins with `first`.
 
-    The caller has checked that both have the same role. Reasoning pieces belong to one block if their start times are equal.
+    The caller has checked that both have the same role. Reasoning pieces belong to one block if their start times are
+    equal.
     """
     if isinstance(first, Text):
         return isinstance(part, Text) and first.refusal is part.refusal
