@@ -4,7 +4,7 @@
  */
 import type { Preview } from "@/chat/preview";
 import type { ChatData } from "@/chat/reducer";
-import type { Message, Status } from "@/chat/types";
+import type { Action, Message, Status } from "@/chat/types";
 
 export type AnswersHeard = "off" | "end" | "sentence";
 
@@ -46,9 +46,14 @@ function ofStatus(status: Status, data: ChatData, heard: AnswersHeard, reader: S
   }
 }
 
+/** Return the name of the MCP server whose question waits for the user; null if none does. */
+export function askingServer(action: Pick<Action, "tool_calls">): string | null {
+  return action.tool_calls.find((call) => call.elicitation)?.elicitation?.server ?? null;
+}
+
 function wishOf({ action }: ChatData): string {
   if (action?.kind !== "approval") return "Wants tool results";
-  const server = action.tool_calls.find((call) => call.elicitation)?.elicitation?.server;
+  const server = askingServer(action);
   return server ? `${server} asks a question` : "Asks for permission";
 }
 

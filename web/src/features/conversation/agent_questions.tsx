@@ -2,6 +2,7 @@ import { useEffect, useRef } from "react";
 import { Link } from "react-router";
 import { useStore } from "zustand";
 import type { AgentView, ChatView } from "@/api/types.gen";
+import { askingServer } from "@/chat/announcements";
 import { ApprovalCard } from "@/features/tools/approval_card";
 import { askingAgent, reloadAgents, useAgentAction, useAgents } from "@/state/subagents";
 import { announce } from "@/ui/announcer";
@@ -42,9 +43,15 @@ interface Props {
 function AgentQuestion({ agent, rootId, others, onAnswer }: Props) {
   const { data: action } = useAgentAction(agent);
   const isAsked = action?.kind === "approval";
+  const server = action && askingServer(action);
   useEffect(() => {
-    if (isAsked) announce(`Needs you: the agent ${agent.title} asks for permission`);
-  }, [isAsked, agent.title]);
+    if (!isAsked) return;
+    announce(
+      server
+        ? `Needs you: ${server} asks a question for the agent ${agent.title}`
+        : `Needs you: the agent ${agent.title} asks for permission`,
+    );
+  }, [isAsked, server, agent.title]);
   if (!isAsked) return null;
   return (
     <div className="max-h-[50dvh] overflow-y-auto">
