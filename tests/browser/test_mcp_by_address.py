@@ -84,8 +84,11 @@ def ada(ada: Visitor) -> Iterator[Visitor]:
     ada.ask("PUT", "/settings/mcp", {"allow_private_addresses": True})
     yield ada
     for server in ada.ask("GET", "/mcp-servers")["items"]:
-        if server["workspace_id"]:
-            continue  # it ends with its workspace
+        if workspace := server["workspace_id"]:
+            for named in ada.ask("GET", f"/workspaces/{workspace}/mcp-servers")["items"]:
+                if named["server"] == server["id"]:
+                    ada.ask("DELETE", f"/workspaces/{workspace}/mcp-servers/{named['hash']}")
+            continue
         ada.ask("DELETE", f"{'/me' if server['is_own'] else ''}/mcp-servers/{server['id']}")
 
 
@@ -177,8 +180,9 @@ def test_server_of_a_project_is_used_after_its_owner_has_agreed_to_its_address(
     card = page.get_by_role("region", name="MCP server", exact=True)
     expect(card).to_contain_text("This project wants to use the MCP server garden. May Rookery connect to it?")
     expect(card.get_by_role("group", name="Address of garden")).to_contain_text(garden)
-    expect(card).to_contain_text("It gets the header X-Team of the file.")
-    expect(card).to_contain_text("In them are the values of the environment variable TEAM.")
+    expect(card).to_contain_text(
+        "It gets the header X-Team of the file, with the value of the environment variable TEAM."
+    )
     assert ada.violations() == []
     card.get_by_role("button", name="Allow").click()
     expect(card).to_contain_text("the MCP server vault. May Rookery connect to it?")

@@ -16,7 +16,8 @@ export function titleOf(item: ContextItemView): string {
   if (item.kind === "skill") return item.name ?? folders.at(-2) ?? item.source;
   if (item.kind === "mcp_server") {
     const count = item.tools?.length ?? 0;
-    const tools = item.tools ? `, ${count} ${count === 1 ? "tool" : "tools"}` : "";
+    // A server with an address is asked for its tools in each chat, so the context has none of them.
+    const tools = count > 0 ? `, ${count} ${count === 1 ? "tool" : "tools"}` : "";
     return `${item.name ?? folders.at(-1) ?? item.source}${tools}`;
   }
   return folders.at(-1) || item.source;

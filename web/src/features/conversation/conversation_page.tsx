@@ -30,10 +30,11 @@ import { PrintSheet } from "./print_view";
 const Queue = lazyPart(async () => (await import("@/features/composer/queued_messages")).Queue);
 // Loaded with the first subagent.
 const AgentQuestions = lazyPart(async () => (await import("@/features/conversation/agent_questions")).AgentQuestions);
-// Loaded with the first chat that has a workspace, because only workspaces have servers.
+// Loaded with the first chat that has chosen servers, or whose workspace may name some.
 const ConnectNotices = lazyPart(async () => (await import("@/features/mcp/connect_notices")).ConnectNotices);
 const ReadOnly = lazyPart(async () => (await import("@/features/conversation/read_only")).ReadOnly);
 const StreamEnded = lazyPart(async () => (await import("@/features/conversation/read_only")).StreamEnded);
+// Loaded with the first chat that has a workspace, because only workspaces have servers.
 const ServerQuestions = lazyPart(async () => (await import("@/features/panel/mcp_servers")).ServerQuestions);
 
 interface Props {
@@ -220,7 +221,7 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
                   <ServerQuestions chat={chat} />
                 </Suspense>
               )}
-              {chat && chat.mcp_server_ids.length > 0 && (
+              {chat && (chat.mcp_server_ids.length > 0 || chat.context !== null) && (
                 <Suspense>
                   <ConnectNotices chat={chat} session={session} />
                 </Suspense>

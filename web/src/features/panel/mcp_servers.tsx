@@ -142,6 +142,9 @@ function useWhole(server: WorkspaceMcpServerView): [boolean, () => void] {
 function Entry({ server, isWhole }: { server: WorkspaceMcpServerView; isWhole: boolean }) {
   const target = targetOf(server);
   const what = server.url === null ? "Command" : "Address";
+  // A token of the workspace that is sent to a stranger must be seen here.
+  const values =
+    server.env.length > 0 ? `, with the value of the ${named("environment variable", server.env, isWhole)}` : "";
   return (
     <div tabIndex={0} role="group" aria-label={`${what} of ${server.name}`} className="max-h-[40dvh] overflow-auto">
       <pre className="rounded-md bg-bg2 px-3 py-2 font-mono text-small break-words whitespace-pre-wrap">
@@ -155,11 +158,10 @@ function Entry({ server, isWhole }: { server: WorkspaceMcpServerView; isWhole: b
       </pre>
       <p className="mt-1 text-small break-words text-muted">
         {server.url === null ? `It starts in ${server.folder}.` : `The file is in ${server.folder}.`}
-        {server.headers.length > 0 && ` It gets the ${named("header", server.headers, isWhole)} of the file.`}
+        {server.headers.length > 0 && ` It gets the ${named("header", server.headers, isWhole)} of the file${values}.`}
         {server.env.length > 0 &&
-          (server.url === null
-            ? ` It gets the ${named("environment variable", server.env, isWhole)}.`
-            : ` In them are the values of the ${named("environment variable", server.env, isWhole)}.`)}
+          server.url === null &&
+          ` It gets the ${named("environment variable", server.env, isWhole)}.`}
       </p>
     </div>
   );

@@ -6,17 +6,17 @@ import type { BodyProps, Tool } from "./tool_display";
 /** The body for tools of MCP servers and clients, and unknown tools: input and output as JSON. */
 function Body({ call }: BodyProps) {
   const media = fields(call.result);
-  const picture = text(media.media_type).startsWith("image/") && text(media.data);
+  const type = text(media.mime_type);
+  const picture = type.startsWith("image/") && text(media.data);
   return (
     <div className="space-y-2">
       {call.args !== undefined && <Json value={call.args} label="Input" />}
       {!call.hasResult && call.output && <Output text={call.output} view="live" />}
       {picture ? (
-        <img
-          alt="Result of the tool"
-          className="max-h-64 rounded-md"
-          src={`data:${text(media.media_type)};base64,${picture}`}
-        />
+        <>
+          {text(media.text) && <Output text={text(media.text)} />}
+          <img alt="Result of the tool" className="max-h-64 rounded-md" src={`data:${type};base64,${picture}`} />
+        </>
       ) : (
         call.hasResult && call.result !== undefined && <Result value={call.result} isFailed={call.isError} />
       )}

@@ -54,7 +54,7 @@ class Server:
         data = json.dumps(self.tools, sort_keys=True).encode()
         value = _described(self.config, ordinal, "ok" if self.error is None else "unreadable")
         value["hash"] = self.digest or hashlib.sha256(data).hexdigest()
-        value["size"] = len(data)
+        value["size"] = len(data) if self.tools else 0
         if self.error is not None:
             value["error"] = self.error
         else:
