@@ -89,7 +89,7 @@ export function Toolbar(props: Props) {
       <ModeSwitch mode={props.permissionMode} onMode={props.onPermissionMode} />
       <div className="ml-auto flex shrink-0 items-center gap-1">
         {/* On a small screen there is no room for all of them. */}
-        {props.extra && <div className={cx("flex", hasWays && "max-sm:hidden")}>{props.extra}</div>}
+        {props.extra && <div className={cx("flex", busy && "max-sm:hidden")}>{props.extra}</div>}
         {busy && (
           <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
             <Square aria-hidden className="size-3 fill-current" />

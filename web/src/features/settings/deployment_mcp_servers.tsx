@@ -39,7 +39,7 @@ export function Mcp() {
             <>
               <Switch
                 label="Users may add servers of their own"
-                hint="Such a server is only for the chats of its user."
+                hint="Such a server is only for the chats of its user. Without this, addresses that projects name are not used either."
                 checked={values.allow_user_servers}
                 onChange={(on) => set("allow_user_servers", on)}
               />
