@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
@@ -341,6 +342,47 @@ def test_view_follows_the_agent_until_the_user_scrolls_up_or_opens_something(ada
     cues[2].give()
     ada.wait_for_rest(chat["id"])
     expect(main.get_by_text("The very end.")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("grows", [True, False], ids=["and grows", "and ends"])
+def test_text_that_is_selected_in_the_running_answer_stays_in_view_and_selected(
+    ada: Visitor, script: ModelScript, grows: bool
+) -> None:
+    cues = [script.cue() for _ in range(2)]
+    said = "select while it grows" if grows else "select while it ends"
+    more = LONG.format("second") if grows else ""
+    # In the second case, only the end of the answer follows: nothing grows between the selection and the commit.
+    script.plays(said, [Answer(text=LONG.format("first")), cues[0], Answer(text=more), cues[1], Answer(text="")])
+    chat = ada.chat("hello", title="Selected", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    main = page.get_by_role("main")
+    keys.to(page.get_by_role("textbox", name="Message"))
+    keys.type(said)
+    keys.press("Enter")
+    expect(main.get_by_text("Paragraph first-49")).to_be_in_viewport()
+
+    # A double click selects a word of the answer, which the view follows until then.
+    target = main.get_by_text("Paragraph first-45")
+    target.dblclick(position={"x": 20, "y": 10})
+    assert page.evaluate("getSelection().toString().trim()") == "Paragraph"
+    where = target.bounding_box()
+    assert where
+    cues[0].give()
+    if grows:
+        expect(main.get_by_text("Paragraph second-49")).to_be_attached()
+    cues[1].give()
+    ada.wait_for_rest(chat["id"])
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    page.evaluate(PAINTED)
+
+    now = target.bounding_box()
+    assert now
+    assert abs(now["y"] - where["y"]) <= MOST_PX
+    assert page.evaluate("getSelection().toString().trim()") == "Paragraph"
+    # It is still the word that was selected, although each paragraph has the same one.
+    inside = "(element) => element.contains(getSelection().anchorNode)"
+    assert target.evaluate(inside)
 
 
 def test_setting_keeps_the_sent_message_at_the_top(ada: Visitor, script: ModelScript) -> None:

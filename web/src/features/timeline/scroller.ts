@@ -82,6 +82,14 @@ export class Scroller {
     if (this.mode === "following" || this.mode === "opening") this.setMode("reading");
   }
 
+  /** The selection of the page has changed. The view no longer follows the agent while text in it is selected. */
+  selected(): void {
+    if (this.mode !== "following" || !this.isSelecting()) return;
+    this.setMode("reading");
+    this.remember();
+    this.tell();
+  }
+
   scrolled(): void {
     const top = this.box.scrollTop;
     const byUser = performance.now() - this.actedAt < USER_ACT_MS;
@@ -99,8 +107,9 @@ export class Scroller {
     this.layTail();
     // The answer below a sent message has filled the view.
     if (this.mode === "anchored" && this.follows && this.tail.offsetHeight === 0 && this.below() > 0) {
-      this.setMode("following");
+      this.setMode(this.isSelecting() ? "reading" : "following");
     }
+    // The event of a selection that was just made may still be on its way.
     if (this.mode === "following" && this.isSelecting()) this.setMode("reading");
     if (this.mode === "following" || this.mode === "opening") this.toEnd();
     else this.restore();

@@ -1,5 +1,5 @@
 import { ArrowDown } from "lucide-react";
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { Suspense, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { flushSync } from "react-dom";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
@@ -20,9 +20,13 @@ import { useDisplay } from "@/state/queries";
 import { useShownStatus } from "@/state/session_hooks";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { lazyPart } from "@/ui/lazy_part";
 import { Find } from "./find_shortcut";
 import { OlderMessages, useLoadOlder } from "./older_messages";
 import { Tail } from "./running_step";
+
+// Loaded after the page, because nothing is selected at the start.
+const SelectionKeeper = lazyPart(async () => (await import("@/features/timeline/selection_keeper")).SelectionKeeper);
 
 /** Chosen: an opened chat stays at its end this long while rows change their height, for example by highlighted code. */
 const OPENING_MS = 1500;
@@ -143,6 +147,13 @@ export function Timeline({ session, target, dimFrom }: Props) {
     return () => clearTimeout(settle);
   }, [session, loaded, isWhole]);
 
+  // Text that the user selects stays where it is, from the first character on.
+  useEffect(() => {
+    const selected = () => scroller.current?.selected();
+    document.addEventListener("selectionchange", selected);
+    return () => document.removeEventListener("selectionchange", selected);
+  }, []);
+
   // Keep the scroll position when anything changes its size.
   useEffect(() => {
     const inner = content.current;
@@ -247,6 +258,9 @@ export function Timeline({ session, target, dimFrom }: Props) {
             <div style={{ height: heights.after(range.end) }} />
           </div>
           <Tail session={session} isEndSeen={isEndSeen} />
+          <Suspense>
+            <SelectionKeeper list={list} rows={rows} />
+          </Suspense>
           <div ref={tail} aria-hidden />
         </div>
       </div>
