@@ -272,6 +272,32 @@ async def test_provider_is_tried_before_anything_is_stored(rig: ApiRig, root: Pe
     assert [each for each in stored if each["source"] != "env" and each["type"] == "openai_compat"] == []
 
 
+async def test_change_of_a_provider_is_tried_with_its_stored_key_and_headers(rig: ApiRig, root: Person) -> None:
+    old, new = FakeCompletions(api_key="sk-another-key-entirely"), FakeCompletions(api_key=KEY)
+    new.pages["GET /models"] = Scenario(body={"data": [{"id": "a"}]})
+
+    async def attempt(given: object) -> Any:
+        return (await root.http.post("/api/v1/model-providers/try", json=given)).json()
+
+    async with old.server.listening() as wrong, new.server.listening() as url:
+        options = {"headers": {"x-team": "blue"}}
+        provider = await add_provider(root, base_url=wrong, api_key=KEY, options=options)
+        given = {"type": "openai_compat", "provider_id": provider["id"]}
+        as_stored = await attempt(given)
+        moved = await attempt({**given, "base_url": url})
+        masked = await attempt({**given, "base_url": url, "options": {"headers": {"x-team": "***"}}})
+        other_key = await attempt({**given, "base_url": url, "api_key": "sk-wrong-key"})
+
+    assert [each["ok"] for each in (as_stored, moved, masked, other_key)] == [False, True, True, False]
+    assert {each.headers.get("x-team") for each in new.server.requests} == {"blue"}
+    stored = (await root.http.get(f"/api/v1/model-providers/{provider['id']}")).json()
+    assert stored["base_url"] == wrong
+    mistyped = await root.http.post("/api/v1/model-providers/try", json={**given, "type": "anthropic"})
+    assert (mistyped.status_code, mistyped.json()["fields"][0]["field"]) == (400, "type")
+    unknown = await root.http.post("/api/v1/model-providers/try", json={**given, "provider_id": str(uuid4())})
+    assert unknown.status_code == 404
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [

@@ -49,6 +49,8 @@ ELSEWHERE = {
     ("chats.file", 200): "test_git",
     ("chats.file_bytes", 200): "test_git",
     ("workspaces.folder", 200): "test_git",
+    ("providers.try_unsaved", 404): "test_models",
+    ("providers.try_unsaved", 409): "test_models",
     ("mcp.connect", 200): "test_mcp_servers",
     ("mcp.connect", 502): "test_mcp_servers",
     ("mcp.callback", 200): "test_mcp_servers",

@@ -7,11 +7,13 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+from typing import Any
 
 from playwright.sync_api import expect
 
 from tests.browser.browser_user import PASSWORD, Visitor
 from tests.browser.conftest import Visit
+from tests.browser.model_script import ModelScript
 
 
 def test_complaint_of_the_server_stands_under_its_field(ada: Visitor) -> None:
@@ -167,6 +169,57 @@ def test_key_of_a_provider_is_never_shown_again(ada: Visitor) -> None:
     assert key not in page.content()
     assert told
     assert not [text for text in told if key in text]
+
+
+def test_provider_is_tested_before_it_is_stored_and_before_it_is_changed(ada: Visitor, script: ModelScript) -> None:
+    works = ada.ask("GET", f"/model-providers/{provider_of(ada, script.config(ada))}")["base_url"]
+    nowhere = "http://127.0.0.1:1/v1"
+    page = ada.go("/settings/providers")
+    page.get_by_role("button", name="Add provider").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type").select_option("OpenAI-compatible")
+    dialog.get_by_label("Name", exact=True).fill("tried-first")
+    dialog.get_by_label("Base URL").fill(nowhere)
+    dialog.get_by_label("Base URL").press("Enter")
+    failed = dialog.get_by_role("alert")
+    expect(failed).to_contain_text(f"Tried: GET {nowhere}/models. Nothing was saved.")
+    assert "tried-first" not in names_of_providers(ada)
+    assert ada.violations() == []
+
+    # This server lists no models, so one is named for the test.
+    dialog.get_by_label("Base URL").fill(works)
+    dialog.get_by_role("button", name="Test and save").click()
+    expect(failed).to_contain_text(f"Tried: GET {works}/models.")
+    dialog.get_by_label("Model id for the test (optional)").fill("actor")
+    dialog.get_by_role("button", name="Test and save").click()
+    expect(dialog).to_have_count(0)
+    assert "tried-first" in names_of_providers(ada)
+
+    row = page.get_by_role("row").filter(has_text="tried-first")
+    row.get_by_role("button", name="Edit").click()
+    # Another name needs no test.
+    dialog.get_by_label("Shown as").fill("Provider of tests")
+    dialog.get_by_role("button", name="Save", exact=True).click()
+    expect(dialog).to_have_count(0)
+    row = page.get_by_role("row").filter(has_text="Provider of tests")
+    row.get_by_role("button", name="Edit").click()
+    dialog.get_by_label("Base URL").fill(nowhere)
+    dialog.get_by_role("button", name="Test and save").click()
+    expect(failed).to_contain_text("Nothing was saved.")
+    assert names_of_providers(ada)["tried-first"]["base_url"] == works
+    dialog.get_by_role("button", name="Save anyway").click()
+    expect(dialog).to_have_count(0)
+    stored = names_of_providers(ada)["tried-first"]
+    assert stored["base_url"] == nowhere
+    ada.ask("DELETE", f"/model-providers/{stored['id']}")
+
+
+def provider_of(visitor: Visitor, config: str) -> str:
+    return str(visitor.ask("GET", f"/model-configs/{config}")["provider_id"])
+
+
+def names_of_providers(visitor: Visitor) -> dict[str, Any]:
+    return {each["name"]: each for each in visitor.ask("GET", "/model-providers")["items"]}
 
 
 def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:

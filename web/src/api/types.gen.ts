@@ -1943,9 +1943,10 @@ export interface ProviderOfKey {
   enabled: boolean;
 }
 
-/** A provider to try before it is stored. With `model`, that model gets a short message. Without it, the models are listed. */
+/** A provider to try before it is stored. With `model`, that model gets a short message. Without it, the models are listed. With `provider_id`, a change of that provider is tried: absent fields have its values, and `***` in a header stands for the stored value. */
 export interface ProviderTry {
   type: ProviderType;
+  provider_id?: string | null;
   base_url?: string | null;
   options?: Record<string, unknown>;
   api_key?: string | null;

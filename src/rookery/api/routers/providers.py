@@ -15,13 +15,14 @@ from starlette.responses import Response
 
 from rookery.api import headers, masked_headers
 from rookery.api.caller import Caller
-from rookery.api.errors import ApiError
+from rookery.api.errors import ApiError, BadFields, FieldError
 from rookery.api.request_bodies import SLUG, Body
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
 from rookery.models import provider_check
 from rookery.runtime.secret_str import SecretStr as StoredKey
+from rookery.store.models.errors import ProviderReadOnly
 from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch, unsaved
 
 
@@ -98,10 +99,12 @@ class ProbeView(msgspec.Struct, frozen=True):
 class ProviderTry(Body):
     """A provider to try before it is stored.
 
-    With `model`, that model gets a short message. Without it, the models are listed.
+    With `model`, that model gets a short message. Without it, the models are listed. With `provider_id`, a change of
+    that provider is tried: absent fields have its values, and `***` in a header stands for the stored value.
     """
 
     type: ProviderType
+    provider_id: UUID | None = None
     base_url: str | None = Field(None, max_length=2000)
     options: dict[str, Any] = Field(default_factory=dict)
     api_key: SecretStr | None = Field(None, min_length=1, max_length=MAX_KEY_BYTES)
@@ -149,7 +152,7 @@ def router(services: ApiServices) -> Routes:
         made = await caller.store.providers.create(ProviderDraft(**given))
         return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
 
-    @routes.post("/model-providers/try", "providers.try_unsaved", body=ProviderTry, returns=TryView)
+    @routes.post("/model-providers/try", "providers.try_unsaved", body=ProviderTry, returns=TryView, errors=(404, 409))
     async def try_unsaved(caller: Caller) -> Response:
         """Try a provider without storing it: list its models, or send a short message to one, within 30 seconds.
 
@@ -158,12 +161,20 @@ def router(services: ApiServices) -> Routes:
         body = await caller.read(ProviderTry, may=caller.store.providers.require)
         await caller.store.providers.require()
         key = None if body.api_key is None else StoredKey(body.api_key.get_secret_value())
+        base_url, options = body.base_url, body.options
+        known_headers: dict[str, str] | None = None
+        if body.provider_id is not None:
+            known, stored_key = await _changeable(caller, body.provider_id, body.type)
+            known_headers = dict(known.options.headers)
+            key = key or stored_key
+            base_url = base_url if "base_url" in body.given else known.base_url
+            options = options if "options" in body.given else msgspec.to_builtins(known.options)
         draft = ProviderDraft(
             type=body.type,
             name=body.type.value.replace("_", "-"),
             display_name="The provider",
-            base_url=body.base_url,
-            options=masked_headers.unmask(body.options),
+            base_url=base_url,
+            options=masked_headers.unmask(options, known_headers),
             api_key=key,
         )
         tried = await provider_check.try_unsaved(unsaved(draft), key, body.model, connector=services.connector)
@@ -239,6 +250,19 @@ def router(services: ApiServices) -> Routes:
         if provider_id not in (await services.directory.snapshot()).providers:
             # Another replica has just created it, and its notification has not arrived yet.
             services.directory.invalidate()
+
+    async def _changeable(caller: Caller, provider_id: UUID, type: ProviderType) -> tuple[Provider, StoredKey | None]:
+        """Return a stored provider that can be changed, with its open headers and its central key."""
+        await caller.store.providers.require(provider_id)
+        services.directory.invalidate()  # the values of the moment, also after a change by another replica
+        snapshot = await services.directory.snapshot()
+        known = snapshot.providers[provider_id]
+        if known.is_env:
+            # Its key must not be sent to an address from the request.
+            raise ProviderReadOnly(known.name)
+        if known.type != type:
+            raise BadFields([FieldError("type", "This provider has another type.")])
+        return known, snapshot.keys.get(provider_id)
 
     async def _view(provider: Provider) -> ProviderView:
         has_key = provider.api_key_enc is not None

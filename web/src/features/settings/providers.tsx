@@ -5,6 +5,7 @@ import { ApiError, sentence } from "@/api/errors";
 import type { ProviderCreate, ProviderType, ProviderView } from "@/api/types.gen";
 import { fields } from "@/chat/tool_texts";
 import { useSelf } from "@/state/login_session";
+import { attempt, TryFailed } from "@/state/provider_try";
 import { keys, queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { Confirm, Dialog } from "@/ui/dialog";
@@ -29,6 +30,8 @@ export const TYPES: { value: ProviderType; label: string }[] = [
   { value: "bridge", label: "Other, through the bridge" },
   { value: "scripted", label: "Offline model" },
 ];
+/** The types that work without an API key. */
+const KEYLESS: ReadonlySet<string> = new Set(["bedrock", "google", "bridge", "openai_compat", "scripted"]);
 const typeName = (type: string) => TYPES.find((one) => one.value === type)?.label ?? type;
 
 function changed() {
@@ -120,8 +123,31 @@ export function Providers() {
   );
 }
 
+/** The fields that show their errors themselves. */
+const SHOWN = ["name", "display_name", "base_url", "api_key"] as const;
+
+interface Form {
+  type: ProviderType;
+  name: string;
+  display_name: string;
+  base_url: string;
+  api_key: string;
+  enabled: boolean;
+  central_key_enabled: boolean;
+  allow_user_key: boolean;
+}
+
+/** Return whether a test would tell something: the provider is new, or its address or key changes. */
+function needsTry(form: Form, provider: ProviderView | null): boolean {
+  // Users bring their own keys, so there is nothing to test with yet.
+  const hasKey = form.api_key !== "" || provider?.has_key || KEYLESS.has(form.type);
+  if (!hasKey && form.allow_user_key) return false;
+  return provider === null || form.api_key !== "" || form.base_url !== (provider.base_url ?? "");
+}
+
+/** The form of a provider. It is tested before it is stored, unless the user saves it anyway. */
 function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; onClose: () => void }) {
-  const [form, setForm] = useState({
+  const [form, setForm] = useState<Form>({
     type: (provider?.type ?? "anthropic") as ProviderType,
     name: provider?.name ?? "",
     display_name: provider?.display_name ?? "",
@@ -131,10 +157,17 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
     central_key_enabled: provider?.central_key_enabled ?? true,
     allow_user_key: provider?.allow_user_key ?? false,
   });
+  const [model, setModel] = useState("");
+  const isTried = needsTry(form, provider);
   const save = useMutation({
-    mutationFn: () => {
+    mutationFn: async ({ anyway }: { anyway: boolean }) => {
       const { type, api_key, base_url, ...rest } = form;
-      const body = { ...rest, base_url: base_url || null, ...(api_key ? { api_key } : {}) };
+      const access = { base_url: base_url || null, ...(api_key ? { api_key } : {}) };
+      if (isTried && !anyway) {
+        const stored = provider ? { provider_id: provider.id } : {};
+        await attempt({ type, ...stored, ...access, ...(model.trim() ? { model: model.trim() } : {}) });
+      }
+      const body = { ...rest, ...access };
       return provider ? patchProvider(provider.id, body) : createProvider({ ...body, type } as ProviderCreate);
     },
     onSuccess: () => {
@@ -143,9 +176,12 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
     },
   });
   const refused = save.error instanceof ApiError ? save.error : null;
+  const hasFailed = save.error instanceof TryFailed;
   const headers = Object.keys(fields(provider?.options.headers));
-  const set = <K extends keyof typeof form>(name: K, value: (typeof form)[K]) =>
+  const set = <K extends keyof Form>(name: K, value: Form[K]) => {
     setForm((old) => ({ ...old, [name]: value }));
+    save.reset();
+  };
   const text = (name: "name" | "display_name" | "base_url" | "api_key") => ({
     value: form[name],
     onChange: (event: { target: { value: string } }) => set(name, event.target.value),
@@ -159,14 +195,24 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
       footer={
         <>
           <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" disabled={save.isPending} onClick={() => save.mutate()}>
-            Save
+          {hasFailed && (
+            <Button disabled={save.isPending} onClick={() => save.mutate({ anyway: true })}>
+              Save anyway
+            </Button>
+          )}
+          <Button kind="primary" disabled={save.isPending} onClick={() => save.mutate({ anyway: false })}>
+            {isTried ? (save.isPending ? "Testing" : "Test and save") : "Save"}
           </Button>
         </>
       }
     >
       <div className="flex flex-col gap-4">
-        {save.error && !refused?.fields.length && <Notice kind="error">{sentence(save.error)}</Notice>}
+        {save.error && !SHOWN.some((name) => refused?.field(name)) && (
+          <Notice kind="error">
+            {sentence(save.error)}
+            {hasFailed && " Nothing was saved."}
+          </Notice>
+        )}
         {!provider && (
           <Select
             label="Type"
@@ -185,6 +231,17 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
           placeholder={provider?.has_key ? "Leave empty to keep the key" : ""}
           {...text("api_key")}
         />
+        {(hasFailed || model !== "") && (
+          <TextField
+            label="Model id for the test (optional)"
+            autoComplete="off"
+            autoCapitalize="none"
+            spellCheck={false}
+            value={model}
+            onChange={(event) => setModel(event.target.value)}
+            hint="For a provider that does not list its models: this model gets a short message."
+          />
+        )}
         {headers.length > 0 && (
           <p className="text-small [overflow-wrap:anywhere] text-muted">
             With every request it gets the {headers.length === 1 ? "header" : "headers"} {headers.join(", ")}. The

@@ -1,8 +1,9 @@
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import { createModelConfig, createProvider, listProviders, patchProvider, tryProvider } from "@/api/admin";
+import { createModelConfig, createProvider, listProviders, patchProvider } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ProviderType, ProviderView } from "@/api/types.gen";
+import { attempt, TryFailed } from "@/state/provider_try";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
@@ -52,9 +53,6 @@ async function saveProvider(type: ProviderType, key: string, baseUrl: string): P
   return createProvider({ type, name, ...change, central_key_enabled: key !== "" || type === "openai_compat" });
 }
 
-/** The test of the provider failed. Nothing is stored. */
-class TryFailed extends Error {}
-
 function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone: () => void }) {
   const [key, setKey] = useState("");
   const [baseUrl, setBaseUrl] = useState("");
@@ -63,11 +61,6 @@ function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone
     type,
     ...(key.trim() ? { api_key: key.trim() } : {}),
     ...(baseUrl.trim() ? { base_url: baseUrl.trim() } : {}),
-  };
-  const attempt = async (more: { model?: string } = {}) => {
-    const found = await tryProvider({ ...given, ...more });
-    if (!found.ok) throw new TryFailed(`${found.error?.message ?? "There was no answer."} Tried: ${found.tried}.`);
-    return found.models;
   };
   const save = async () => {
     const provider = await saveProvider(type, key.trim(), baseUrl.trim());
@@ -80,8 +73,11 @@ function ProviderForm({ type, onDone }: { type: Exclude<Kind, "offline">; onDone
       });
     await queryClient.invalidateQueries({ queryKey: ["models"] });
   };
-  const connect = useMutation({ mutationFn: () => attempt() });
-  const test = useMutation({ mutationFn: () => attempt({ model: model.trim() }).then(save), onSuccess: onDone });
+  const connect = useMutation({ mutationFn: () => attempt(given) });
+  const test = useMutation({
+    mutationFn: () => attempt({ ...given, model: model.trim() }).then(save),
+    onSuccess: onDone,
+  });
   const saveAnyway = useMutation({ mutationFn: save, onSuccess: onDone });
   const failed = saveAnyway.error ?? test.error ?? connect.error;
   const refused = failed instanceof ApiError ? failed : null;
