@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -16,6 +17,55 @@ from tests.cli.serve.server_process import SCRIPT, Served, environment
 
 PASSWORD = "correct horse battery"
 STEP_SECONDS = 30.0
+
+
+_TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[=>78]|\x1b\][^\x07]*\x07|([\r\n\b])|([^\x1b\r\n\b]+)|\x1b")
+
+
+class Grid:
+    """What a terminal shows after an output, line by line. A program that redraws writes only what has changed."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[str]] = [[]]
+        self._row = self._column = 0
+
+    def feed(self, output: str) -> None:
+        for token in _TOKEN.finditer(output):
+            numbers, command, control, text = token.groups()
+            if text:
+                self._write(text)
+            elif control == "\r":
+                self._column = 0
+            elif control == "\n":
+                self._row += 1
+            elif control == "\b":
+                self._column = max(self._column - 1, 0)
+            elif command:
+                self._run(command, int(numbers) if numbers.isdigit() else None)
+
+    def _write(self, text: str) -> None:
+        while len(self.lines) <= self._row:
+            self.lines.append([])
+        line = self.lines[self._row]
+        line.extend(" " * (self._column + len(text) - len(line)))
+        line[self._column : self._column + len(text)] = text
+        self._column += len(text)
+
+    def _run(self, command: str, number: int | None) -> None:
+        match command:
+            case "A":
+                self._row = max(self._row - (number or 1), 0)
+            case "B":
+                self._row += number or 1
+            case "C":
+                self._column += number or 1
+            case "D":
+                self._column = max(self._column - (number or 1), 0)
+            case "K":
+                self.lines[self._row : self._row + 1] = [line[: self._column] for line in self.lines[self._row :][:1]]
+            case "J":
+                del self.lines[self._row + 1 :]
+                self._run("K", None)
 
 
 class Terminal:
@@ -40,11 +90,23 @@ class Terminal:
         os.close(follower)
         self.screen = ""
         self._seen = 0
+        self._grid, self._fed = Grid(), 0
 
     def wait_for(self, words: str) -> None:
         while (at := self.screen.find(words, self._seen)) < 0:
             assert self._read(), f"It ended without {words!r}: {self.screen}"
         self._seen = at + len(words)
+
+    def wait_to_show(self, words: str) -> None:
+        """Wait until the terminal shows this in one line, however it was drawn."""
+        while not any(words in line for line in self.shown()):
+            assert self._read(), f"It ended without {words!r}: {self.shown()}"
+
+    def shown(self) -> list[str]:
+        """Return the lines that the terminal shows."""
+        self._grid.feed(self.screen[self._fed :])
+        self._fed = len(self.screen)
+        return ["".join(line).rstrip() for line in self._grid.lines]
 
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.cli.chat.inline_session import COMMANDS, _phase_of
+from rookery.client import AsyncRookery
 from tests.cli.chat.terminal_process import Terminal, log_in
 from tests.cli.serve.server_process import environment, rookery, serving
 
@@ -124,6 +126,95 @@ def test_attached_and_switched_chats_show_their_last_answer_whole(home: Path) ->
     for terminal in (attached, switched):
         text = " ".join(shown(terminal))
         assert text.index("provider in the settings.") < text.index("Continue with:")
+
+
+def test_mode_is_changed_by_command_and_key_and_always_shown(home: Path) -> None:
+    terminal = opened(home)
+    terminal.wait_to_show("idle | /help | auto | new chat")
+    terminal.type("/mode\r")
+    terminal.wait_for("* auto       the approval rules decide")
+    terminal.type("/mode free\r")
+    terminal.wait_for("The modes are ask, auto, read-only.")
+    terminal.type("/mode read-only\r")
+    terminal.wait_for("Mode read only: the agent can only read.")
+    terminal.wait_to_show("| read only | new chat")
+    terminal.type("hello\r")
+    terminal.wait_for("tokens in")
+    terminal.type("\x1bm")
+    terminal.wait_for("Mode ask: every action with an effect asks you first.")
+    terminal.wait_to_show("| ask | chat ")
+    chat = left(terminal)
+
+    listed = json.loads(rookery(home, "chat", "list", "--json").stdout)["chats"]
+    assert [each["permission_mode"] for each in listed if each["id"].startswith(chat)] == ["ask"]
+
+
+def test_saved_prompt_is_completed_and_inserted_among_very_many(home: Path) -> None:
+    saved(home, {f"many-{number:05}": f"Number {number}." for number in range(200)})
+    saved(home, {"greet": "hello {{who}}, how are you?"})
+    terminal = opened(home)
+    terminal.type("/gre\t")
+    terminal.wait_for("et")
+    terminal.type("\r")
+    terminal.wait_for("Replace {{who}} before you send the message.")
+    # The cursor is behind the variable.
+    terminal.type("\x17Ada\r")
+    terminal.wait_for("> hello Ada, how are you?")
+    terminal.wait_for("tokens in")
+    terminal.type("/no-such-prompt\r")
+    terminal.wait_for("There is no command and no saved prompt /no-such-prompt.")
+    left(terminal)
+
+
+def saved(home: Path, prompts: dict[str, str]) -> None:
+    login = json.loads((home / ".config" / "rookery" / "credentials.json").read_text())
+    (url, stored), *_ = login["servers"].items()
+
+    async def put() -> None:
+        async with AsyncRookery(url, token=stored["token"]) as client:
+            for name, text in prompts.items():
+                await client.saved_prompts.put(name, text)
+
+    asyncio.run(put())
+
+
+def test_status_line_says_that_a_question_or_a_plan_waits(home: Path) -> None:
+    asked = opened(home, "--plan")
+    asked.type("ask me which color to use: red, green or blue\r")
+    asked.wait_to_show("a question waits for you")
+    asked.type("1\r")
+    asked.wait_for("> red")
+    asked.wait_to_show("idle | /help")
+    left(asked)
+
+    planned = opened(home)
+    planned.type("/plan\r")
+    planned.wait_to_show("plan mode | new chat")
+    planned.type("make a plan to tidy the home directory\r")
+    planned.wait_to_show("a plan waits for you")
+    chat = left(planned)
+    # Also for somebody who comes later.
+    again = opened(home, "attach", chat)
+    again.wait_to_show("a plan waits for you")
+    left(again)
+
+
+def test_marks_of_stopped_turns_are_part_of_the_transcript(home: Path) -> None:
+    terminal = opened(home)
+    terminal.type("hello\r")
+    terminal.wait_for("I am Rookery's scripted model")
+    terminal.type("\x1b")
+    terminal.wait_for("Stopped. The answer so far is saved.")
+    terminal.type("hello again\r")
+    terminal.wait_for("> hello again")
+    terminal.wait_for("tokens in")
+    chat = left(terminal)
+
+    again = opened(home, "attach", chat)
+    again.wait_for("provider in the settings.")
+    left(again)
+    text = "\n".join(shown(again))
+    assert text.index("> hello\n") < text.index("Stopped, 20") < text.index("> hello again")
 
 
 def part(**fields: Any) -> Any:

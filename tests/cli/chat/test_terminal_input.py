@@ -38,25 +38,40 @@ def test_paste_without_end_is_bounded() -> None:
     assert sum(map(len, parser._pieces)) <= 150
 
 
-def completions(text: str) -> list[str]:
-    completer = CommandCompleter({"/stop": "", "/steer TEXT": ""})
-    return [
-        text[: len(text) + each.start_position] + each.text
-        for each in completer.get_completions(Document(text), CompleteEvent())
-    ]
+async def found_prompts(prefix: str) -> list[tuple[str, str]]:
+    prompts = [("review", "Review this.\x1b[2J\nPlease."), ("retry-tests", "Run {{command}} again.")]
+    return [each for each in prompts if each[0].startswith(prefix)]
 
 
-def test_files_are_completed_with_quotes_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def completions(text: str) -> list[str]:
+    completer = CommandCompleter({"/stop": "", "/steer TEXT": ""}, found_prompts)
+    found = completer.get_completions_async(Document(text), CompleteEvent())
+    return [text[: len(text) + each.start_position] + each.text async for each in found]
+
+
+async def test_saved_prompts_are_completed_after_commands_with_safe_texts() -> None:
+    assert await completions("/") == ["/stop", "/steer", "/review", "/retry-tests"]
+    assert await completions("/ret") == ["/retry-tests"]
+    assert await completions("/review now") == []
+    completer = CommandCompleter({}, found_prompts)
+    (only,) = [each async for each in completer.get_completions_async(Document("/rev"), CompleteEvent())]
+    assert "\x1b" not in only.display_meta_text
+    assert "\n" not in only.display_meta_text
+
+
+async def test_files_are_completed_with_quotes_where_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "c d.txt").write_text("")
     (tmp_path / "plain.txt").write_text("")
     monkeypatch.chdir(tmp_path)
 
-    assert completions("/st") == ["/stop", "/steer"]
-    assert completions("see @pl") == ["see @plain.txt"]
-    assert completions("see @a") == ['see @"a b/']
-    assert completions('see @"a b/c') == ['see @"a b/c d.txt"']
-    assert completions("/file a") == ["/file a b/"]
+    assert await completions("/st") == ["/stop", "/steer"]
+    assert await completions("see @pl") == ["see @plain.txt"]
+    assert await completions("see @a") == ['see @"a b/']
+    assert await completions('see @"a b/c') == ['see @"a b/c d.txt"']
+    assert await completions("/file a") == ["/file a b/"]
 
 
 def test_named_files_may_be_quoted_or_followed_by_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

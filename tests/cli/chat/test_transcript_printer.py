@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rookery.cli.chat.terminal_screen import Style
-from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
+from rookery.cli.chat.transcript_printer import EndMark, TranscriptPrinter, end_line, ended_agent
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import (
@@ -20,6 +20,7 @@ from rookery.domain.chat.parts import (
     Text,
     ToolCall,
     ToolResult,
+    TurnEnd,
     WorkspaceContext,
 )
 
@@ -79,8 +80,8 @@ class Printer:
     def live(self, part: Part) -> None:
         self._printer.print_live(part, at=self.at)
 
-    def committed(self, role: Role, *content: Part) -> None:
-        self._printer.print_committed(role, content, at=self.at)
+    def committed(self, role: Role, *content: Part, is_interrupted: bool = False) -> None:
+        self._printer.print_committed(role, content, at=self.at, is_interrupted=is_interrupted)
 
 
 def call(name: str = "look", **arguments: object) -> ToolCall:
@@ -304,3 +305,40 @@ def test_live_output_of_a_tool_is_passed_on(told: Told, printer: Printer) -> Non
     printer.live(ToolResult("call-1", "execute", result_delta="one\n"))
 
     assert told.said == ["~ one\n"]
+
+
+STOPPED = parts.json_raw({"error": "Stopped by the user after 2 s.", "reason": "interrupted", "output": "one"})
+
+
+def test_end_of_a_failed_turn_is_told_before_the_next_one_and_once(printer: Printer, told: Told) -> None:
+    printer.committed(Role.SYSTEM, TurnEnd("failed", "auth", "The key is not valid."))
+    assert told.said == []
+    printer.committed(Role.USER, Text("Again."))
+    printer.committed(Role.USER, Text("And again."))
+
+    assert told.said == [f"- {end_line(EndMark(printer.at, 'The key is not valid.'))}"]
+    assert "Failed, 20" in told.said[0]
+
+
+@pytest.mark.parametrize("how", ["mark", "answer", "call"])
+def test_end_of_a_stopped_turn_is_told_before_the_next_answer(printer: Printer, told: Told, how: str) -> None:
+    if how == "mark":
+        printer.committed(Role.SYSTEM, TurnEnd("stopped"))
+    elif how == "answer":
+        printer.committed(Role.ASSISTANT, Text("Half an"), is_interrupted=True)
+    else:
+        printer.committed(Role.ASSISTANT, call("execute"))
+        printer.at += timedelta(seconds=2)
+        printer.committed(Role.TOOL, ToolResult("call-1", "execute", result=STOPPED, is_error=True))
+        assert told.said[-1] == "# execute stopped after 2.0 s"
+    printer.live(Text("Once more."))
+
+    assert told.said[-3:] == [f"- {end_line(EndMark(printer.at))}", "|", "Once more."]
+
+
+def test_mark_that_was_taken_is_not_printed(printer: Printer, told: Told) -> None:
+    printer.committed(Role.SYSTEM, TurnEnd("stopped"))
+
+    assert printer.inner.take_end() == EndMark(printer.at)
+    printer.committed(Role.USER, Text("Go on."))
+    assert told.said == []

@@ -66,19 +66,29 @@ async def wait_for_subagent_questions(
     return []
 
 
-async def watch_subagent_questions(client: AsyncRookery, chat_id: UUID) -> AsyncIterator[list[Asked]]:
-    """Yield the open questions of the chat's subagents, whenever they may have changed."""
+class FamilyChange(msgspec.Struct, frozen=True):
+    """A change of a chat in the list of chats, or of the open questions of its subagents; None if unchanged."""
+
+    chat: Chat | None = None
+    questions: list[Asked] | None = None
+
+
+async def watch_family(client: AsyncRookery, chat_id: UUID) -> AsyncIterator[FamilyChange]:
+    """Yield the chat and the open questions of its subagents, whenever they may have changed."""
     waiting: set[UUID] = set()
     async with client.chats.watch() as watch:
         async for event in watch:
-            child = event.chat
-            is_about_us = child is None or (
-                child.root_chat_id == chat_id and (child.needs_user == APPROVAL or child.id in waiting)
+            changed = event.chat
+            if changed is not None and changed.id == chat_id:
+                yield FamilyChange(chat=changed)
+            is_about_children = changed is None or (
+                changed.root_chat_id == chat_id and (changed.needs_user == APPROVAL or changed.id in waiting)
             )
-            if is_about_us and event.type != "disconnected":
-                found = await _of_children(client, (await client.chats.get(chat_id)).children)
+            if is_about_children and event.type != "disconnected":
+                root = await client.chats.get(chat_id)
+                found = await _of_children(client, root.children)
                 waiting = {each.chat_id for each in found}
-                yield found
+                yield FamilyChange(root, found)
 
 
 async def _of_children(client: AsyncRookery, children: Sequence[Chat]) -> list[Asked]:

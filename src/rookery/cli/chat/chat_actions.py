@@ -189,6 +189,7 @@ async def attach(at: Terminal, reference: str, *, tail: int) -> int:
         try:
             state = await _rest(at, chat_id, follower, until_asked=False)
             assert state is not None
+            follower.tell_stop()
         except asyncio.CancelledError:
             at.screen.lines(f"The chat continues: rookery chat attach {short(chat_id)}")
             raise
@@ -372,6 +373,8 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
                 )
                 state = await _rest(at, chat_id, follower, since=since, until_asked=until_asked)
             await interrupts.settle()
+            if not interrupts.is_stopped:
+                follower.tell_stop()
     except UserLeft:
         return left(at, chat_id)
     finally:
@@ -427,6 +430,8 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
                 follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
                 state = await _rest(at, chat_id, follower, until_asked=True)
             await interrupts.settle()
+            if not interrupts.is_stopped:
+                follower.tell_stop()
     except UserLeft:
         left(at, chat_id)
         return

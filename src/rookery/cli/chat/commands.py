@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli.chat import account, chat_actions, credentials, mcp_servers, prompt_loop
+from rookery.cli.chat import account, chat_actions, credentials, mcp_servers, permission_modes, prompt_loop
 from rookery.cli.chat import approval_rules as chat_rules
 from rookery.cli.chat import export as chat_export
 from rookery.cli.chat import login as chat_login
@@ -23,7 +23,6 @@ from rookery.cli.chat.terminal_screen import has_colour
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
-from rookery.client.content import PermissionMode
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, int], Output], int]
 Act: TypeAlias = Callable[[Terminal], Awaitable[int]]
@@ -260,15 +259,12 @@ def _is_plain(arguments: argparse.Namespace) -> bool:
     return bool(arguments.plain or os.environ.get("ROOKERY_PLAIN") or os.environ.get("TERM", "dumb") == "dumb")
 
 
-_MODES: Mapping[str, PermissionMode] = {"ask": "ask", "auto": "auto", "read-only": "read_only"}
-
-
 def _new_chat(arguments: argparse.Namespace, piped: Sequence[tuple[str, bytes]] = ()) -> NewChat:
     return NewChat(
         model=arguments.model,
         workspace=arguments.workspace,
         plan_mode=arguments.plan,
-        permission_mode=_MODES[arguments.mode or "auto"],
+        permission_mode=permission_modes.NAMES[arguments.mode or "auto"],
         files=(*_files(arguments), *piped),
     )
 

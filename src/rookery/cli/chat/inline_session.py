@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 from uuid import UUID
@@ -34,7 +35,10 @@ from rookery.cli.chat import (
     chat_actions,
     error_messages,
     mcp_servers,
+    permission_modes,
     prompt_loop,
+    saved_prompts,
+    status_line,
     stream_follower,
     terminal_input,
 )
@@ -45,8 +49,8 @@ from rookery.cli.chat.stream_follower import Follower
 from rookery.cli.chat.terminal_screen import cut, wrapped
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.cli.output import Output
-from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
-from rookery.client.content import BusyBehavior
+from rookery.client import ApprovalAnswer, AsyncRookery, Chat, Conflict, NotFound, RookeryError, errors
+from rookery.client.content import BusyBehavior, PermissionMode
 from rookery.client.live_streams import AT_REST, Change
 from rookery.client.models import Elicitation, WorkspaceMcpServer
 from rookery.client.reducer import Event, View
@@ -64,6 +68,8 @@ ESCAPE_SECONDS = 0.1
 KEY_GUARD_SECONDS = 0.5
 # Chosen: the pause before the list of chats is watched again, after that has failed.
 WATCH_PAUSE_SECONDS = 5.0
+# Chosen: after this time without a word of the model, and then as often, the chat may be waiting for a free slot.
+SLOT_SECONDS = 3
 TAIL = 10
 
 COMMANDS: Mapping[str, str] = {
@@ -77,6 +83,7 @@ COMMANDS: Mapping[str, str] = {
     "/always": "allow it always in this chat (a)",
     "/deny REASON": "refuse the action (n)",
     "/model NAME": "use another model; no name lists them",
+    "/mode NAME": "ask, auto or read-only; no name shows it (Alt-M)",
     "/plan": "turn plan mode on or off",
     "/file PATH": "attach a file to the next message (@PATH)",
     "/connect NAME": "log in to an MCP server; no name lists them",
@@ -84,7 +91,12 @@ COMMANDS: Mapping[str, str] = {
     "/help": "show this list",
     "/quit": "leave (Ctrl-D); the chat continues",
 }
-KEYS = "Enter sends or queues. Alt-Enter steers. Ctrl-J starts a new line. Esc stops. Ctrl-D leaves."
+# Shown by /help, and not completed.
+PROMPT_HELP = {"/NAME": "insert the saved prompt of this name"}
+KEYS = (
+    "Enter sends or queues. Alt-Enter steers. Ctrl-J starts a new line. Alt-M changes the mode. Esc stops. "
+    "Ctrl-D leaves."
+)
 
 Word: TypeAlias = Literal["y", "n", "a", "p"]
 Source: TypeAlias = Literal["chat", "subagent", "server"]
@@ -155,7 +167,11 @@ class InlineSession:
         self._files: list[Path | tuple[str, bytes]] = list(new_chat.files)
         self._chat_id: UUID | None = None
         self._view = View()
+        self._chat: Chat | None = None  # the chat in the list of chats
+        self._follower: Follower | None = None
         self._is_synced = False
+        self._is_lost = False
+        self._is_heard = False  # the running turn has sent a part
         self._turn_after_id = 0
         self._turn_began: float | None = None
         self._phase = ("", 0.0)  # what the chat does, and since when
@@ -171,9 +187,8 @@ class InlineSession:
         self._prompt: PromptSession[str] = PromptSession(
             message=FormattedText([("bold", prompt_loop.PROMPT)]),
             key_bindings=self._bindings(),
-            completer=terminal_input.CommandCompleter(COMMANDS),
+            completer=terminal_input.CommandCompleter(COMMANDS, partial(saved_prompts.find, client)),
             complete_while_typing=False,
-            complete_in_thread=True,
             history=terminal_input.history(history_path),
             multiline=True,
             color_depth=None if has_color else ColorDepth.MONOCHROME,
@@ -223,10 +238,17 @@ class InlineSession:
             await asyncio.sleep(1)
             if self._is_running:
                 self._changed()
+                age = self._turn_seconds or 0.0
+                if not self._is_heard and age > 1 and int(age) % SLOT_SECONDS == 0:
+                    self._start(self._load_chat())
 
     @property
     def _is_running(self) -> bool:
         return self._view.status is not None and self._view.status not in AT_REST
+
+    @property
+    def _turn_seconds(self) -> float | None:
+        return None if self._turn_began is None else self._clock.monotonic() - self._turn_began
 
     @property
     def _can_stop(self) -> bool:
@@ -261,14 +283,16 @@ class InlineSession:
         self._following = None
         self.screen.close()
         self._chat_id, self._view, self._turn_began, self._is_synced = None, View(), None, False
+        self._chat, self._follower, self._is_lost, self._is_heard = None, None, False, False
         self._questions, self._options, self._turn_after_id, self._is_stopping = [], [], 0, False
         self._changed()
 
     async def _follow(self, chat_id: UUID, tail: int | None) -> None:
-        watching = asyncio.ensure_future(self._watch_subagents(chat_id))
+        watching = asyncio.ensure_future(self._watch_family(chat_id))
         try:
             async with self._client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
                 follower = Follower(live, screen=self.screen, out=self._out, clock=self._clock, prompts=True)
+                self._follower = follower
                 async for change in live:
                     self._note_phase(change)
                     follower.show(change)
@@ -282,14 +306,29 @@ class InlineSession:
         finally:
             watching.cancel()
 
-    async def _watch_subagents(self, chat_id: UUID) -> None:
+    async def _watch_family(self, chat_id: UUID) -> None:
         while True:
             with suppress(RookeryError):
-                async for found in approvals.watch_subagent_questions(self._client, chat_id):
+                async for change in approvals.watch_family(self._client, chat_id):
                     if self._chat_id != chat_id:
                         return
-                    self._show_subagent_questions(found)
+                    if change.chat is not None:
+                        self._note_chat(change.chat)
+                    if change.questions is not None:
+                        self._show_subagent_questions(change.questions)
             await asyncio.sleep(WATCH_PAUSE_SECONDS)
+
+    async def _load_chat(self) -> None:
+        """Load the chat. Events do not say whether it waits for a free slot."""
+        if (chat_id := self._chat_id) is not None:
+            found = await self._client.chats.get(chat_id)
+            if self._chat_id == chat_id:
+                self._note_chat(found)
+
+    def _note_chat(self, found: Chat) -> None:
+        if self._chat is None or found.snapshot_version >= self._chat.snapshot_version:
+            self._chat = found
+            self._changed()
 
     def _show_subagent_questions(self, found: list[approvals.Asked]) -> None:
         open_keys = {_key(asked.chat_id, call.tool_call_id) for asked in found for call in asked.calls}
@@ -301,6 +340,11 @@ class InlineSession:
 
     def _note_phase(self, change: Change) -> None:
         for event in change.events:
+            if event["type"] in ("disconnected", "hello"):
+                self._is_lost = event["type"] == "disconnected"
+                self._changed()
+            elif event["type"] == "message_part":
+                self._is_heard = True
             phase = _phase_of(event)
             if phase is not None and phase != self._phase[0]:
                 self._phase = (phase, self._clock.monotonic())
@@ -313,7 +357,7 @@ class InlineSession:
         if self._is_running:
             self._options = []
             if self._turn_began is None:
-                self._turn_began = self._clock.monotonic()
+                self._turn_began, self._is_heard = self._clock.monotonic(), False
         elif state.status == "requires_action":
             self._start(self._find_questions())
         elif self._turn_began is not None:
@@ -322,24 +366,30 @@ class InlineSession:
             self.screen.close()
             self._turn_after_id = state.last_message_id
             self._options = _options(state)
+            self._say_end(state)
             self._start(self._find_servers())
         self._changed()
 
     def _rest(self, state: View) -> None:
         self.screen.close()
         seconds = self._clock.monotonic() - (self._turn_began or self._clock.monotonic())
-        if state.status == "error":
-            error = state.error or {}
-            self.screen.error(f"{error.get('message') or 'The turn failed.'} {error.get('detail') or ''}".rstrip())
-            self.screen.say("/retry tries again.")
-        elif self._is_stopping:
-            self.screen.say("Stopped. The answer so far is saved.")
+        self._say_end(state)
         self.screen.note(f"{stream_follower.figures(state, self._turn_after_id)}{seconds:.1f} s")
         self._is_stopping, self._turn_began = False, None
         self._turn_after_id = state.last_message_id
         self._options = _options(state)
         self._start(self._show_plan())
         self._start(self._find_servers())
+
+    def _say_end(self, state: View) -> None:
+        """Say how the last turn ended, if it did not end well, and what the user can do."""
+        end = None if self._follower is None else self._follower.take_end()
+        if state.status == "error":
+            error = state.error or {}
+            self.screen.error(f"{error.get('message') or 'The turn failed.'} {error.get('detail') or ''}".rstrip())
+            self.screen.say("/retry tries again.")
+        elif self._is_stopping or (end is not None and end.error is None):
+            self.screen.say("Stopped. The answer so far is saved.")
 
     async def _show_plan(self) -> None:
         if self._chat_id is None:
@@ -487,7 +537,7 @@ class InlineSession:
                 self._prompt.app.exit(exception=EOFError())
             case "/help":
                 width = max(map(len, COMMANDS)) + 1
-                for usage, meaning in COMMANDS.items():
+                for usage, meaning in {**COMMANDS, **PROMPT_HELP}.items():
                     self.screen.say(f"{usage:<{width}}{meaning}", indent=width)
                 self.screen.say(KEYS)
             case "/stop":
@@ -507,6 +557,8 @@ class InlineSession:
                 self._start(self._list())
             case "/plan":
                 self._start(self._plan())
+            case "/mode":
+                self._start(self._mode(rest))
             case "/model":
                 self._start(self._model(rest))
             case "/retry":
@@ -523,7 +575,21 @@ class InlineSession:
                 usage = next(usage for usage in COMMANDS if usage.startswith(name))
                 self.screen.say(f"Write {usage}.")
             case _:
-                self.screen.say(f"There is no command {name}. /help lists the commands.")
+                self._start(self._insert_prompt(name, rest))
+
+    async def _insert_prompt(self, name: str, rest: str) -> None:
+        """Insert a saved prompt into the input. What was typed after its name follows it."""
+        found = await saved_prompts.get(self._client, name.removeprefix("/"))
+        if found is None:
+            self.screen.say(f"There is no command and no saved prompt {name}. /help lists the commands.")
+            return
+        text = f"{found.text} {rest}".rstrip()
+        if found.variables:
+            names = ", ".join(f"{{{{{each}}}}}" for each in found.variables)
+            self.screen.say(f"Replace {names} before you send the message.")
+        before = self._prompt.default_buffer.text  # typed while the prompt was loaded
+        self._prompt.default_buffer.document = Document(text + before, saved_prompts.cursor_of(text))
+        self._changed()
 
     async def _connect(self, name: str) -> None:
         """Show where to log in to an MCP server, and wait for it."""
@@ -557,6 +623,7 @@ class InlineSession:
                 self.screen.busy("starting")
                 made = await chat_actions.create(self._client, content, self._new_chat)
                 self._open(made.id, tail=None)
+                self._note_chat(made)
                 return
             sent = await self._client.messages.send(target, content, busy_behavior=busy)
         except BaseException:
@@ -596,6 +663,7 @@ class InlineSession:
     async def _switch(self, reference: str) -> None:
         found = await self._client.chats.get(await chat_actions.find_chat(self._client, reference))
         self._open(found.id, tail=TAIL)
+        self._note_chat(found)
         self.screen.say(f"Chat {chat_actions.short(found.id)}: {found.title}")
 
     async def _plan(self) -> None:
@@ -605,6 +673,28 @@ class InlineSession:
         else:
             is_on = await prompt_loop.switch_plan_mode(self._client, self._chat_id)
         self.screen.say(prompt_loop.PLAN_MODE_ON if is_on else prompt_loop.PLAN_MODE_OFF)
+
+    @property
+    def _permission_mode(self) -> PermissionMode:
+        return self._new_chat.permission_mode if self._chat is None else permission_modes.stored(self._chat)
+
+    async def _mode(self, name: str) -> None:
+        if not name:
+            self.screen.lines(*permission_modes.lines(self._permission_mode))
+        elif (wanted := permission_modes.named(name)) is None:
+            self.screen.say(permission_modes.CHOICES)
+        else:
+            await self._set_mode(wanted)
+
+    async def _set_mode(self, wanted: PermissionMode) -> None:
+        if (chat_id := self._chat_id) is not None:
+            changed = await self._client.chats.update(chat_id, permission_mode=wanted)
+            if self._chat_id == chat_id:
+                self._chat = changed
+        # Also the mode of the chats that are started next.
+        self._new_chat = msgspec.structs.replace(self._new_chat, permission_mode=wanted)
+        self.screen.notice(permission_modes.line(wanted))
+        self._changed()
 
     async def _model(self, name: str) -> None:
         if not name:
@@ -651,6 +741,10 @@ class InlineSession:
         @keys.add("escape", "enter")
         def _(event: KeyPressEvent) -> None:
             self._accept(event.current_buffer, "steer")
+
+        @keys.add("escape", "m")
+        def _(event: KeyPressEvent) -> None:
+            self._start(self._set_mode(permission_modes.following(self._permission_mode)))
 
         @keys.add("c-j")
         def _(event: KeyPressEvent) -> None:
@@ -718,26 +812,29 @@ class InlineSession:
         return FormattedText([*((each, f"{text}\n") for each, text in upper), (style, last)])
 
     def _status_line(self) -> str:
-        now = self._clock.monotonic()
-        words = [self.screen.waits_for or "idle"]
-        if self._questions:
-            words = ["needs you"]
-        elif self._is_running:
-            age = "" if self._turn_began is None else f" {now - self._turn_began:.0f} s"
-            words = [f"{'stopping' if self._is_stopping else 'working'}{age}"]
-            if self._phase[0] and not self._is_stopping:
-                words.append(f"{self._phase[0]} {now - self._phase[1]:.0f} s")
-        elif self._view.status == "error":
-            words = ["failed"]
+        phase, since = self._phase
+        words = status_line.state_words(
+            status_line.Shown(
+                view=self._view,
+                chat=self._chat,
+                has_chat=self._chat_id is not None,
+                is_synced=self._is_synced,
+                is_lost=self._is_lost,
+                is_stopping=self._is_stopping,
+                is_asked=bool(self._questions),
+                turn_seconds=self._turn_seconds,
+                phase=(phase, self._clock.monotonic() - since) if phase else None,
+                starting=self.screen.waits_for,
+            )
+        )
         if self._view.queue:
             words.append(f"{len(self._view.queue)} queued")
         if self._files:
             words.append(f"{len(self._files)} attached")
         words.append("Esc stops" if self._can_stop else "/help")
-        if self._chat_id is not None:
-            words.append(f"chat {chat_actions.short(self._chat_id)}")
-        else:
-            words.append("new chat, plan mode" if self._new_chat.plan_mode else "new chat")
+        is_planning = self._new_chat.plan_mode if self._chat is None else self._chat.plan_mode
+        words.append("plan mode" if is_planning else permission_modes.WORDS[self._permission_mode])
+        words.append("new chat" if self._chat_id is None else f"chat {chat_actions.short(self._chat_id)}")
         return f" {' | '.join(words)} "
 
     def _changed(self) -> None:

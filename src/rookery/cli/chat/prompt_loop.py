@@ -13,16 +13,18 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.chat import approvals, chat_actions, error_messages, mcp_servers
+from rookery.cli.chat import approvals, chat_actions, error_messages, mcp_servers, permission_modes
 from rookery.cli.chat.approvals import Asked
 from rookery.cli.chat.chat_actions import NewChat, Terminal
 from rookery.cli.exit_codes import Exit, Refused
 from rookery.client import ApprovalAnswer, AsyncRookery, Conflict, NotFound, RookeryError, errors
+from rookery.client.content import PermissionMode
 
 PROMPT = "> "
 HELP = (
     "/stop   stop the running turn (Ctrl-C while it is shown)",
     "/plan   turn plan mode on or off: the agent plans, but changes nothing",
+    "/mode   show the mode; /mode ask, /mode auto or /mode read-only changes it",
     "/new    start another chat",
     "/help   show this list",
     "/quit   leave (Ctrl-D); the chat is kept: rookery chat attach ID",
@@ -75,6 +77,10 @@ class PromptLoop:
                     self._runner.run(self._stop())
                 case "/plan":
                     self._at.screen.lines(PLAN_MODE_ON if self._runner.run(self._plan()) else PLAN_MODE_OFF)
+                case "/mode":
+                    self._at.screen.lines(*permission_modes.lines(self._runner.run(self._mode())))
+                case _ if line.startswith("/mode "):
+                    self._at.screen.lines(self._runner.run(self._set_mode(line.removeprefix("/mode "))))
                 case "/new":
                     self._chat_id = None
                     self._new_chat = msgspec.structs.replace(self._new_chat, plan_mode=False)
@@ -175,6 +181,20 @@ class PromptLoop:
             return await switch_plan_mode(self._at.client, self._chat_id)
         self._new_chat = msgspec.structs.replace(self._new_chat, plan_mode=not self._new_chat.plan_mode)
         return self._new_chat.plan_mode
+
+    async def _mode(self) -> PermissionMode:
+        if self._chat_id is None:
+            return self._new_chat.permission_mode
+        return permission_modes.stored(await self._at.client.chats.get(self._chat_id))
+
+    async def _set_mode(self, name: str) -> str:
+        """Change the mode. Return what it means, or which modes there are."""
+        if (wanted := permission_modes.named(name)) is None:
+            return permission_modes.CHOICES
+        if self._chat_id is not None:
+            await self._at.client.chats.update(self._chat_id, permission_mode=wanted)
+        self._new_chat = msgspec.structs.replace(self._new_chat, permission_mode=wanted)
+        return permission_modes.line(wanted)
 
     async def _follow(self, *, since: int, after_id: int) -> None:
         assert self._chat_id is not None

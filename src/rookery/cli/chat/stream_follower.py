@@ -19,7 +19,7 @@ import msgspec
 from rookery.cli.chat import approvals
 from rookery.cli.chat.inline_screen import InlineScreen
 from rookery.cli.chat.terminal_screen import Screen, Style
-from rookery.cli.chat.transcript_printer import TranscriptPrinter, ended_agent
+from rookery.cli.chat.transcript_printer import EndMark, TranscriptPrinter, end_line, ended_agent
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat
 from rookery.client.live_streams import AT_REST
@@ -90,6 +90,15 @@ class Follower:
         for agent in agents:
             if agent.outcome is not None:
                 self._printer.tell_agent(ended_agent(agent.chat_id, agent.title, agent.outcome))
+
+    def take_end(self) -> EndMark | None:
+        """Return the mark of the last turn, if it was stopped or has failed. It is not printed then."""
+        return self._printer.take_end()
+
+    def tell_stop(self) -> None:
+        """Print the mark of the last turn if it was stopped. The error of a failed turn is told with the state."""
+        if (end := self.take_end()) is not None and end.error is None:
+            self._screen.lines(end_line(end))
 
     def show(self, change: Change) -> None:
         if self._lines:
@@ -171,6 +180,7 @@ class Follower:
         self._told, self._skip = {}, {}
         if self._prompts and message["role"] == "user":
             texts = [part["text"] for part in message["content"] if part["type"] == "text"]
+            self._printer.print_end()
             self._screen.user("\n".join(texts))
         try:
             content = _parts.decode(msgspec.json.encode(message["content"]))
@@ -178,7 +188,8 @@ class Follower:
             self._screen.note(f"Message {message['id']} cannot be read: {error}", style=Style.RED)
             return
         created_at = datetime.fromisoformat(message["created_at"])
-        self._printer.print_committed(Role(message["role"]), content, at=created_at)
+        is_interrupted = message.get("finish_reason") == "interrupted"
+        self._printer.print_committed(Role(message["role"]), content, at=created_at, is_interrupted=is_interrupted)
 
 
 class Interrupts:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input, create_input
@@ -22,6 +23,8 @@ from rookery.cli.chat.block_renderer import neutralize
 
 MAX_COMPLETIONS = 50
 END_OF_PASTE = "\x1b[201~"
+
+FindPrompts: TypeAlias = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
 
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 _OPEN_MENTION = re.compile(r'(?<!\S)@(?:"([^"]*)|([^\s"]*))$')
@@ -74,10 +77,27 @@ def terminal_input(*, max_paste: int) -> Input:
 
 
 class CommandCompleter(Completer):
-    """Completes commands at the start of the input, and local files after `@`."""
+    """Completes commands and saved prompts at the start of the input, and local files after `@`.
 
-    def __init__(self, commands: Mapping[str, str]) -> None:
+    `find_prompts` returns the names and the beginnings of saved prompts whose names begin with these characters.
+    """
+
+    def __init__(self, commands: Mapping[str, str], find_prompts: FindPrompts) -> None:
         self._commands = commands
+        self._find_prompts = find_prompts
+        # Folders may be slow to read.
+        self._threaded = ThreadedCompleter(self)
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        async for completion in self._threaded.get_completions_async(document, complete_event):
+            yield completion
+        before = document.text_before_cursor
+        if before.startswith("/") and " " not in before and "/" not in before[1:]:
+            for name, beginning in await self._find_prompts(before[1:]):
+                meta = neutralize(beginning).replace("\n", " ")
+                yield Completion(f"/{name}", start_position=-len(before), display_meta=meta)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor

@@ -20,11 +20,13 @@ from rookery.domain.chat.approvals import DENIED_BY_RULE
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.open_tool_calls import CloseReason
-from rookery.domain.chat.parts import AgentNotice, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.parts import AgentNotice, File, Part, Reasoning, Source, Text, ToolCall, ToolResult, TurnEnd
 
 MAX_ARGUMENTS = 300
 # Tools whose results are about one or several subagents.
 AGENT_TOOLS = frozenset({"spawn_agent", "wait_agent", "message_agent"})
+# The reasons of results that only say that their call was stopped with the turn.
+STOPS = frozenset({CloseReason.INTERRUPTED, CloseReason.INTERRUPTED_BY_USER, CloseReason.INTERRUPTED_BY_MESSAGE})
 
 
 class Shown(Protocol):
@@ -49,6 +51,13 @@ class Shown(Protocol):
     def output(self, piece: str) -> None: ...
 
 
+class EndMark(msgspec.Struct, frozen=True):
+    """The end of a turn that was stopped, or has failed with this error."""
+
+    at: datetime
+    error: str | None = None
+
+
 class TranscriptPrinter:
     """Prints one followed chat.
 
@@ -65,6 +74,7 @@ class TranscriptPrinter:
         self._asked: set[str] = set()
         self._agents: dict[str, str] = {}  # titles of subagents by chat id
         self._agent_lines: dict[str, str] = {}  # the last line about each subagent
+        self._end: EndMark | None = None  # of the last turn, not printed yet
 
     def begin(self) -> None:
         """Start another attempt. The output of the previous attempt is void, and is shown again if needed."""
@@ -75,6 +85,7 @@ class TranscriptPrinter:
         self._in_text = False
 
     def print_live(self, part: Part, *, at: datetime) -> None:
+        self.print_end()
         match part:
             case Text(text=text):
                 self._say(text)
@@ -90,8 +101,12 @@ class TranscriptPrinter:
             case ToolResult(result_delta=str(piece)):
                 self._screen.output(piece)
 
-    def print_committed(self, role: Role, content: Sequence[Part], *, at: datetime) -> None:
-        """Show a message of the chat."""
+    def print_committed(
+        self, role: Role, content: Sequence[Part], *, at: datetime, is_interrupted: bool = False
+    ) -> None:
+        """Show a message of the chat. `is_interrupted`: the answer was stopped before its end."""
+        if role in (Role.USER, Role.ASSISTANT):
+            self.print_end()
         match role:
             case Role.ASSISTANT:
                 self._commit(content, at)
@@ -105,6 +120,26 @@ class TranscriptPrinter:
                 for part in content:
                     if isinstance(part, AgentNotice):
                         self._agent(ended_agent(part.chat_id, part.title, part.outcome, part.error))
+        for part in content:
+            if isinstance(part, TurnEnd):
+                self._end = EndMark(at, part.message if part.outcome == "failed" else None)
+            elif isinstance(part, ToolResult) and is_stop(part):
+                self._end = EndMark(at)
+        if is_interrupted:
+            self._end = EndMark(at)
+
+    def take_end(self) -> EndMark | None:
+        """Return the mark of the last turn. The caller prints it, with what the user can do.
+
+        A mark that is not taken is printed before the next turn.
+        """
+        end, self._end = self._end, None
+        return end
+
+    def print_end(self) -> None:
+        """Print the mark of the last turn, because something follows it."""
+        if (end := self.take_end()) is not None:
+            self._screen.lines(end_line(end))
 
     def tell_agent(self, agent: ShownAgent) -> None:
         """Print the end of a subagent before the chat gets its report. Only subagents that the transcript names are
@@ -196,6 +231,9 @@ class TranscriptPrinter:
         seconds = "" if started is None else f" {max((at - started).total_seconds(), 0.0):.1f} s"
         if (denied := denial_of(result)) is not None:
             self._screen.note(f"{result.tool_name} {denied}")
+        elif is_stop(result):
+            self._screen.note(f"{result.tool_name} stopped{f' after{seconds}' if seconds else ''}")
+            self._screen.result(result)
         elif result.is_error:
             after = f" after{seconds}" if seconds else ""
             self._screen.note(f"{result.tool_name} failed{after}: {reason_of(result)}", style=Style.RED)
@@ -323,6 +361,18 @@ def denial_of(result: ToolResult) -> str | None:
         return None
     comment = " ".join(str(value.get("comment") or "").split())
     return f"denied by you{f': {comment}' if comment else ''}"
+
+
+def is_stop(result: ToolResult) -> bool:
+    """Return whether a result says that its call was stopped with the turn."""
+    value = parts.json_value(result.result) if result.is_error and isinstance(result.result, Raw) else None
+    return isinstance(value, dict) and value.get("reason") in STOPS
+
+
+def end_line(end: EndMark) -> str:
+    """Return the mark of a turn, with the time of this computer."""
+    time = end.at.astimezone().strftime("%Y-%m-%d %H:%M")
+    return f"Stopped, {time}" if end.error is None else f"Failed, {time}: {end.error}"
 
 
 def failure_of(result: ToolResult) -> str:
