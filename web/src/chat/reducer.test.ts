@@ -235,3 +235,16 @@ test("unknown events change nothing", () => {
   expect(held).toBe(running);
   expect(shown).toEqual([]);
 });
+
+test("another attempt begins its age when it begins, also within a change", () => {
+  const known: StreamEvent[] = [hello, reset(1), added(message(1, "user")), status("running"), synced(1, 1)];
+  let held: Held = { data: EMPTY, pending: [] };
+  for (const event of [...known, episode("attempt")]) held = take(held, event, NOW).held;
+  // The page does not know how long the first one has been going on.
+  expect(held.data.preview?.since).toBe(0);
+  for (const event of [status("running"), episode("attempt", 1, 2), synced(2, 1)])
+    held = take(held, event, NOW + 40_000).held;
+  expect(held.data.preview?.since).toBe(NOW + 40_000);
+  held = take(held, episode("attempt", 1, 3), NOW + 50_000).held;
+  expect(held.data.preview?.since).toBe(NOW + 50_000);
+});

@@ -90,7 +90,7 @@ export function take(held: Held, event: StreamEvent, now: number): Taken {
       };
     }
     case "synced":
-      return { held: { data: commit(held, event), pending: [] }, publish: "now", resync: false };
+      return { held: { data: commit(held, event, now), pending: [] }, publish: "now", resync: false };
     case "history_reset":
     case "message":
     case "queue_update":
@@ -117,7 +117,7 @@ function takePart(held: Held, event: Extract<StreamEvent, { type: "message_part"
   return { held: { ...held, data: { ...held.data, preview: next, retry: null } }, publish: "soon", resync: false };
 }
 
-function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "preview_reset" }>, now = 0): ChatData {
+function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "preview_reset" }>, now: number): ChatData {
   if (event.reason === "ended") return { ...data, preview: null };
   const repeats = event.reason === "lagged" || event.reason === "rebase";
   // The preview of a failed attempt stays, dimmed, until the next attempt starts. Its `retry` arrived before this reset.
@@ -129,7 +129,7 @@ function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "previ
   return { ...data, preview: emptyPreview(episode, ghost, isNext ? now : 0) };
 }
 
-function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): ChatData {
+function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>, now: number): ChatData {
   let data = held.data;
   let collected: Map<number, Message> | null = null;
   let isWindow = false;
@@ -145,7 +145,7 @@ function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): C
         if (!collected.has(event.message.id)) collected.set(event.message.id, event.message);
         break;
       default:
-        data = change(data, event);
+        data = change(data, event, now);
     }
   }
   const known = collected === null ? {} : isWindow ? withOlder(held.data, collected, data.hasMore) : inOrder(collected);
@@ -173,7 +173,7 @@ function withOlder(before: ChatData, newest: Map<number, Message>, hasMore: bool
   return { ...inOrder(all), hasMore: older.length > 0 ? before.hasMore : hasMore };
 }
 
-function change(data: ChatData, event: StreamEvent): ChatData {
+function change(data: ChatData, event: StreamEvent, now: number): ChatData {
   switch (event.type) {
     case "queue_update":
       return { ...data, queue: event.queued_messages };
@@ -196,7 +196,7 @@ function change(data: ChatData, event: StreamEvent): ChatData {
       return { ...data, retry: event.retry, preview };
     }
     case "preview_reset":
-      return resetPreview(data, event);
+      return resetPreview(data, event, now);
     default:
       return data;
   }
