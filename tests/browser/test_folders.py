@@ -8,9 +8,35 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.browser_user import Visitor
 from tests.browser.conftest import Visit
+from tests.browser.hostile_texts import HOSTILE as HOSTILE_MARKUP
+from tests.browser.hostile_texts import damage
 from tests.browser.model_script import ModelScript
 
 HOSTILE = '<img src=x onerror="alert(1)"> \u202egnp.exe'
+# Names that the server keeps. Each must stay one row, in its place, and be only text.
+NAMES = [
+    HOSTILE_MARKUP,
+    "../../etc/passwd",
+    "עברית ١٢٣ abc",
+    "👩‍👩‍👧‍👦" * 8,
+    "🗂" * 60,
+    "Z" + "\u0335\u0322\u0321" * 19,
+    "x" * 60,
+    "'; DROP TABLE folders; --",
+    "toString",
+    "__proto__",
+]
+REFUSED = ["", " \t ", "\u200b", "\x1b[31mred", "a\u0000b", "🗂" * 200, "y" * 5000]
+
+
+POST_FOLDER = """async ([name, key]) => {
+    const answer = await fetch("/api/v1/folders", {
+        method: "POST",
+        body: JSON.stringify({ name }),
+        headers: { "content-type": "application/json", "rookery-session-key": key },
+    });
+    return [answer.status, (await answer.json()).fields.map((each) => each.field)];
+}"""
 
 
 def clear(visitor: Visitor) -> None:
@@ -101,6 +127,42 @@ def test_hostile_name_is_shown_as_text(ada: Visitor) -> None:
     assert "\u202e" not in made["name"]
     expect(page.get_by_role("region", name="Folders").get_by_text(made["name"])).to_be_visible()
     assert page.locator("nav img[src=x]").count() == 0
+    clear(ada)
+
+
+def test_hostile_names_stay_in_their_rows_and_are_found(ada: Visitor, visit: Visit, script: ModelScript) -> None:
+    clear(ada)
+    made = [ada.ask("POST", "/folders", {"name": name}) for name in NAMES]
+    chat = ada.chat("say hello", title="In a folder", model_config_id=script.config(ada))
+    page = ada.go("/")
+    folders = page.get_by_role("region", name="Folders")
+    expect(folders.get_by_role("listitem")).to_have_count(len(NAMES))
+    heights = folders.get_by_role("listitem").evaluate_all("(rows) => rows.map((row) => row.offsetHeight)")
+    assert max(heights) == min(heights)
+    menu(page, "In a folder", "Move to folder")
+    dialog = page.get_by_role("dialog", name="Move to folder")
+    for folder in made:
+        expect(dialog.get_by_text(folder["name"], exact=True)).to_be_attached()
+    assert dialog.evaluate("(element) => element.scrollWidth <= element.clientWidth")
+    page.keyboard.press("Escape")
+
+    for folder in made:
+        ada.ask("PATCH", f"/chats/{chat['id']}", {"folder_id": folder["id"]})
+        page.goto(f"{ada.url}/?folder={folder['id']}")
+        expect(page.get_by_role("list", name="Active filters")).to_have_text(folder["name"])
+        expect(page.get_by_role("link", name=re.compile("In a folder"))).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert damage(page) == []
+
+    ada.allow("status of 400")
+    for name in REFUSED:
+        status, fields = page.evaluate(POST_FOLDER, [name, ada.headers["Rookery-Session-Key"]])
+        assert (status, fields) == (400, ["name"]), name
+    phone = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    small = phone.go("/")
+    small.get_by_role("button", name="Chats", exact=True).tap()
+    expect(small.get_by_role("region", name="Folders").get_by_role("listitem")).to_have_count(len(NAMES))
+    assert small.evaluate("document.documentElement.scrollWidth <= innerWidth")
     clear(ada)
 
 
