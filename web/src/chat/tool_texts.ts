@@ -312,7 +312,11 @@ export function labelOf(call: ToolView, state: ToolState, titleOf: (id: string) 
     case "read_agent_report":
       return `${failed ? "Could not read" : over ? "Read" : "Reading"} the report of ${agent}`;
     case "list_agents":
-      return failed ? "Could not list agents" : over ? some(list(result.agents).length, "agent") : "Listing agents";
+      return failed
+        ? "Could not list agents"
+        : over
+          ? `Listed ${some(list(result.agents).length, "agent")}`
+          : "Listing agents";
     case "list_subagent_models":
       return failed ? "Could not list models" : over ? some(list(result.models).length, "model") : "Listing models";
     case "advisor": {

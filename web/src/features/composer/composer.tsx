@@ -50,6 +50,11 @@ export interface ComposerHandle {
   addFiles: (files: File[]) => void;
 }
 
+/** Keep the menu, which opens upwards, below the header of the page. */
+function fitAbove(menu: HTMLElement | null) {
+  if (menu) menu.style.maxHeight = `${menu.getBoundingClientRect().bottom - 56}px`;
+}
+
 interface Props extends ToolbarControls {
   ref?: Ref<ComposerHandle>;
   userId: string;
@@ -317,7 +322,10 @@ export function Composer(props: Props) {
         </div>
       )}
       {options.length > 0 && (
-        <div className="absolute bottom-full left-0 z-20 mb-2 w-full max-w-md rounded-xl border border-line bg-bg1 shadow-pop">
+        <div
+          ref={fitAbove}
+          className="absolute bottom-full left-0 z-20 mb-2 flex w-full max-w-md flex-col rounded-xl border border-line bg-bg1 shadow-pop"
+        >
           <OptionList
             id={listId}
             label={menuLabel}

@@ -38,7 +38,7 @@ export function SearchPage() {
 
   return (
     <Page title="Search">
-      <form onSubmit={onSubmit} className="flex items-end gap-2">
+      <form onSubmit={onSubmit} className="flex items-start gap-2">
         <TextField
           label="Words"
           type="search"
@@ -47,7 +47,7 @@ export function SearchPage() {
           onChange={(event) => setTyped(event.target.value)}
           hint="Also status:running, label:key=value, pinned:true, has_unread:true, active_after:2026-05-01"
         />
-        <Button type="submit" kind="primary" className="mb-5 h-9!">
+        <Button type="submit" kind="primary" className="mt-6 h-9!">
           Search
         </Button>
       </form>

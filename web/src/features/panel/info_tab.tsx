@@ -48,7 +48,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
             {Object.entries(cost.by_model).map(([id, figures]) => (
               <Line
                 key={id}
-                name={models.find((one) => one.model === id)?.display_name || id}
+                name={`Model ${models.find((one) => one.model === id)?.display_name || id}`}
                 value={dollars(figures.cost_micros)}
               />
             ))}

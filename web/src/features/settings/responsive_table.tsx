@@ -16,7 +16,7 @@ export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   // Positioned, so that hidden text for screen readers does not widen the page.
   return (
     <section aria-label={label} tabIndex={0} className="relative overflow-x-auto rounded-lg border border-line">
-      <table className="w-full text-left">
+      <table className="w-full text-left max-sm:table-fixed">
         <thead className="bg-bg2 text-small text-muted max-sm:sr-only">
           <tr>
             {columns.map((column) => (
@@ -43,7 +43,7 @@ export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
                     column.right && "text-right tabular-nums sm:whitespace-nowrap",
                   )}
                 >
-                  <div className="sm:contents max-sm:min-w-0 max-sm:break-words">{column.cell(row)}</div>
+                  <div className="sm:contents max-sm:min-w-0 max-sm:[overflow-wrap:anywhere]">{column.cell(row)}</div>
                 </td>
               ))}
             </tr>

@@ -41,7 +41,11 @@ function SettingsMenu({ pages, current }: { pages: SettingsEntry[]; current: str
   // On a small screen the menu is a strip that shows only a few entries, so the current one is scrolled into view.
   // biome-ignore lint/correctness/useExhaustiveDependencies: runs when another page is shown
   useEffect(() => {
-    menu.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    // Only the strip: `scrollIntoView` would scroll the page as well, and its beginning would be out of view.
+    const strip = menu.current;
+    const entry = strip?.querySelector<HTMLElement>("[aria-current]");
+    if (strip && entry)
+      strip.scrollLeft = entry.offsetLeft - strip.offsetLeft - (strip.clientWidth - entry.offsetWidth) / 2;
   }, [current, pages.length]);
   return (
     <nav

@@ -80,7 +80,11 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
     </Button>
   );
   const link = (action: ErrorAction, label: string, to: string) => (
-    <Link key={action} to={to} className="self-center text-small text-accent underline">
+    <Link
+      key={action}
+      to={to}
+      className="inline-flex h-7 items-center rounded-md border border-line px-2 text-small font-medium hover:bg-bg3 pointer-coarse:h-11"
+    >
       {label}
     </Link>
   );
