@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,9 @@ def saved(home: Path, prompts: dict[str, str]) -> None:
             for name, text in prompts.items():
                 await client.saved_prompts.put(name, text)
 
-    asyncio.run(put())
+    # In a thread of its own: tests of the browser leave an event loop running in this one.
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: asyncio.run(put())).result()
 
 
 def test_status_line_says_that_a_question_or_a_plan_waits(home: Path) -> None:
