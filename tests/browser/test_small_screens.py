@@ -41,7 +41,8 @@ def test_page_of_the_settings_begins_at_its_beginning(ada: Visitor) -> None:
 def test_current_page_of_the_settings_is_in_view_in_the_strip_of_a_phone(visit: Visit) -> None:
     page = visit(**PHONE).go("/settings/health")
 
-    expect(page.get_by_role("link", name="Health")).to_be_in_viewport(ratio=1)
+    # The position is rounded to whole pixels.
+    expect(page.get_by_role("link", name="Health")).to_be_in_viewport(ratio=0.95)
 
 
 def test_templates_fit_a_phone(visit: Visit) -> None:
