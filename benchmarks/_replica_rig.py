@@ -1,4 +1,4 @@
-"""A replica on a real port, with clients and provider in separate processes. Used by `streaming.py`."""
+"""A replica on a real port, with clients and provider in separate processes. Used by `streaming.py` and `turns.py`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
+import asyncpg
 import msgspec
 import uvloop
 
@@ -86,6 +87,7 @@ class ReplicaRig:
     replica: Replica
     url: str
     floor_url: str
+    floor: FloorApplication
     base: str
     clients: Clients
     session: aiohttp.ClientSession
@@ -111,6 +113,11 @@ class ReplicaRig:
                 self.models[wire, name] = (await model_configs.create_model_config(conn, draft, by=None)).id
             self.replica.bus.resync()
         return self.models[wire, name]
+
+    async def requests(self) -> list[tuple[str, float, float]]:
+        """Return (chat, time of the request, time of the first token) of the requests since the last call."""
+        async with self.session.get(f"{self.base}/requests") as response:
+            return [tuple(each) for each in await response.json()]
 
     async def start(self, model: UUID, count: int) -> list[UUID]:
         """Create chats that wait for an answer."""
@@ -193,14 +200,22 @@ class ReplicaRig:
 
 
 class FloorApplication:
-    """The minimum that sends tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server."""
+    """The minimum that sends tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server.
 
-    def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
+    A POST is the minimum of a turn: two bare transactions, one for the message and one for the answer.
+    """
+
+    def __init__(self, base: str, session: aiohttp.ClientSession, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._base = base
         self._session = session
+        self._pool = pool
         self._encode = msgspec.json.Encoder().encode
+        self._turns: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await self._turn(scope, receive, send)
+            return
         if scope["type"] != "websocket":
             return
         await receive()
@@ -210,6 +225,32 @@ class FloorApplication:
         await self._relay(wire, model, send)
         await send({"type": "websocket.close", "code": 1000})
         reading.cancel()
+
+    async def wait_idle(self) -> None:
+        while self._turns:
+            await asyncio.wait(self._turns)
+
+    async def _turn(self, scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        await self._store(msgspec.json.decode(body)["content"][0]["text"])
+        task = asyncio.create_task(self._answer(*scope["path"].removeprefix("/").split("/")))
+        self._turns.add(task)
+        task.add_done_callback(self._turns.discard)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def _store(self, text: str) -> None:
+        async with self._pool.acquire() as conn, conn.transaction():
+            await conn.execute("UPDATE bench_turns SET words = $1", text)
+
+    async def _answer(self, wire: str, model: str) -> None:
+        feed, rest, chars = FloorReader(wire).feed, b"", 0
+        url = self._base + PATHS[wire].removeprefix("/v1")
+        async with self._session.post(url, data=json.dumps({"model": model})) as response:
+            async for chunk in response.content.iter_any():
+                got, rest = feed(rest + chunk)
+                chars += got
+        await self._store("x" * chars)
 
     async def _relay(self, wire: str, model: str, send: Any) -> None:
         feed, rest, chars, due, seq = FloorReader(wire).feed, b"", 0, 0.0, 0
@@ -232,27 +273,31 @@ class FloorApplication:
 
 
 @asynccontextmanager
-async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[ReplicaRig]:
-    """Open the rig.
+async def open_rig(
+    folder: Path, url: str, base: str, *, with_owner: bool = False, running_roots: int = 0
+) -> AsyncIterator[ReplicaRig]:
+    """Open the rig. `running_roots` chats may run at once; 0 means no limit.
 
     With `with_owner`, a replica in another process runs the chats, and this one only serves clients.
     """
     config = settings_for(folder, url)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(installation.database_config(config, url)))
+        people, made = await prepare(database, base, running_roots=running_roots)
         choices = Choices(ring=RING, takes_chats=not with_owner)
         replica = await stack.enter_async_context(running_replica(config, database, choices))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         public = await stack.enter_async_context(listening(replica.application))
-        floor = await stack.enter_async_context(listening(FloorApplication(base, session)))
+        bare = FloorApplication(base, session, database.api)
+        floor = await stack.enter_async_context(listening(bare))
         clients = await stack.enter_async_context(_clients())
         owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
-        people, made = await prepare(database, base)
         heap.freeze_startup_objects()  # `rookery serve` does the same
         yield ReplicaRig(
             replica=replica,
             url=f"http://127.0.0.1:{public}",
             floor_url=f"ws://127.0.0.1:{floor}",
+            floor=bare,
             base=base,
             clients=clients,
             session=session,
@@ -262,11 +307,14 @@ async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = Fals
         )
 
 
-async def prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]], dict[str, UUID]]:
+async def prepare(
+    database: Database, base: str, *, running_roots: int = 0
+) -> tuple[list[tuple[UUID, str]], dict[str, UUID]]:
     name = f"bench-{uuid4().hex[:8]}"
     made: dict[str, UUID] = {}
     people = []
     async with database.api.acquire() as conn:
+        await conn.execute("CREATE TABLE IF NOT EXISTS bench_turns AS SELECT '' AS words")
         for number in range(PEOPLE):
             # The first user is an administrator, because a server without one waits for its setup.
             role = UserRole.MEMBER if number else UserRole.ADMIN
@@ -274,7 +322,7 @@ async def prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]]
             user = await users.create_user(conn, draft)
             token = await tokens.create_token(conn, user.id, name=name, scopes={Scope.ALL}, now=user.created_at)
             people.append((user.id, token.secret))
-        await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": 0})
+        await settings.write_setting(conn, limit_settings.CHATS, value={"running_roots": running_roots})
         # Disabled, because labels and summaries after a turn would be counted as steps by the provider.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})

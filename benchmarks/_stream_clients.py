@@ -1,4 +1,4 @@
-"""Stream clients in a separate process, so that their CPU time is not counted. Used by `streaming.py`.
+"""Clients in a separate process, so that their CPU time is not counted. Used by `streaming.py` and `turns.py`.
 
 Commands are lines of JSON on stdin, and responses are on stdout. Times are from the monotonic clock, which all
 processes of a machine share.
@@ -35,12 +35,9 @@ class Viewer:
     async def _read(self) -> None:
         async for frame in self._socket:
             for event in json.loads(frame):
-                # An answer that is committed before its parts were shown arrives only as a message.
-                is_answer = event["type"] == "message" and event["message"]["role"] == "assistant"
-                is_part = event["type"] == "message_part"
-                if (is_part or is_answer) and self.first is not None and not self.first.done():
+                if self.first is not None and not self.first.done() and _is_answer(event):
                     self.first.set_result(time.monotonic())
-                if is_part:
+                if event["type"] == "message_part":
                     self.chars += len(event["part"].get("text", ""))
                 elif event["type"] == "synced":
                     self.synced.set()
@@ -49,6 +46,15 @@ class Viewer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._socket.transport.abort()
+
+
+def _is_answer(event: dict[str, Any]) -> bool:
+    """Return whether the event has words of an answer.
+
+    An answer that is committed before its parts were shown arrives only as a message.
+    """
+    is_message = event["type"] == "message" and event["message"]["role"] == "assistant"
+    return is_message or event["type"] == "message_part"
 
 
 class Clients:
@@ -67,8 +73,48 @@ class Clients:
                 return {}
             case "first":
                 return await self._first(asked["sends"], asked["url"], asked["provider"], asked["model"])
+            case "send":
+                return await self._send(asked["sends"], asked["pause"])
+            case "start":
+                return await self._start(asked["url"], asked["model"], asked["tokens"])
             case _:
                 raise ValueError(asked["do"])
+
+    async def _send(self, sends: list[tuple[str, str, dict[str, Any]]], pause: float) -> dict[str, Any]:
+        """Post each (url, token, body), with pauses between the beginnings. Return when each began."""
+        at = []
+        async with aiohttp.ClientSession() as session:
+            due = time.monotonic()
+            for url, token, body in sends:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                due += pause
+                at.append(time.monotonic())
+                async with session.post(url, json=body, headers={"Authorization": f"Bearer {token}"}) as response:
+                    assert response.status == 200, await response.text()
+                    await response.read()
+        return {"at": at}
+
+    async def _start(self, url: str, model: str, tokens: list[str]) -> dict[str, Any]:
+        """Create a chat for each token, all at once, and follow it. Return the time until its first word, in ms."""
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+
+            async def start(token: str) -> tuple[str, float]:
+                began = time.monotonic()
+                headers = {"Authorization": f"Bearer {token}"}
+                body = {"content": [{"type": "text", "text": "Hello"}], "model_config_id": model, "title": "bench"}
+                async with session.post(f"{url}/api/v1/chats", json=body, headers=headers) as response:
+                    assert response.status == 201, await response.text()
+                    chat = (await response.json())["id"]
+                stream = f"{url}/api/v1/chats/{chat}/stream"
+                async with asyncio.timeout(30), session.ws_connect(stream, headers=headers) as socket:
+                    async for frame in socket:
+                        if any(map(_is_answer, json.loads(frame.data))):
+                            return chat, (time.monotonic() - began) * 1000
+                raise AssertionError("The stream ended before the answer.")
+
+            found = await asyncio.gather(*map(start, tokens))
+        return {"chats": [chat for chat, _ in found], "ms": [ms for _, ms in found]}
 
     async def _open(self, streams: list[tuple[str, str]], *, wait: bool) -> dict[str, Any]:
         """Open streams for (url, token) pairs. Return how long each took until it was synced, in ms."""
