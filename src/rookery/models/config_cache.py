@@ -60,6 +60,12 @@ class ConfigCache(Generic[K, V]):
         # With the shield, the fill continues for the other callers if one is cancelled.
         return await asyncio.shield(task)
 
+    def prefetch(self, key: K) -> None:
+        """Start a fill, unless the value is cached or being read. Several caches are then filled at the same time."""
+        entry = self._entries.get(key)
+        if (entry is None or entry[0] <= self._clock.monotonic()) and key not in self._running_fills:
+            self._start(key)
+
     def invalidate(self, key: K | None = None) -> None:
         """Drop one value, or all values. Later callers get a value that is read after this call."""
         self._generation += 1

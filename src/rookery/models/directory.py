@@ -139,10 +139,13 @@ class Directory:
         self._registry = registry
         self._snapshots = ConfigCache[None, Snapshot](self._read, clock=clock)
         self._user_keys = ConfigCache[UUID, dict[UUID, SecretStr]](self._read_user_keys, clock=clock)
-        self._settings = ConfigCache[str, object](self._read_setting, clock=clock)
-        self._user_settings = ConfigCache[tuple[UUID, str], object](
-            self._read_user_setting, clock=clock, ttl_seconds=PROMPT_TTL_SECONDS
+        # All settings are read together. A turn needs several, and each would be a round trip.
+        self._settings = ConfigCache[None, dict[str, object]](self._read_settings, clock=clock)
+        self._user_settings = ConfigCache[UUID, dict[str, object]](
+            self._read_user_settings, clock=clock, ttl_seconds=PROMPT_TTL_SECONDS
         )
+        # The models of owners without own keys, which are the same for all of them.
+        self._shared: tuple[Snapshot, Models] | None = None
         self._subscriptions: list[Subscription] = []
 
     def follow(self, bus: Bus) -> None:
@@ -165,31 +168,31 @@ class Directory:
         for cache in (self._snapshots, self._user_keys, self._settings, self._user_settings):
             await cache.close()
 
+    def prefetch(self, owner_id: UUID) -> None:
+        """Begin to read what a turn of this owner needs and is not cached."""
+        self._snapshots.prefetch(None)
+        self._settings.prefetch(None)
+        self._user_keys.prefetch(owner_id)
+        self._user_settings.prefetch(owner_id)
+
     async def snapshot(self) -> Snapshot:
         return await self._snapshots.get(None)
 
     async def setting(self, key: str) -> object:
-        return await self._settings.get(key)
+        return (await self._settings.get(None)).get(key)
 
     async def user_setting(self, user_id: UUID, key: str) -> object:
-        return await self._user_settings.get((user_id, key))
+        return (await self._user_settings.get(user_id)).get(key)
 
     async def models(self, owner_id: UUID) -> Models:
         """Return the models of a chat's owner, for the functions of `model_resolution`."""
         snapshot = await self.snapshot()
         own = await self._user_keys.get(owner_id)
-        states = {}
-        for config in snapshot.configs.values():
-            provider = snapshot.providers[config.provider_id]
-            states[config.id] = ModelState(
-                id=config.id,
-                provider_name=provider.display_name or provider.name,
-                enabled=config.enabled,
-                deleted=config.deleted,
-                provider_is_live=provider.is_live,
-                key=_choose_key(snapshot, provider, own),
-            )
-        return Models(states, snapshot.default_id)
+        if own:
+            return _models(snapshot, own)
+        if self._shared is None or self._shared[0] is not snapshot:
+            self._shared = (snapshot, _models(snapshot, own))
+        return self._shared[1]
 
     async def for_generation(self, model_config_id: UUID, *, owner_id: UUID) -> ReadyModel | ProviderError:
         """Return the model of a turn with the key for this owner, or the error that ends the turn."""
@@ -328,13 +331,28 @@ class Directory:
                 opened[provider_id] = key
         return opened
 
-    async def _read_setting(self, key: str) -> object:
+    async def _read_settings(self, _: None) -> dict[str, object]:
         async with self._pool.acquire() as conn:
-            return await settings.find_setting(conn, key)
+            return await settings.list_settings(conn)
 
-    async def _read_user_setting(self, key: tuple[UUID, str]) -> object:
+    async def _read_user_settings(self, user_id: UUID) -> dict[str, object]:
         async with self._pool.acquire() as conn:
-            return await settings.find_user_setting(conn, key[0], key=key[1])
+            return await settings.list_user_settings(conn, user_id)
+
+
+def _models(snapshot: Snapshot, own: Mapping[UUID, SecretStr]) -> Models:
+    states = {}
+    for config in snapshot.configs.values():
+        provider = snapshot.providers[config.provider_id]
+        states[config.id] = ModelState(
+            id=config.id,
+            provider_name=provider.display_name or provider.name,
+            enabled=config.enabled,
+            deleted=config.deleted,
+            provider_is_live=provider.is_live,
+            key=_choose_key(snapshot, provider, own),
+        )
+    return Models(states, snapshot.default_id)
 
 
 def _choose_key(snapshot: Snapshot, provider: Provider, own: Mapping[UUID, SecretStr]) -> KeySource | Unusable:

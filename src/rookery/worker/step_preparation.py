@@ -198,30 +198,24 @@ class Preparer:
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
         """Prepare a step. Raise `StepFailed` if a retry would not help, else the original error."""
         chat, mode = step.chat, mode_of(step)
+        self._directory.prefetch(chat.owner_id)
         config_id = await self._choose(step)
         connected = await self.connect(config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
-        # These run concurrently. The first failure cancels the others.
-        try:
-            async with asyncio.TaskGroup() as group:
-                loaded = group.create_task(self._load_files(step))
-                said = group.create_task(self._user_prompt(step))
-                planned = group.create_task(self._plan_instructions(mode))
-                chosen = group.create_task(self._summary_choice(step, connected.ready))
-                threshold = group.create_task(self._threshold(step, connected.ready))
-                # This runs in the current task, because a connection must be closed by the task that opened it.
-                step_tools = await self._open_tools(step, mode, stack)
-                step_tools = await self._deferred(step, step_tools, connected.windows.effective)
-        except ExceptionGroup as group_error:
-            raise group_error.exceptions[0] from group_error
-        stored, (summary, summary_limit) = loaded.result(), chosen.result()
+        # Mostly cached, so these take no tasks of their own.
+        user_prompt = await self._user_prompt(step)
+        plan_instructions = await self._plan_instructions(mode)
+        summary, summary_limit = await self._summary_choice(step, connected.ready)
+        threshold = await self._threshold(step, connected.ready)
+        stored, step_tools = await self._files_and_tools(step, mode, stack)
+        step_tools = await self._deferred(step, step_tools, connected.windows.effective)
         context = StepBlockInputs(
             is_subagent=not chat.is_root,
             subagent_instruction=step_tools.subagent_instruction,
             workspace_context=step_tools.workspace_context,
             skills=step_tools.skills,
-            user_prompt=said.result(),
+            user_prompt=user_prompt,
             mode=mode,
-            plan_instructions=planned.result(),
+            plan_instructions=plan_instructions,
             has_advisor=step_tools.has_advisor,
             tools=step_tools.tools.active,
         )
@@ -239,13 +233,28 @@ class Preparer:
             connected=connected,
             write_prompt=lambda: self._prompt(step, connected, stored, step_blocks, offered),
             step_tools=step_tools,
-            assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
+            assessment=compaction.assess(rows, files=stored, threshold_percent=threshold, limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
             max_output_tokens=self._max_output_tokens,
             files=stored,
             fallback=await self._stand_in(step, connected),
         )
+
+    async def _files_and_tools(
+        self, step: Step, mode: Mode, stack: AsyncExitStack
+    ) -> tuple[Mapping[UUID, StoredFile], StepTools]:
+        """Load the files while the tools are opened. The first failure cancels the other."""
+        if not step.history.file_ids:
+            return {}, await self._open_tools(step, mode, stack)
+        try:
+            async with asyncio.TaskGroup() as group:
+                loaded = group.create_task(self._load_files(step))
+                # This runs in the current task, because a connection must be closed by the task that opened it.
+                step_tools = await self._open_tools(step, mode, stack)
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from group_error
+        return loaded.result(), step_tools
 
     async def _choose(self, step: Step) -> UUID:
         """Return the chat's model, or the fallback that replaces it in this turn."""
@@ -429,8 +438,6 @@ class Preparer:
 
     async def _load_files(self, step: Step) -> Mapping[UUID, StoredFile]:
         named = step.history.file_ids
-        if not named:
-            return {}
         async with self._pool.acquire() as conn:
             return await files.load_cached(conn, step.chat.id, file_ids=named, cache=self._files)
 

@@ -131,6 +131,7 @@ def router(services: ApiServices) -> Routes:
         again.
         """
         may = caller.may(chat, Action.DRIVE)
+        services.directory.prefetch(caller.user.id)
         body = await caller.read(SendBody, may=may)
         client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
         try:

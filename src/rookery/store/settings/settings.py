@@ -13,6 +13,7 @@ import msgspec
 from rookery.store.db.pool import Connection
 
 READ = "SELECT value FROM settings WHERE key = $1"
+LIST = "SELECT key, value FROM settings"
 READ_ROW = "SELECT value, updated_at, updated_by FROM settings WHERE key = $1"
 LIST_ROWS = "SELECT key, value, updated_at, updated_by FROM settings WHERE key = ANY ($1::text[])"
 # Writes nothing if the value does not change, because clients compare `updated_at`.
@@ -46,6 +47,11 @@ async def find_setting(conn: Connection, key: str) -> object | None:
     """Return the stored JSON; None if all keys of the group have their defaults."""
     stored = await conn.fetchval(READ, key)
     return None if stored is None else msgspec.json.decode(stored)
+
+
+async def list_settings(conn: Connection) -> dict[str, object]:
+    """Return the stored JSON of all groups that have a row."""
+    return {key: msgspec.json.decode(value) for key, value in await conn.fetch(LIST)}
 
 
 async def find_setting_row(conn: Connection, key: str) -> Row | None:
